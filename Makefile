@@ -1,0 +1,29 @@
+# make install | demo | test | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
+
+PYTHON = python3
+BIN = .venv/bin
+
+.PHONY: install demo test clean
+
+install: .venv/.installed
+
+# The stamp makes the second run instant. A pip below 21.3 cannot install a pyproject.toml as editable.
+.venv/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing trueup and what it needs into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=23"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo,dev]"
+	@touch $@
+
+demo: install
+	@$(BIN)/trueup demo
+
+test: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

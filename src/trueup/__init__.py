@@ -1,0 +1,81 @@
+"""trueup keeps copies of database tables true, and proves it.
+
+The verbs are functions (`diff`, `check`), their results are dataclasses (`DiffResult`), and every error is a `TrueupError`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trueup.diff.call import check, diff
+    from trueup.config import Config, DiffSettings, Node, SparkSettings, load
+    from trueup.errors import (
+        CheckFailed,
+        ConfigError,
+        EngineError,
+        Interrupted,
+        NodeError,
+        QueryError,
+        StoreError,
+        TrueupError,
+    )
+    from trueup.report.model import DiffResult, PairCounts
+    from trueup.store import Task, TaskStore
+
+__version__ = "0.1.0"
+
+# Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
+_HOMES = {
+    "check": "trueup.diff.call",
+    "Config": "trueup.config",
+    "DiffSettings": "trueup.config",
+    "Node": "trueup.config",
+    "SparkSettings": "trueup.config",
+    "load": "trueup.config",
+    "CheckFailed": "trueup.errors",
+    "ConfigError": "trueup.errors",
+    "EngineError": "trueup.errors",
+    "Interrupted": "trueup.errors",
+    "NodeError": "trueup.errors",
+    "QueryError": "trueup.errors",
+    "StoreError": "trueup.errors",
+    "TrueupError": "trueup.errors",
+    "DiffResult": "trueup.report.model",
+    "PairCounts": "trueup.report.model",
+    "Task": "trueup.store",
+    "TaskStore": "trueup.store",
+}
+
+__all__ = [
+    "CheckFailed",
+    "Config",
+    "ConfigError",
+    "DiffResult",
+    "DiffSettings",
+    "EngineError",
+    "Interrupted",
+    "Node",
+    "NodeError",
+    "PairCounts",
+    "QueryError",
+    "SparkSettings",
+    "StoreError",
+    "Task",
+    "TaskStore",
+    "TrueupError",
+    "check",
+    "diff",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name == "diff":
+        return import_module("trueup.diff")  # a module that can be called
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'trueup' has no attribute '{name}'")
+    return getattr(import_module(home), name)

@@ -1,0 +1,17 @@
+"""`trueup init`: a commented configuration to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("path", default="trueup.toml", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def init(path: Path, force: bool) -> None:
+    """Write a commented trueup.toml to PATH."""
+    from trueup.config import write_template
+
+    click.echo(f"wrote {write_template(path, force=force)}; put your nodes into it, then: trueup diff TABLE")

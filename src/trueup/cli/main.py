@@ -1,0 +1,106 @@
+"""The command `trueup`: its verbs by name, and what an error looks like."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from trueup.errors import CheckFailed, Interrupted, TrueupError
+
+# Verb -> the module and the name of its command; a module is imported only when its verb is asked for.
+_VERBS = {
+    "check": ("trueup.cli.diff", "check"),
+    "demo": ("trueup.cli.demo", "demo"),
+    "diff": ("trueup.cli.diff", "diff"),
+    "init": ("trueup.cli.init", "init"),
+    "report": ("trueup.cli.tasks", "report"),
+    "tasks": ("trueup.cli.tasks", "tasks"),
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_VERBS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _VERBS:
+            return None
+        module, command = _VERBS[name]
+        found: click.Command = getattr(import_module(module), command)
+        return found
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="trueup", message="trueup %(version)s")
+@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from.")
+def trueup(verbose: bool) -> None:
+    """Keep copies of database tables true, and prove it.
+
+    Exit codes: 0 all compared and equal, 1 differences, 2 trouble or anything not looked at, 130 interrupted.
+    """
+
+
+def main() -> None:
+    """Run the command and exit with its code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command with these arguments; returns the exit code."""
+    signal.signal(signal.SIGTERM, _stop)
+    verbose = "-v" in arguments or "--verbose" in arguments
+    try:
+        code = trueup.main(arguments, prog_name="trueup", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Abort:
+        return _tell(Interrupted("stopped by the user"), verbose)
+    except KeyboardInterrupt:
+        return _tell(Interrupted("stopped by the user"), verbose)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except TrueupError as error:
+        return _tell(error, verbose)
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody left to tell.
+        sys.stderr.close()
+        return 2
+    except Exception as error:
+        from trueup.config.secrets import mask
+
+        if verbose:
+            raise
+        _say(f"trueup: unexpected {type(error).__name__}: {mask(str(error))}")
+        _say("  this is a defect of trueup: run again with -v and report what it prints")
+        return 2
+
+
+def _tell(error: TrueupError, verbose: bool) -> int:
+    """One clear message: what happened, where, and what to do."""
+    if verbose and not isinstance(error, Interrupted):
+        import traceback
+
+        from trueup.config.secrets import mask
+
+        _say(mask("".join(traceback.format_exception(error))).rstrip())
+    if isinstance(error, CheckFailed) and len(error.reasons) > 1:
+        _say("trueup: cannot start:")
+        for reason in error.reasons:
+            _say(f"  - {reason}")
+    else:
+        _say(f"trueup: {error}")
+    if error.cure:
+        _say(f"  what to do: {error.cure}")
+    return error.exit_code
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,121 @@
+"""Options that several verbs share, and how they become what the Python API takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import click
+
+from trueup.config.model import DiffSettings, SparkSettings
+from trueup.db.names import parse_column_names
+from trueup.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DEFAULTS = {field.name: field.default for field in (*fields(DiffSettings), *fields(SparkSettings))}
+
+
+def _setting(name: str, kind: Any, text: str, *, section: str = "diff", metavar: str | None = None) -> Callable[[F], F]:
+    """An option for a setting of the configuration: not given, the configuration's value holds."""
+    default = _DEFAULTS[name]
+    shown = f" [default: {default}]" if default not in ("", None) else ""
+    variable = f"TRUEUP__{section.upper()}__{name.upper()}"
+    return click.option(
+        "--" + name.replace("_", "-"),
+        name,
+        type=kind,
+        default=None,
+        metavar=metavar,
+        help=f"{text}{shown} [env: {variable}]",
+    )
+
+
+def node_options(command: F) -> F:
+    """Which nodes."""
+    for option in reversed(
+        (
+            click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
+            click.option("--cluster", metavar="NAME", help="A cluster of the configuration."),
+            click.option("--nodes", "names", metavar="N1,N2,…", help="Nodes by name, or 'all' of the cluster."),
+            click.option(
+                "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address; give it twice or more."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def compare_options(command: F) -> F:
+    """How a table is compared."""
+    for option in reversed(
+        (
+            _setting("block_size", int, "Rows of a block.", metavar="N"),
+            click.option(
+                "--override-block-size", is_flag=True, default=None, help="Allow a block size outside the limits."
+            ),
+            _setting("concurrency_factor", float, "Tasks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
+            _setting("max_connections", int, "Connections to a node at most; 0: no limit.", metavar="N"),
+            click.option(
+                "--table-filter", default="", metavar="SQL", help="Compare only rows that meet this condition."
+            ),
+            click.option("--columns", default="", metavar="A,B,…", help="Compare only these columns, and the key."),
+            click.option("--exclude-columns", default="", metavar="A,B,…", help="Compare all columns but these."),
+            click.option(
+                "--key", default="", metavar="A,B,…", help="Columns that name a row, where no key is declared."
+            ),
+            _setting("recheck", int, "Look again at what differs so many times.", metavar="N"),
+            _setting("recheck_wait", float, "Seconds before each look.", metavar="S"),
+            click.option("--no-snapshot", is_flag=True, help="Hold no snapshot: gentler, and less exact under writes."),
+            _setting("numeric", click.Choice(["value", "representation"]), "When numerics are equal: 1.0 and 1.00?"),
+            _setting(
+                "block_timeout", float, "Seconds for a block on a node before it is hashed in pieces.", metavar="S"
+            ),
+            _setting("engine", click.Choice(["auto", "spark", "local"]), "Where the work runs.", section="spark"),
+            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
+            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
+            click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
+            click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
+            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def row_options(command: F) -> F:
+    """What concerns rows, and so only the diff."""
+    for option in reversed(
+        (
+            _setting("compare_unit_size", int, "Blocks that differ are split down to so many rows.", metavar="N"),
+            _setting("max_diff_rows", int, "Differences of a pair after which to stop.", metavar="N"),
+            _setting("report_dir", str, "Folder for the report; the current one if not given.", metavar="DIR"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def call_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the Python API takes them."""
+    given = dict(options)
+    inline = dict(_inline_node(text) for text in given.pop("inline"))
+    names = [name.strip() for name in (given.pop("names") or "").split(",") if name.strip()]
+    if len(inline) < len(options["inline"]):
+        raise ConfigError("--node gives the same name twice", cure="give every node its own name")
+    if given.pop("no_snapshot"):
+        given["snapshot"] = False
+    for name in ("columns", "exclude_columns", "key"):
+        given[name] = parse_column_names(given[name])
+    return {**given, "inline": inline, "names": names}
+
+
+def _inline_node(text: str) -> tuple[str, str]:
+    name, sign, address = text.partition("=")
+    if not sign or not address or "://" in name:
+        raise ConfigError(
+            "--node wants NAME=URI", cure="write it as --node n1=postgresql://user@host/dbname (passwords: ~/.pgpass)"
+        )
+    return name.strip(), address.strip()

@@ -1,0 +1,101 @@
+"""Loads trueup.toml, with ${VAR}, TRUEUP__... variables and nodes given as options, into a Config."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from trueup.config import address, sources
+from trueup.config.model import Config, DiffSettings, Node, SparkSettings, TaskSettings, expected_found
+from trueup.config.values import Setting
+from trueup.config.wording import problem, suggest
+
+_NODE_NAME = r"[\w.\-]+"
+
+
+def load(
+    path: str | None = None, *, nodes: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None
+) -> Config:
+    """The configuration; `nodes` (name to URI or conninfo) are added to the file's nodes, or replace them."""
+    env = os.environ if env is None else env
+    file = sources.find_file(path, env)
+    tables = sources.read_file(file) if file else {}
+    settings = sources.from_file(tables, file)
+    sources.add_environment(settings, env)
+    for name, conninfo in (nodes or {}).items():
+        settings["nodes"][name] = Setting(f"--node {name}", conninfo, is_text=True)
+
+    known = {name: _node(name, setting, env) for name, setting in settings["nodes"].items()}
+    diff, spark = settings["diff"], settings["spark"]
+    conf = {key: setting.convert(str, env) for key, setting in settings["spark.conf"].items()}
+    return Config(
+        path=file,
+        nodes=known,
+        clusters={name: _cluster(setting, known, env) for name, setting in settings["clusters"].items()},
+        diff=DiffSettings(**_values(DiffSettings, diff, env)).validated(_name_in("diff", diff)),
+        spark=SparkSettings(**_values(SparkSettings, spark, env), conf=conf).validated(_name_in("spark", spark)),
+        tasks=TaskSettings(**_values(TaskSettings, settings["tasks"], env)),
+        warnings=sources.warnings_about(tables, file) if file else (),
+    )
+
+
+def _values(
+    kind: type[DiffSettings] | type[SparkSettings] | type[TaskSettings],
+    section: Mapping[str, Setting],
+    env: Mapping[str, str],
+) -> dict[str, Any]:
+    types = {field.name: type(field.default) for field in fields(kind) if field.default is not MISSING}
+    return {key: setting.convert(types[key], env) for key, setting in section.items()}
+
+
+def _name_in(section: str, settings: Mapping[str, Setting]) -> Callable[[str], str]:
+    """How a message names a field: by the place where it was set, else by its key."""
+    return lambda name: settings[name].where if name in settings else f"{section}.{name}"
+
+
+def _node(name: str, setting: Setting, env: Mapping[str, str]) -> Node:
+    if not re.fullmatch(_NODE_NAME, name):
+        cure = "Use letters, digits, '_', '-' and '.'."
+        raise problem(setting.where, "this cannot be the name of a node", cure)
+    if name == "all":
+        raise problem(setting.where, 'a node cannot be called "all"', 'Choose another name: "all" means all nodes.')
+    if isinstance(setting.value, dict):
+        conninfo = _conninfo_of_table(setting, env)
+    elif isinstance(setting.value, str):
+        conninfo = setting.convert(str, env)
+    else:
+        cure = "Write a URI, or libpq keywords below a line [nodes.NAME]."
+        raise problem(setting.where, expected_found(str, setting.value), cure)
+    wrong = address.parse(conninfo)[1]
+    if wrong:
+        cure = "Write postgresql://user@host:port/dbname, or libpq keywords: host=... dbname=... user=..."
+        raise problem(setting.where, f"this is not an address that libpq can read: {wrong}", cure)
+    return Node(name, conninfo)
+
+
+def _conninfo_of_table(setting: Setting, env: Mapping[str, str]) -> str:
+    known = address.known_keywords()
+    keywords: dict[str, str] = {}
+    for keyword, value in setting.value.items():
+        item = Setting(f"{setting.where}.{keyword}", value)
+        if keyword not in known:
+            raise problem(item.where, "libpq knows no such keyword", suggest(keyword, known))
+        # libpq takes text only; port = 5432 is what people write.
+        kind = int if type(value) is int else str
+        keywords[keyword] = str(item.convert(kind, env))
+    return address.join(keywords)
+
+
+def _cluster(setting: Setting, nodes: Mapping[str, Node], env: Mapping[str, str]) -> tuple[str, ...]:
+    names = setting.words(env)
+    if not names:
+        raise problem(setting.where, "the cluster has no nodes", "Name at least one node.")
+    for position, name in enumerate(names):
+        if name not in nodes:
+            raise problem(setting.where, f'there is no node "{name}"', suggest(name, nodes))
+        if name in names[:position]:
+            raise problem(setting.where, f'the node "{name}" is there twice', "Name each node once.")
+    return names

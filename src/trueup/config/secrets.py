@@ -1,0 +1,159 @@
+"""Finds and masks the passwords in connection strings and in any text made from them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trueup.config.model import Node
+
+MASK = "***"
+
+# Of libpq: its own list marks them as "hide the value", or they stand for the password.
+SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
+
+# A shorter secret would be found in the middle of ordinary words and garble the text.
+SHORTEST_SECRET = 3
+
+# (?a): a blank is what C and libpq call one, for a Unicode blank may be a part of a password.
+# The patterns are compiled (and cached by re) at their first use: it would be a tenth of our import time.
+_SCHEME = r"[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://"
+# "scheme://user:"; the password starts right behind. The user may hold an unquoted "@" (bob@corp).
+_USER_OF_URI = rf"(?a){_SCHEME}[^\s:]*:(?=\S)"
+# Where a further URI begins, a badly quoted password of the one before cannot reach.
+_NEXT_URI = rf"(?a)\s\W?{_SCHEME}|\n"
+_PORT = r"(?a)\d+(?=[/?,;'\"\s]|$)"
+_AT_HOST = r"(?a)@[^\s@/:?]*(?::\d|/)"
+
+_NAMES = r"(?:password|passwd|token|secret(?:[._]key)?|scram_(?:client|server)_key)"
+_ASSIGNED = rf"(?ai)(?P<lead>[?&;](?:ssl|oauth_client_)?)?{_NAMES}[\"']?\s*=\s*"
+_IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
+_SINGLE_QUOTED = r"(?as)'(?:\\.|[^'\\])*(?:'\S*|\\?\Z)"
+# libpq knows no double quotes, so the value may go on behind them.
+_DOUBLE_QUOTED = r'(?as)"(?:\\.|[^"\\\n])*"\S*'
+_BARE = r"(?as)(?:\\.|[^\s\\])*"
+_UP_TO_AMPERSAND = r"(?a)[^&\s]*"
+_UP_TO_SEMICOLON = r"(?a)[^;\s]*"
+
+
+class Conninfo(str):
+    """A connection string that works as one, but does not show itself in a repr."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<conninfo {MASK}>"
+
+
+def mask(text: str, *secrets: str) -> str:
+    """The text without the passwords in its URIs and keyword=value pairs, and without the given secrets.
+
+    Given secrets are also found percent-encoded, escaped for libpq and as Python shows them. Those of one or
+    two characters are only masked where a URI or a keyword says that a password stands there.
+    """
+    spans = [*_spans(text)]
+    for form in {form for secret in secrets for form in _forms(secret)}:
+        if len(form) >= SHORTEST_SECRET:
+            spans += [(found.start(), found.end()) for found in re.finditer(re.escape(form), text)]
+    pieces: list[str] = []
+    done = 0
+    for start, end in _merged(spans):
+        pieces += [text[done:start], MASK]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+def find_secrets(text: str) -> tuple[str, ...]:
+    """The passwords that stand in a text as they are written there, recognised by their surroundings."""
+    return tuple(text[start:end] for start, end in _spans(text))
+
+
+def secrets_of(node: Node) -> tuple[str, ...]:
+    """The passwords inside a node's conninfo, decoded and as written; for `mask(text, *secrets_of(node))`."""
+    from trueup.config.address import parse
+
+    params, wrong = parse(node.conninfo)
+    decoded = [params[keyword] for keyword in SECRET_KEYWORDS if params.get(keyword)]
+    written = [*map(_unquoted, find_secrets(node.conninfo))]
+    # Where libpq cannot tell what is the password, neither can we: all of it is kept secret.
+    unclear = [str(node.conninfo)] if wrong else []
+    return tuple(dict.fromkeys([*decoded, *written, *unclear]))
+
+
+def _unquoted(written: str) -> str:
+    closed = len(written) > 1 and written[0] in "'\"" and written[-1] == written[0]
+    return written[1:-1] if closed else written
+
+
+def _forms(secret: str) -> set[str]:
+    """The ways in which a secret may be written in a text."""
+    import json
+    from urllib.parse import quote
+
+    encodable = secret.encode("utf-8", "surrogatepass")
+    return {
+        secret,
+        quote(encodable),
+        quote(encodable, safe=""),
+        repr(secret)[1:-1],
+        ascii(secret)[1:-1],
+        secret.replace("\\", "\\\\").replace("'", "\\'"),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+    }
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where passwords stand, as far as the surroundings tell; may overlap."""
+    done, last_at = 0, text.rfind("@")
+    for user in re.finditer(_USER_OF_URI, text):
+        # What was found already and what has no end is skipped, or a long odd text would take minutes.
+        if done <= user.end() < last_at:
+            done = _end_of_uri_password(text, user.end())
+            if done > user.end():
+                yield user.end(), done
+    for name in [*re.finditer(_ASSIGNED, text), *re.finditer(_IN_DICT, text)]:
+        end = _end_of_value(text, name.end(), name.groupdict().get("lead") or "")
+        if end > name.end():
+            yield name.end(), end
+
+
+def _end_of_uri_password(text: str, start: int) -> int:
+    """The "@" that ends the password, -1 if none does: the last that can, for it may hold some unquoted."""
+    next_uri = re.compile(_NEXT_URI).search(text, start)
+    limit = next_uri.start() if next_uri else len(text)
+    blank = re.compile(r"(?a)\s").search(text, start, limit)
+    at = text.rfind("@", start, blank.start() if blank else limit)
+    if at < 0 and re.compile(_PORT).match(text, start):
+        return -1
+    # Behind a blank only what looks like "@host/" or "@host:5432": the text may go on with a user bob@corp.
+    later = [found.start() for found in re.compile(_AT_HOST).finditer(text, max(at, start), limit)]
+    if at < 0 and not later:
+        return text.rfind("@", start, limit)
+    return max([at, *later])
+
+
+def _end_of_value(text: str, start: int, lead: str) -> int:
+    """The end of the value that begins here, as libpq, a URI's query or a quoted text writes it."""
+    if lead:
+        pattern = _UP_TO_SEMICOLON if lead.startswith(";") else _UP_TO_AMPERSAND
+    elif text.startswith("'", start):
+        pattern = _SINGLE_QUOTED
+    elif re.compile(_DOUBLE_QUOTED).match(text, start):
+        pattern = _DOUBLE_QUOTED
+    else:
+        pattern = _BARE
+    found = re.compile(pattern).match(text, start)
+    return found.end() if found else start
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged

@@ -1,0 +1,27 @@
+"""The wording that all configuration errors share: where, what, the nearest known name, the cure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trueup.config.secrets import mask
+from trueup.errors import ConfigError
+
+
+def problem(where: str, what: str, cure: str = "") -> ConfigError:
+    """An error at a place of the configuration; a password that strayed into a name is masked."""
+    return ConfigError(mask(f"{where}: {what}" if where else what), cure=cure)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """The cure for an unknown name: the nearest known one, and all that are known."""
+    # Only reached when something is wrong: not worth its import time in every start of the program.
+    from difflib import get_close_matches
+
+    names = sorted(known)
+    if not names:
+        return "None is known."
+    by_lower = {known_name.lower(): known_name for known_name in names}
+    near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    hint = f'Did you mean "{by_lower[near[0]]}"? ' if near else ""
+    return f"{hint}Known: {', '.join(names)}."

@@ -1,0 +1,144 @@
+"""What a table is on one node: columns, types, keys, rights, and the planner's idea of its size.
+
+All of it is read from `pg_catalog`: the views of `information_schema` hide keys from a role that only may SELECT.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.statements import load
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+Connection = Any  # psycopg's connection, whatever its row type
+
+READABLE_KINDS = {"r": "table", "p": "partitioned table", "m": "materialized view"}
+OTHER_KINDS = {
+    "v": "view",
+    "f": "foreign table",
+    "S": "sequence",
+    "i": "index",
+    "I": "index",
+    "c": "type",
+    "t": "TOAST table",
+}
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a node's server and database are."""
+
+    version: int
+    encoding: str
+    role: str
+    collation: str
+    collation_version: str | None
+    collation_actual: str | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column; `base_*` speak of the type below any domain."""
+
+    name: str
+    type: str
+    base_schema: str
+    base_name: str
+    base_kind: str
+    length: int
+    is_domain: bool
+    not_null: bool
+    generated: str
+    readable: bool
+    collation: str | None
+    collation_version: str | None
+    collation_actual: str | None
+    collation_is_default: bool
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Key:
+    """Columns that name a row: the primary key, or a unique index over NOT NULL columns."""
+
+    columns: tuple[str, ...]
+    is_primary: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table on one node, as far as the role may know it."""
+
+    schema: str
+    name: str
+    oid: int
+    kind: str
+    usage: bool
+    secured: bool
+    columns: tuple[Column, ...]
+    keys: tuple[Key, ...]
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def read_server(connection: Connection) -> Server:
+    """Version, encoding, role and default collation of the database behind a connection."""
+    row = _rows(connection, "server", {})[0]
+    actual = row["collation_version"]
+    if row["version"] >= 150000:
+        found = connection.execute(
+            "SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database()"
+        ).fetchone()
+        actual = found[0] if found else None
+    return Server(collation_actual=actual, **row)
+
+
+def read_table(connection: Connection, schema: str, table: str) -> Table | None:
+    """The table of exactly that name, or None."""
+    found = _rows(connection, "relation", {"schema": schema, "table": table})
+    if not found:
+        return None
+    relation = found[0]
+    oid = relation["oid"]
+    columns = [
+        Column(**{**row, "labels": tuple(row["labels"] or ())}) for row in _rows(connection, "columns", {"oid": oid})
+    ]
+    keys = [Key(tuple(row["columns"]), row["is_primary"]) for row in _rows(connection, "keys", {"oid": oid})]
+    return Table(
+        schema,
+        table,
+        oid,
+        relation["relkind"],
+        relation["usage"],
+        relation["secured"],
+        tuple(columns),
+        tuple(keys),
+    )
+
+
+def table_names(connection: Connection) -> list[tuple[str, str]]:
+    """Schema and name of the tables of a database, to suggest the one that was meant."""
+    return [(row["nspname"], row["relname"]) for row in _rows(connection, "similar_tables", {})]
+
+
+def estimate_rows(connection: Connection, source: sql.Composed) -> int:
+    """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
+    from psycopg import sql as s
+
+    row = connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source), ()).fetchone()
+    plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
+    return int(plan[0]["Plan"]["Plan Rows"])
+
+
+def _rows(connection: psycopg.Connection[Any], block: str, values: dict[str, object]) -> list[dict[str, Any]]:
+    from psycopg.rows import dict_row
+
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(load("trueup.db", "catalog.sql")[block], values).fetchall()

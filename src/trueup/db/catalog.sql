@@ -1,0 +1,69 @@
+-- name: server
+SELECT current_setting('server_version_num')::int AS version,
+       pg_encoding_to_char(d.encoding) AS encoding,
+       current_user::text AS role,
+       concat_ws(' ', coalesce(to_jsonb(d) ->> 'datlocprovider', 'c'), d.datcollate,
+                 coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale')) AS collation,
+       to_jsonb(d) ->> 'datcollversion' AS collation_version
+  FROM pg_database d
+ WHERE d.datname = current_database()
+
+-- name: relation
+SELECT c.oid, c.relkind::text, has_schema_privilege(n.oid, 'USAGE') AS usage, row_security_active(c.oid) AS secured
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+
+-- name: columns
+WITH RECURSIVE base AS (
+    SELECT t.oid AS start, t.oid, t.typtype, t.typbasetype FROM pg_type t
+     WHERE t.oid IN (SELECT atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped)
+    UNION ALL
+    SELECT b.start, t.oid, t.typtype, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.typbasetype
+     WHERE b.typtype = 'd'
+)
+SELECT a.attname::text AS name,
+       format_type(a.atttypid, a.atttypmod) AS type,
+       n.nspname::text AS base_schema,
+       t.typname::text AS base_name,
+       t.typtype::text AS base_kind,
+       t.typlen AS length,
+       b.start <> b.oid AS is_domain,
+       a.attnotnull AS not_null,
+       a.attgenerated::text AS generated,
+       has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
+       CASE WHEN a.attcollation = 0 THEN NULL ELSE
+            concat_ws(' ', quote_ident(cn.nspname) || '.' || quote_ident(co.collname), co.collprovider, co.collcollate,
+                      coalesce(to_jsonb(co) ->> 'colllocale', to_jsonb(co) ->> 'colliculocale')) END AS collation,
+       co.collversion AS collation_version,
+       CASE WHEN co.oid IS NULL OR co.collname = 'default' THEN NULL
+            ELSE pg_collation_actual_version(co.oid) END AS collation_actual,
+       coalesce(co.collname = 'default', false) AS collation_is_default,
+       (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid) AS labels
+  FROM pg_attribute a
+  JOIN base b ON b.start = a.atttypid AND b.typtype <> 'd'
+  JOIN pg_type t ON t.oid = b.oid
+  JOIN pg_namespace n ON n.oid = t.typnamespace
+  LEFT JOIN pg_collation co ON co.oid = a.attcollation
+  LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
+ WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum
+
+-- name: keys
+SELECT i.indisprimary AS is_primary,
+       (SELECT array_agg(a.attname::text ORDER BY k.ord)
+          FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+         WHERE k.ord <= i.indnkeyatts) AS columns
+  FROM pg_index i
+ WHERE i.indrelid = %(oid)s
+   AND i.indisunique AND i.indisvalid AND i.indisready AND i.indpred IS NULL AND i.indexprs IS NULL
+   AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, ord)
+                     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+                    WHERE k.ord <= i.indnkeyatts AND NOT a.attnotnull)
+ ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
+
+-- name: similar_tables
+SELECT n.nspname::text, c.relname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+   AND n.nspname NOT LIKE 'pg\_toast%%' AND NOT c.relispartition

@@ -1,0 +1,136 @@
+"""The sessions that tasks read with: joined to a snapshot, kept for the next task, opened again when lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.node import connect, is_lost, named
+from trueup.errors import QueryError
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
+
+    from trueup.config.model import Node
+
+TIMED_OUT = "57014"
+
+
+class Reader:
+    """One session for reading, in the given snapshot or, without one, each statement on its own."""
+
+    def __init__(self, node: Node, snapshot: str | None, *, application: str, retries: int) -> None:
+        self.node = node
+        self.snapshot = snapshot
+        self.application = application
+        self.retries = retries
+        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def rows(self, query: sql.Composed, *, timeout: float = 0) -> list[tuple[Any, ...]]:
+        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014."""
+        attempt = 0
+        while True:
+            try:
+                return self._rows_once(query, timeout)
+            except Exception as error:
+                self.close()
+                attempt += 1
+                if not is_lost(error) or attempt > self.retries:
+                    raise named(error, self.node) from None
+                # A server that just failed over needs a moment; the wait grows, and is bounded.
+                time.sleep(min(0.1 * 2**attempt, 2.0))
+
+    def _rows_once(self, query: sql.Composed, timeout: float) -> list[tuple[Any, ...]]:
+        connection = self._open()
+        with connection.cursor() as cursor:
+            if timeout:
+                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}")
+            # Binary results select the protocol that takes one statement only: no filter can add a second.
+            cursor.execute(query, binary=True)
+            return cursor.fetchall()
+
+    def _open(self) -> psycopg.Connection[tuple[object, ...]]:
+        if self._connection is None:
+            connection = connect(self.node, application=self.application)
+            try:
+                # Should this process die or be forgotten on a cluster, the server ends the session by itself.
+                connection.execute("SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0")
+                if self.snapshot:
+                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                    connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
+            except Exception:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def cancel(self) -> None:
+        """End the query that is under way, from another thread."""
+        self.retries = 0
+        connection = self._connection
+        if connection is not None:
+            with suppress(Exception):
+                connection.cancel_safe(timeout=5)
+
+    def close(self) -> None:
+        """End the session; the next query opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def timed_out(error: BaseException) -> bool:
+    """Whether a query ran past its time-out."""
+    return isinstance(error, QueryError) and error.sqlstate == TIMED_OUT
+
+
+# Readers at work, so that an interrupted run can end their queries.
+_busy: set[Reader] = set()
+_Address = tuple[str, "str | None", str]
+_idle: dict[_Address, list[Reader]] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) -> Iterator[Reader]:
+    """A reader of this process that nobody else uses now; it goes back for the next task."""
+    address = (node.conninfo, snapshot, application)
+    with _lock:
+        waiting = _idle.get(address)
+        reader = waiting.pop() if waiting else None
+        # Readers of an earlier run would hold old snapshots open on the nodes: a new run lets them go.
+        stale = [key for key in _idle if key[2] != application]
+        forgotten = [old for key in stale for old in _idle.pop(key)]
+    for old in forgotten:
+        old.close()
+    if reader is None:
+        reader = Reader(node, snapshot, application=application, retries=retries)
+    with _lock:
+        _busy.add(reader)
+    try:
+        yield reader
+    except BaseException:
+        # The state of the transaction is not known after an error: start over next time.
+        reader.close()
+        raise
+    else:
+        with _lock:
+            _idle.setdefault(address, []).append(reader)
+    finally:
+        with _lock:
+            _busy.discard(reader)
+
+
+def stop_all(application: str) -> None:
+    """End a run in this process: cancel the queries still under way, close the idle sessions."""
+    with _lock:
+        busy = [reader for reader in _busy if reader.application == application]
+        idle = [reader for key in [key for key in _idle if key[2] == application] for reader in _idle.pop(key)]
+    for reader in busy:
+        reader.cancel()
+    for reader in idle:
+        reader.close()

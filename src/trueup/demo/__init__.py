@@ -1,0 +1,3 @@
+"""The demo: throw-away servers, example data, and a walk through the verbs."""
+
+from __future__ import annotations

@@ -1,0 +1,76 @@
+"""The demo: three nodes, one table, some drift, one diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from trueup.config import load
+from trueup.db.statements import load as load_statements
+from trueup.demo.postgres import Server
+from trueup.diff.call import diff
+from trueup.diff.together import together
+from trueup.engine.progress import Progress
+from trueup.report.model import DiffResult
+
+NODES = ("n1", "n2", "n3")
+TABLE = "public.customers"
+
+
+def run(*, rows: int, keep: bool, folder: Path, engine: str, progress: Progress) -> DiffResult:
+    """Start the nodes, fill them, let them drift, and compare; with `keep` they stay up behind a trueup.toml."""
+    with _nodes(folder if keep else None, keep=keep) as servers:
+        progress.stage("starting nodes", len(NODES))
+        progress.advance(len(NODES))
+        progress.stage("loading rows", len(NODES))
+        together(servers, lambda server: _fill(server, rows, progress))
+        config = _write_config(folder, servers) if keep else None
+        return diff(
+            TABLE,
+            config=str(config) if config else None,
+            nodes=list(NODES) if config else {server.name: server.uri() for server in servers},
+            engine=engine,
+            concurrency_factor=1.0,
+            progress=progress,
+        )
+
+
+def stop(folder: Path) -> int:
+    """Stop nodes that were left up, and remove their data; returns how many there were."""
+    homes = [folder / name for name in NODES if (folder / name / "server.json").exists()]
+    for home in homes:
+        Server.attach(home).remove()
+    return len(homes)
+
+
+@contextmanager
+def _nodes(folder: Path | None, *, keep: bool) -> Iterator[list[Server]]:
+    with ExitStack() as stack:
+        servers = []
+        for name in NODES:
+            home = folder / name if folder else None
+            servers.append(stack.enter_context(Server.start(home, name=name, keep=keep)))
+        yield servers
+
+
+def _fill(server: Server, rows: int, progress: Progress) -> None:
+    """The same rows on every node, then the node's own drift."""
+    statements = load_statements("trueup.demo", "demo.sql")
+    database = server.database("postgres")
+    database.execute(statements["create"])
+    database.execute(statements["load"], {"rows": rows})
+    database.execute(statements["finish"])
+    database.execute(statements[f"drift_{server.name}"].replace("%(rows)s", str(int(rows))))
+    progress.advance(rows=rows)
+
+
+def _write_config(folder: Path, servers: list[Server]) -> Path:
+    path = folder / "trueup.toml"
+    lines = ["# The demo's nodes. Stop them with: trueup demo --stop", "[nodes]"]
+    lines += [f'{server.name} = "{server.uri()}"' for server in servers]
+    lines += ["", "[clusters]", "demo = [" + ", ".join(f'"{server.name}"' for server in servers) + "]", ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    path.chmod(0o600)
+    load(str(path))
+    return path

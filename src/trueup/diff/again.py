@@ -1,0 +1,41 @@
+"""A check's second look: blocks whose digests differed are hashed again, as they are now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trueup.db.snapshot import Control
+from trueup.diff.collect import Collected, compare_blocks
+from trueup.diff.work import Job
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine
+
+
+def rehash(
+    engine: Engine,
+    job: Job,
+    state: Collected,
+    controls: Sequence[Control],
+    *,
+    rounds: int,
+    wait: float,
+    progress: Progress,
+) -> None:
+    """Hash the blocks that differ again, some rounds; what agrees now was in flight.
+
+    A keyless table has no blocks to look at apart, so its first answer stands.
+    """
+    now = replace(job, snapshots={})
+    for _ in range(rounds):
+        if not state.mismatched or state.stopped:
+            return
+        time.sleep(wait)
+        again = Collected(state.nodes, state.max_rows, state.suspects)
+        compare_blocks(engine, now, state.mismatched, again, controls, progress)
+        state.failures += again.failures
+        state.left_out.update(again.left_out)
+        state.stopped = again.stopped
+        if not again.failures:
+            state.mismatched, state.mismatched_blocks = again.mismatched, again.mismatched_blocks

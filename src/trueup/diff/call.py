@@ -1,0 +1,91 @@
+"""The verbs as Python calls: the same options, defaults and results as on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from trueup.config import Config, DiffSettings, SparkSettings, load
+from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trueup.engine.progress import Progress
+    from trueup.report.model import DiffResult
+
+_SPARK_OPTIONS = ("engine", "master", "remote")
+
+
+def diff(table: str, **options: Any) -> DiffResult:
+    """Compare a table on two or more nodes down to the rows, and write a report.
+
+    Give nodes as `nodes={"n1": "postgresql://…", …}` or by name (`nodes=["n1", "n2"]`, `cluster="acctg"`) from the
+    configuration (`config="trueup.toml"`, or a `Config`). All other options are those of `trueup diff`, with
+    underscores: `block_size`, `table_filter`, `columns`, `exclude_columns`, `key`, `recheck`, `engine`, `task_db`, …
+    """
+    return _run(table, digests_only=False, **options)
+
+
+def check(table: str, **options: Any) -> DiffResult:
+    """The quick "am I in sync?": digests only, no rows fetched. Options as for `diff`."""
+    return _run(table, digests_only=True, **options)
+
+
+def _run(
+    table: str,
+    *,
+    digests_only: bool,
+    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    config: Config | str | None = None,
+    table_filter: str = "",
+    columns: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
+    key: Sequence[str] = (),
+    task_db: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> DiffResult:
+    from trueup.diff.request import DiffRequest
+    from trueup.diff.run import run
+    from trueup.store import TaskStore
+
+    given = nodes if isinstance(nodes, Mapping) else None
+    if not isinstance(config, Config):
+        config = load(config, nodes=given)
+    elif given:
+        raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
+    if columns and exclude_columns:
+        raise ConfigError("--columns and --exclude-columns contradict each other", cure="give one of them")
+    names = list(nodes) if nodes else None
+    request = DiffRequest(
+        table=table,
+        nodes=config.select(cluster, names),
+        cluster=cluster or "",
+        settings=_changed(config.diff, options).validated(_option),
+        spark=_changed(config.spark, options).validated(_option),
+        filter=table_filter,
+        columns=tuple(columns),
+        exclude_columns=tuple(exclude_columns),
+        key=tuple(key),
+        digests_only=digests_only,
+    )
+    unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]}", cure="see trueup diff --help")
+    with TaskStore(task_db or config.tasks.task_db or None) as store:
+        return run(request, store=store, progress=progress)
+
+
+def _changed(settings: Any, options: Mapping[str, Any]) -> Any:
+    """The settings with the options that were given (None: not given)."""
+    known = _names(type(settings))
+    return replace(settings, **{name: value for name, value in options.items() if name in known and value is not None})
+
+
+def _names(settings: type[DiffSettings | SparkSettings]) -> set[str]:
+    return {field.name for field in fields(settings)}
+
+
+def _option(name: str) -> str:
+    return "--no-snapshot" if name == "snapshot" else "--" + name.replace("_", "-")

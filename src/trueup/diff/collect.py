@@ -1,0 +1,199 @@
+"""What the tasks answer, gathered: rows and blocks counted, differences spooled, limits kept, failures remembered."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from trueup.db.snapshot import Control
+from trueup.diff import keyless
+from trueup.diff.hash import work
+from trueup.diff.keyless import CompareBuckets, PartScanned, ScanPart
+from trueup.diff.spool import Spool
+from trueup.diff.work import Found, HashBlock, Hashed, Job, More
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.errors import NodeError, QueryError, TrueupError
+from trueup.rows.align import Difference, Pair, differing_pairs, pairs_of, rows_in
+from trueup.rows.digest import EMPTY, Digest
+from trueup.rows.keys import Block
+
+# Conditions of the whole table, not of one block: going on would only meet them again.
+_FOR_ALL_BLOCKS = ("42P01", "42703", "42501", "55P03", "3F000", "53100", "53200")
+
+
+@dataclass
+class Collected:
+    """The state of a run: what was looked at, what was found, and what was not looked at."""
+
+    nodes: tuple[str, ...]
+    max_rows: int
+    suspects: Spool
+    rows: Counter[str] = field(default_factory=Counter)
+    rows_checked: int = 0
+    blocks: int = 0
+    mismatched: list[Block] = field(default_factory=list)
+    mismatched_blocks: int = 0
+    found: Counter[Pair] = field(default_factory=Counter)
+    in_flight: Counter[Pair] = field(default_factory=Counter)
+    # Pairs of which more differences were seen than are kept, and blocks that were not compared for a pair.
+    cut: Counter[Pair] = field(default_factory=Counter)
+    left_out: Counter[Pair] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+    stopped: TrueupError | None = None
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Every pair of the run."""
+        return pairs_of(self.nodes)
+
+    def full_pairs(self) -> list[Pair]:
+        """The pairs that have reached their limit."""
+        return [pair for pair in self.pairs if self.found[pair] >= self.max_rows]
+
+    def wanted_nodes(self) -> tuple[str, ...]:
+        """The nodes of pairs that still have room; none when all are full."""
+        full = set(self.full_pairs())
+        wanted = {node for pair in self.pairs if pair not in full for node in pair}
+        return tuple(node for node in self.nodes if node in wanted)
+
+    def hashed(self, answer: Hashed) -> None:
+        """Count a block."""
+        self.blocks += 1
+        self.rows.update(answer.counts)
+        self.rows_checked += max(answer.counts.values())
+        if answer.mismatched:
+            self.mismatched_blocks += 1
+            self.mismatched.append(answer.block)
+        for pair in self.pairs:
+            if pair[0] not in answer.counts or pair[1] not in answer.counts:
+                self.left_out[pair] += 1
+
+    def keep(self, difference: Difference) -> None:
+        """Spool a difference, unless every pair it concerns is full."""
+        wanted = False
+        for pair in differing_pairs(difference):
+            if self.found[pair] >= self.max_rows:
+                self.cut[pair] += 1
+                continue
+            self.found[pair] += rows_in(difference, pair)
+            wanted = True
+        if wanted:
+            self.suspects.add(difference)
+
+
+def compare_blocks(
+    engine: Engine,
+    job: Job,
+    blocks: Sequence[Block],
+    state: Collected,
+    controls: Sequence[Control],
+    progress: Progress,
+) -> None:
+    """All blocks of a table with a key: hash, split, compare."""
+    progress.stage("hashing", len(blocks))
+    waiting = iter(blocks)
+
+    def given() -> Iterator[HashBlock]:
+        for block in waiting:
+            nodes = state.wanted_nodes()
+            if not nodes:
+                state.left_out.update(dict.fromkeys(state.pairs, 1 + sum(1 for _ in waiting)))
+                return
+            yield HashBlock(block, nodes)
+
+    tasks: Tasks[Any] = Tasks(given())
+    for answer in _answers(engine, partial(work, job), tasks, state, controls):
+        if isinstance(answer, Hashed):
+            state.hashed(answer)
+            progress.advance(rows=max(answer.counts.values()))
+        else:
+            _keep(answer, tasks, state)
+
+
+def compare_multisets(
+    engine: Engine,
+    job: Job,
+    parts: Iterable[ScanPart],
+    bits: int,
+    state: Collected,
+    controls: Sequence[Control],
+    progress: Progress,
+) -> None:
+    """A table without a key: digests of all buckets, then the rows of those that differ."""
+    scans = list(parts)
+    progress.stage("hashing", len(scans))
+    sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
+    for answer in _answers(engine, partial(keyless.scan_part, job), Tasks(scans), state, controls):
+        assert isinstance(answer, PartScanned)
+        mine = sums[answer.node]
+        for bucket, digest in answer.buckets.items():
+            mine[bucket] = mine.get(bucket, EMPTY) + digest
+        progress.advance(rows=sum(digest.count for digest in answer.buckets.values()))
+    if state.failures:
+        return
+    state.blocks = len({bucket for side in sums.values() for bucket in side})
+    state.mismatched_blocks = len(keyless.differing_buckets(sums))
+    for node, side in sums.items():
+        state.rows[node] = sum(digest.count for digest in side.values())
+    state.rows_checked = max(state.rows.values(), default=0)
+    if job.digests_only or not state.mismatched_blocks:
+        return
+    buckets = list(keyless.bucket_tasks(sums, bits, state.nodes))
+    progress.stage("comparing", len(buckets))
+    tasks: Tasks[Any] = Tasks(buckets)
+    for answer in _answers(engine, partial(_keyless_work, job), tasks, state, controls):
+        _keep(answer, tasks, state)
+        progress.advance(0)
+        if not state.wanted_nodes():
+            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
+            return
+
+
+def _keyless_work(job: Job, task: Any, room: Room) -> Iterator[Any]:
+    if isinstance(task, CompareBuckets):
+        return keyless.compare_buckets(job, task, room)
+    return keyless.compare_hashes(job, task, room)
+
+
+def _keep(answer: Any, tasks: Tasks[Any], state: Collected) -> None:
+    if isinstance(answer, More):
+        if state.wanted_nodes():
+            tasks.add(answer.tasks)
+        else:
+            state.left_out.update(state.pairs)
+    elif isinstance(answer, Found):
+        state.in_flight.update(answer.in_flight)
+        for difference in answer.differences:
+            state.keep(difference)
+
+
+def _answers(
+    engine: Engine, what: Callable[..., Any], tasks: Tasks[Any], state: Collected, controls: Sequence[Control]
+) -> Iterator[Any]:
+    """The answers of tasks; failures are remembered, and one that concerns all blocks ends the run."""
+    for answer in engine.run(what, tasks):
+        if not isinstance(answer, Failure):
+            yield answer
+            continue
+        state.failures.append(answer)
+        state.stopped = state.stopped or _reason_to_stop(answer.error, controls)
+        if state.stopped is not None:
+            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
+            return
+
+
+def _reason_to_stop(error: TrueupError, controls: Sequence[Control]) -> TrueupError | None:
+    if isinstance(error, QueryError) and error.sqlstate in _FOR_ALL_BLOCKS:
+        return error
+    for control in controls:
+        if not control.is_alive():
+            return NodeError(
+                "the connection that holds the snapshot was lost",
+                cure="bring the node back and run again",
+                node=control.node.name,
+            )
+    return error if isinstance(error, NodeError) else None

@@ -1,0 +1,230 @@
+"""From what was collected to the answer: counts, verdict, and the report file that proves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trueup.db.names import display_name
+from trueup.db.snapshot import Position
+from trueup.diff.collect import Collected
+from trueup.diff.ranges import Ranges
+from trueup.diff.request import DiffRequest
+from trueup.engine.work import Failure
+from trueup.report.json_file import PairReport, report_path, write_report
+from trueup.report.model import DiffResult, PairCounts, ReportedDifference, Verdict
+from trueup.rows.align import Difference, Group, Pair, changed_columns, kind_of, rows_in
+from trueup.rows.encode import LongValue, Value
+from trueup.rows.spec import TableSpec
+
+
+@dataclass
+class Ending:
+    """All that the answer is made of."""
+
+    request: DiffRequest
+    spec: TableSpec
+    ranges: Ranges
+    positions: Sequence[Position]
+    state: Collected
+    engine: str
+    task_id: str
+    started: datetime
+    remarks: tuple[str, ...]
+
+
+def conclude(ending: Ending) -> DiffResult:
+    """Count, judge, write the report, and return the result."""
+    finished = datetime.now(timezone.utc)
+    state = ending.state
+    pairs, alone = _count(ending)
+    incomplete = _reasons(state)
+    differs = any(counts.total for counts in pairs.values())
+    if ending.request.digests_only:
+        differs = state.mismatched_blocks > 0
+    verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else "MATCH"
+    result = DiffResult(
+        verdict=verdict,
+        table=display_name(ending.spec.schema, ending.spec.table),
+        mode="check" if ending.request.digests_only else "diff",
+        nodes=state.nodes,
+        pairs={"/".join(pair): counts for pair, counts in pairs.items()},
+        rows_checked=state.rows_checked,
+        rows=dict(state.rows),
+        blocks=state.blocks,
+        mismatched_blocks=state.mismatched_blocks,
+        seconds=round((finished - ending.started).total_seconds(), 3),
+        engine=ending.engine,
+        report="",
+        task_id=ending.task_id,
+        alone=alone if len(state.nodes) > 2 else {},
+        incomplete=tuple(incomplete),
+        remarks=ending.remarks,
+    )
+    if ending.request.digests_only:
+        return result
+    return _with_report(ending, result, pairs, finished)
+
+
+def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
+    """Confirmed differences by pair and kind (never more than the limit), and who stands alone."""
+    state = ending.state
+    kinds: dict[Pair, Counter[str]] = {pair: Counter() for pair in state.pairs}
+    alone: Counter[str] = Counter()
+    for difference in ending.state.suspects:
+        alone.update(_alone(difference))
+        for pair, counts in kinds.items():
+            kind = kind_of(difference, pair)
+            if kind and counts.total() < state.max_rows:
+                counts[kind] += rows_in(difference, pair)
+    full = set(state.full_pairs())
+    found = {
+        pair: PairCounts(
+            missing=counts["missing"],
+            extra=counts["extra"],
+            changed=counts["changed"],
+            in_flight=state.in_flight[pair],
+            limit_reached=pair in full,
+        )
+        for pair, counts in kinds.items()
+    }
+    return found, {node: alone[node] for node in state.nodes}
+
+
+def _alone(difference: Difference) -> list[str]:
+    """The one node that all others contradict in unison."""
+    if len(difference.nodes) < 3 or len(difference.groups) != 2:
+        return []
+    return [group.nodes[0] for group in difference.groups if len(group.nodes) == 1]
+
+
+def _reasons(state: Collected) -> list[str]:
+    """Everything that keeps the run from being complete."""
+    reasons = [str(state.stopped)] if state.stopped else []
+    reasons += [_failure(failure) for failure in state.failures]
+    for pair in state.pairs:
+        name = "/".join(pair)
+        if state.left_out[pair]:
+            reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were left out")
+        if state.cut[pair]:
+            reasons.append(f"{name}: the limit of {state.max_rows:,} differences was passed; more were seen")
+    return list(dict.fromkeys(reasons))
+
+
+def _failure(failure: Failure) -> str:
+    return str(failure.error)
+
+
+def _with_report(
+    ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], finished: datetime
+) -> DiffResult:
+    from dataclasses import replace
+
+    folder = Path(ending.request.settings.report_dir or ".").absolute()
+    path = report_path(folder, ending.spec.schema, ending.spec.table, finished.strftime("%Y%m%d%H%M%S"))
+    whole = replace(result, report=str(path))
+    head = {
+        "summary": summary_fields(ending, whole, finished),
+        "proof": _proof(ending),
+        "incomplete": list(whole.incomplete),
+        "remarks": list(whole.remarks),
+    }
+    write_report(path, head, _pair_reports(ending, pairs))
+    return whole
+
+
+def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> dict[str, Any]:
+    """What the report's summary and the task store's `diff_summary` say."""
+    state, settings = ending.state, ending.request.settings
+    return {
+        "verdict": result.verdict,
+        "task_id": ending.task_id,
+        "schema": ending.spec.schema,
+        "table": ending.spec.table,
+        "cluster": ending.request.cluster,
+        "nodes": list(state.nodes),
+        "primary_key": list(ending.spec.key_names),
+        "columns": list(ending.spec.column_names),
+        "table_filter": ending.spec.filter,
+        "total_rows_checked": state.rows_checked,
+        "rows": dict(state.rows),
+        "initial_ranges_count": len(ending.ranges.blocks),
+        "blocks": state.blocks,
+        "mismatched_ranges_count": state.mismatched_blocks,
+        "diff_row_limit_reached": any(counts.limit_reached for counts in result.pairs.values()),
+        "diff_rows_count": {pair: counts.total for pair, counts in result.pairs.items()},
+        "alone": dict(result.alone),
+        "block_size": settings.block_size,
+        "compare_unit_size": settings.compare_unit_size,
+        "concurrency_factor": settings.concurrency_factor,
+        "max_connections": settings.max_connections,
+        "max_diff_rows": settings.max_diff_rows,
+        "recheck": settings.recheck,
+        "recheck_wait": settings.recheck_wait,
+        "numeric": settings.numeric,
+        "engine": result.engine,
+        "start_time": ending.started.isoformat().replace("+00:00", "Z"),
+        "end_time": finished.isoformat().replace("+00:00", "Z"),
+        "time_taken": result.seconds,
+    }
+
+
+def _proof(ending: Ending) -> dict[str, Any]:
+    """What the answer rests on."""
+    spec = ending.spec
+    return {
+        "digest": spec.digest,
+        "hash_seed": spec.seed,
+        "sample_seed": spec.seed % 1_000_000,
+        "sample": ending.ranges.sample,
+        "anchor": ending.ranges.anchor,
+        "estimates": dict(ending.ranges.estimates),
+        "one_snapshot_a_node": ending.request.settings.snapshot,
+        "nodes": {position.node: asdict(position) for position in ending.positions},
+        "long_value": spec.long_value,
+    }
+
+
+def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[PairReport]:
+    for pair, counts in pairs.items():
+        yield "/".join(pair), {**asdict(counts), "total": counts.total}, _reported(ending, pair)
+
+
+def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
+    spec, count = ending.spec, 0
+    for difference in ending.state.suspects:
+        kind = kind_of(difference, pair)
+        if kind is None or count >= ending.state.max_rows:
+            continue
+        count += rows_in(difference, pair)
+        sides = {node: difference.group_of(node) for node in pair}
+        left, right = (side for side in sides.values() if side is not None)
+        key = (
+            {"row_hash": difference.key[0]}
+            if spec.is_keyless
+            else dict(zip(spec.key_names, difference.key, strict=True))
+        )
+        yield ReportedDifference(
+            key=key,
+            kind=kind,
+            columns=changed_columns(spec, left, right) if kind == "changed" else [],
+            rows={node: _row(spec, side) for node, side in sides.items()},
+            agree=[list(group.nodes) for group in difference.groups],
+            copies={node: side.copies if side and side.hash is not None else 0 for node, side in sides.items()}
+            if spec.is_keyless
+            else None,
+        )
+
+
+def _row(spec: TableSpec, group: Group | None) -> dict[str, Any] | None:
+    if group is None or group.hash is None or group.values is None:
+        return None
+    return {name: _plain(value) for name, value in zip(spec.column_names, group.values, strict=True)}
+
+
+def _plain(value: Value) -> Any:
+    return {"length": value.length, "sha256": value.sha256} if isinstance(value, LongValue) else value

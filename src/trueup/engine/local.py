@@ -1,0 +1,45 @@
+"""The engine for small work: the same functions on threads of this process, no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from trueup.engine.work import Room, Tasks, Work, perform
+
+T = TypeVar("T")
+
+
+class LocalEngine:
+    """Runs tasks on threads; the nodes do the work, so threads are enough."""
+
+    name = "local"
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="trueup")
+
+    def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
+        """Keep every slot busy until the queue is empty and nothing is under way."""
+        running: set[Future[list[Any]]] = set()
+        try:
+            while True:
+                for task in tasks.take(self.slots - len(running)):
+                    running.add(self._threads.submit(_all, work, task))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield from future.result()
+        finally:
+            for future in running:
+                future.cancel()
+
+    def close(self) -> None:
+        """Wait for what is under way and end the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _all(work: Work[T], task: T) -> list[Any]:
+    return list(perform(work, task, Room()))

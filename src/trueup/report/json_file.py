@@ -1,0 +1,83 @@
+"""The JSON report: written as a stream, whole or not at all, readable by its owner only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from trueup.errors import StoreError
+from trueup.report.model import ReportedDifference
+
+PairReport = tuple[str, Mapping[str, Any], Iterable[ReportedDifference]]
+
+
+def report_path(folder: Path, schema: str, table: str, stamp: str) -> Path:
+    """`public_customers_diffs-20250722120353.json`, with a number behind it if that is taken."""
+    stem = re.sub(r"[^\w.-]+", "_", f"{schema}_{table}")[:150]
+    path = folder / f"{stem}_diffs-{stamp}.json"
+    number = 1
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}_diffs-{stamp}-{number}.json"
+    return path
+
+
+def write_report(path: Path, head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
+    """Write `head` and then, under `diffs`, every pair with its differences, one by one."""
+    with private_file(path) as file:
+        _write(file, head, pairs)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a text that holds data of the user's."""
+    with private_file(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[IO[str]]:
+    """A file that is there whole or not at all, and that only its owner can read."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the report {path}: {error.strerror}",
+            cure="make room there, or choose another folder (--report-dir)",
+        ) from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
+    file.write(json.dumps(head, indent=1)[:-2] + ',\n "diffs": {')
+    for number, (pair, counts, differences) in enumerate(pairs):
+        file.write("," if number else "")
+        file.write(f'\n  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [')
+        for at, difference in enumerate(differences):
+            file.write(",\n   " if at else "\n   ")
+            file.write(json.dumps(difference.as_json()))
+        file.write("]}")
+    file.write("}\n}\n")
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """A report read back."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            report: dict[str, Any] = json.load(file)
+            return report
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"cannot read the report {path}: {error}", cure="check the path, or run the diff again"
+        ) from None

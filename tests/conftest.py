@@ -1,16 +1,21 @@
-"""Fixtures for all tests: PostgreSQL servers and databases, a clean environment, a count of the skipped."""
+"""Fixtures for all tests: PostgreSQL servers and databases, Spark, comparisons, a clean environment, the skipped."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trueup
 from trueup.demo.postgres import Database, Server
+from trueup.report.model import DiffResult
+
+Compare = Callable[..., DiffResult]
 
 # Read before any test runs: the fixture below takes all such variables away.
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
@@ -64,6 +69,51 @@ def fresh_server() -> Iterator[Callable[..., Server]]:
     yield start
     for one in started:
         one.remove()
+
+
+@pytest.fixture
+def compare() -> Compare:
+    """`compare(databases, table, **options)`: a diff (`quick=True`: a check) of nodes n1, n2, …, with no waiting."""
+
+    def run(nodes: Sequence[Database], table: str, *, quick: bool = False, **options: Any) -> DiffResult:
+        options = {"recheck": 1, "recheck_wait": 0, "engine": "local", **options}
+        addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+        verb = trueup.check if quick else trueup.diff
+        return verb(table, nodes=addresses, **options)
+
+    return run
+
+
+@pytest.fixture
+def on_all() -> Callable[..., None]:
+    """`on_all(databases, sql)`: the same statements on every database."""
+
+    def run(nodes: Sequence[Database], statements: str) -> None:
+        for node in nodes:
+            node.execute(statements)
+
+    return run
+
+
+@pytest.fixture
+def report_of() -> Callable[[DiffResult], dict[str, Any]]:
+    """The JSON report of a result, read back."""
+
+    def read(result: DiffResult) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(Path(result.report).read_text(encoding="utf-8"))
+        return report
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session of the run; verbs with engine="spark" find it and use it."""
+    from trueup.engine.session import start_session
+
+    session = start_session(slots=2)
+    yield session
+    session.stop()
 
 
 def _skipped(config: pytest.Config) -> int:

@@ -1,6 +1,6 @@
 """trueup keeps copies of database tables true, and proves it.
 
-The verbs are functions (`diff`, `check`), their results are dataclasses (`DiffResult`), and every error is a `TrueupError`.
+The verbs are functions (`diff`, `check`), their results dataclasses (`DiffResult`), and every error is a `TrueupError`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup.diff.call import check, diff
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
+    from trueup.diff.call import check, diff
     from trueup.errors import (
         CheckFailed,
         ConfigError,

@@ -42,9 +42,7 @@ class TrueupError(Exception):
         self.block = block
 
     def __reduce__(self) -> tuple[Callable[..., TrueupError], tuple[Any, ...]]:
-        rebuild = partial(
-            type(self), cure=self.cure, node=self.node, table=self.table, block=self.block
-        )
+        rebuild = partial(type(self), cure=self.cure, node=self.node, table=self.table, block=self.block)
         return rebuild, self._positional()
 
     def _positional(self) -> tuple[Any, ...]:

@@ -94,6 +94,9 @@ TEMPLATE = """\
 def write_template(path: Path, *, force: bool = False) -> Path:
     """Write the template, readable by its owner only; an existing file is only replaced by force."""
     replace = os.O_TRUNC if force else os.O_EXCL
+    if path.exists() and not path.is_file():
+        # A device would get new permissions, for everybody.
+        raise problem(str(path), "this is not a file", "Choose another path.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | replace, 0o600)

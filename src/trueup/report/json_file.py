@@ -42,6 +42,9 @@ def write_private(path: Path, text: str) -> None:
 @contextmanager
 def private_file(path: Path) -> Iterator[IO[str]]:
     """A file that is there whole or not at all, and that only its owner can read."""
+    if path.exists() and not path.is_file():
+        # Putting a new file in the place of a folder or a device would break it for everybody.
+        raise StoreError(f"cannot write the report {path}: it is not a file", cure="name a file")
     part = path.with_name(f".{path.name}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

@@ -59,6 +59,9 @@ def tasks_db_path(path: str | Path | None = None) -> Path:
 
 def open_database(path: Path) -> sqlite3.Connection:
     """Open the store, private to its owner and at the present version; create it where there is none."""
+    if path.exists() and not path.is_file():
+        # A device such as /dev/null would get new permissions, for everybody.
+        raise StoreError(f"the task store {path} is not a file", cure=_ELSEWHERE)
     with translated(path):
         _create_private(path)
         # mode=rw: SQLite never creates the file itself, it would be readable by all.

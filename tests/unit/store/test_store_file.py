@@ -198,7 +198,7 @@ def test_a_full_disk(store: TaskStore) -> None:
 
 
 def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
-    assert "cannot be opened" in refused(tmp_path).message
+    assert "not a file" in refused(tmp_path).message
 
 
 def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
@@ -255,9 +255,7 @@ def test_a_lock_during_the_creation_is_waited_for(path: Path, monkeypatch: pytes
     assert len(waits) == 1
 
 
-def test_a_failed_step_leaves_the_file_as_it_was(
-    path: Path, query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_step_leaves_the_file_as_it_was(path: Path, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = {
         "one.sql": "CREATE TABLE one (a);\n",
         "two.sql": "CREATE TABLE two (a);\nCREATE TABLE one (b);\n",
@@ -276,3 +274,13 @@ def test_a_failed_step_leaves_the_file_as_it_was(
     file.open_database(path).close()
     assert query("PRAGMA user_version") == [(2,)]
     assert query("SELECT name FROM sqlite_master ORDER BY name") == [("one",), ("two",)]
+
+
+def test_a_device_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
+    device = tmp_path / "pipe"
+    os.mkfifo(device, 0o666)
+    device.chmod(0o666)
+    with pytest.raises(StoreError, match="not a file"):
+        file.open_database(device)
+    assert device.is_fifo()
+    assert stat.S_IMODE(device.stat().st_mode) == 0o666

@@ -88,9 +88,7 @@ def test_a_reused_number_does_not_fool_the_store(store: TaskStore, path: Path, q
 
 def test_a_living_task_is_left_alone_however_silent(store: TaskStore, path: Path, query: Query) -> None:
     store.start("TABLE_DIFF", context={})
-    query(
-        "UPDATE tasks SET heartbeat_at = '2020-01-01T00:00:00.000Z', started_at = '2020-01-01T00:00:00.000Z'"
-    )
+    query("UPDATE tasks SET heartbeat_at = '2020-01-01T00:00:00.000Z', started_at = '2020-01-01T00:00:00.000Z'")
     TaskStore(path).close()
     assert query("SELECT task_status FROM ace_tasks") == [(RUNNING,)]
 

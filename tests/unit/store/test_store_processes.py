@@ -51,9 +51,7 @@ def test_four_processes_of_fifty_tasks_each(path: Path, query: Query, way: str) 
     with TaskStore(path) as store:
         assert len(store.list(limit=-1, status=COMPLETED)) == 200
     number = "json_extract(task_context, '$.diff_summary.number')"
-    assert query(f"SELECT count(DISTINCT task_id), sum({number}) FROM ace_tasks") == [
-        (200, 4 * sum(range(50)))
-    ]
+    assert query(f"SELECT count(DISTINCT task_id), sum({number}) FROM ace_tasks") == [(200, 4 * sum(range(50)))]
     assert query("PRAGMA integrity_check") == [("ok",)]
 
 

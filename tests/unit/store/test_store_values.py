@@ -73,9 +73,7 @@ def test_a_value_that_contains_itself_ends(store: TaskStore, query: Query) -> No
 
 
 def test_odd_names_are_stored(store: TaskStore) -> None:
-    task = store.start(
-        "TABLE_DIFF", cluster="c\ud800", schema="Ü\udc80", table="東'\"京", repset="r;--", context={}
-    )
+    task = store.start("TABLE_DIFF", cluster="c\ud800", schema="Ü\udc80", table="東'\"京", repset="r;--", context={})
     assert (task.schema, task.table_name, task.repset_name) == ("Ü\\udc80", "東'\"京", "r;--")
     assert task.cluster_name == "c\\ud800"
 

@@ -1,0 +1,92 @@
+"""What a run on Spark takes and shows: memory stays bounded, and no password is seen from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SECRET = "q7-Zebra-0451"
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from trueup.cli.main import main; main()", *arguments]
+
+
+def test_a_hundred_thousand_rows_against_an_empty_table(databases: Any, on_all: Any, tmp_path: Path) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE items (id bigint PRIMARY KEY, name text, note text)")
+    nodes[0].execute("INSERT INTO items SELECT i, 'item ' || i, repeat('n', 100) FROM generate_series(1, 100000) i")
+    arguments = [f"--node=n{number}={node.uri}" for number, node in enumerate(nodes, 1)]
+    process = subprocess.Popen(
+        _command("diff", "items", *arguments, "--engine=spark", "--recheck=0", "--json", "--quiet"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    most = 0
+    while process.poll() is None:
+        most = max(most, _memory(process.pid))
+    assert process.stdout is not None
+    result = json.loads(process.stdout.read())
+    assert process.returncode == 1
+    assert result["pairs"]["n1/n2"]["missing"] == 100_000
+    assert len(json.loads(Path(result["report"]).read_text())["diffs"]["n1/n2"]["differences"]) == 100_000
+    assert 100_000_000 < most < 1_000_000_000
+
+
+def _memory(pid: int) -> int:
+    """Bytes of a process and all below it; memory that several share counts once."""
+    total = 0
+    try:
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue
+    except psutil.Error:
+        return 0
+    return total
+
+
+def test_no_password_is_seen_from_outside(databases: Any, on_all: Any, tmp_path: Path) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id)")
+    nodes[0].execute(f"CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")
+    try:
+        on_all(nodes, "GRANT SELECT ON items TO reader")
+        port = nodes[0].server.port
+        lines = [f'n{n} = "postgresql://reader:${{PW}}@127.0.0.1:{port}/{d.name}"' for n, d in enumerate(nodes, 1)]
+        Path("trueup.toml").write_text("\n".join(["[nodes]", *lines]))
+        events = tmp_path / "events"
+        events.mkdir()
+        with open("trueup.toml", "a") as file:
+            file.write(f'\n[spark.conf]\n"spark.eventLog.enabled" = "true"\n"spark.eventLog.dir" = "file://{events}"\n')
+            file.write('"spark.eventLog.compress" = "false"\n"spark.ui.enabled" = "true"\n')
+        process = subprocess.Popen(
+            _command("-v", "diff", "items", "--engine=spark"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PW": SECRET, "PATH": "/usr/bin:/bin", "TRUEUP_TASKS_DB": "tasks.db", "HOME": str(tmp_path)},
+        )
+        seen: set[str] = set()
+        while process.poll() is None:
+            for each in psutil.process_iter(["cmdline"]):
+                seen.update(each.info["cmdline"] or ())
+        assert process.stdout is not None
+        output = process.stdout.read()
+        assert process.returncode == 0, output
+        assert any("SparkSubmit" in part or "pyspark-shell" in part for part in seen)
+        assert not any(SECRET in part for part in seen)
+        written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "trueup.toml"]
+        assert any(path.is_relative_to(events) for path in written)
+        for path in written:
+            assert SECRET.encode() not in path.read_bytes(), path
+        assert SECRET.encode() not in output
+    finally:
+        on_all(nodes, "DROP OWNED BY reader")
+        nodes[0].execute("DROP ROLE reader")

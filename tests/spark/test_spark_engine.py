@@ -1,0 +1,140 @@
+"""The same answers from Spark as from threads, and what happens when its workers die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trueup.engine.spark import SparkEngine
+from trueup.engine.work import Failure, Room, Tasks
+from trueup.errors import QueryError
+
+TABLE = """
+    CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz);
+    INSERT INTO items SELECT i, 'item ' || i, i / 100.0, '2024-01-01'::timestamptz + i * interval '1 s'
+      FROM generate_series(1, 20000) i;
+    ANALYZE items;
+"""
+DRIFT = """
+    UPDATE items SET name = 'x' || id WHERE id % 997 = 0;
+    DELETE FROM items WHERE id % 1999 = 0;
+    INSERT INTO items (id) VALUES (-1), (30000);
+"""
+
+
+def _double(task: int, room: Room) -> Iterator[int]:
+    if task == 13:
+        raise QueryError("unlucky", sqlstate="XX000", node="n1")
+    if task == 14:
+        raise ValueError("a defect")
+    yield task * 2
+
+
+def test_results_and_errors_of_tasks_come_home(spark: Any) -> None:
+    engine = SparkEngine(spark, 2, owned=False)
+    answers = list(engine.run(_double, Tasks(range(20))))
+    failures = {answer.task: answer.error for answer in answers if isinstance(answer, Failure)}
+    assert sorted(answer for answer in answers if isinstance(answer, int)) == [
+        n * 2 for n in range(20) if n not in (13, 14)
+    ]
+    assert isinstance(failures[13], QueryError)
+    assert (failures[13].sqlstate, failures[13].node) == ("XX000", "n1")
+    assert "ValueError" in str(failures[14])
+
+
+def test_tasks_added_meanwhile_are_run(spark: Any) -> None:
+    tasks: Tasks[int] = Tasks([1])
+    answers = []
+    for answer in SparkEngine(spark, 2, owned=False).run(_double, tasks):
+        answers.append(answer)
+        if answer < 100:
+            tasks.add([answer])
+    assert answers == [2, 4, 8, 16, 32, 64, 128]
+
+
+def _die_once(task: str, room: Room) -> Iterator[str]:
+    mark = Path(task)
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield task
+
+
+def test_a_killed_worker_is_replaced_and_its_tasks_run_again(spark: Any, tmp_path: Path) -> None:
+    marks = [str(tmp_path / str(number)) for number in range(2)]
+    assert sorted(SparkEngine(spark, 2, owned=False).run(_die_once, Tasks(marks))) == marks
+
+
+def test_spark_and_threads_report_the_same(
+    spark: Any, databases: Any, on_all: Any, compare: Any, report_of: Any
+) -> None:
+    nodes = databases(3)
+    on_all(nodes, TABLE)
+    nodes[1].execute(DRIFT)
+    nodes[2].execute("UPDATE items SET price = -price WHERE id IN (1, 7000, 20000)")
+    options = {"block_size": 1000, "compare_unit_size": 50, "concurrency_factor": 1.0}
+    local = compare(nodes, "items", **options)
+    distributed = compare(nodes, "items", engine="spark", **options)
+    assert (local.engine, distributed.engine) == ("local", "spark")
+    assert distributed.pairs == local.pairs
+    assert local.pairs["n1/n2"].changed == 20
+
+    def differences(result: Any) -> dict[str, Any]:
+        diffs = report_of(result)["diffs"]
+        return {pair: sorted(map(str, found["differences"])) for pair, found in diffs.items()}
+
+    assert differences(distributed) == differences(local)
+
+
+def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_all: Any, compare: Any) -> None:
+    nodes = databases(2)
+    on_all(nodes, TABLE)
+    nodes[1].execute(DRIFT)
+
+    class KillAWorker:
+        killed = 0
+
+        def stage(self, name: str, total: int) -> None: ...
+
+        def say(self, text: str) -> None: ...
+
+        def close(self) -> None: ...
+
+        def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+            if not self.killed:
+                workers = [
+                    child
+                    for child in psutil.Process().children(recursive=True)
+                    if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children()
+                ]
+                for worker in workers:
+                    worker.kill()
+                self.killed = len(workers)
+
+    killer = KillAWorker()
+    result = compare(nodes, "items", engine="spark", block_size=1000, concurrency_factor=1.0, progress=killer)
+    assert killer.killed
+    counts = result.pairs["n1/n2"]
+    assert (result.verdict, counts.missing, counts.extra, counts.changed) == ("DIFFER", 10, 2, 20)
+
+
+def test_keyless_on_spark(spark: Any, databases: Any, on_all: Any, compare: Any) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE logs AS SELECT i % 100 AS a, 'x' AS b FROM generate_series(1, 30000) i; ANALYZE logs")
+    nodes[1].execute("INSERT INTO logs VALUES (1, 'x'), (1, 'y')")
+    assert compare(nodes, "logs", engine="spark").pairs["n1/n2"].extra == 2
+
+
+def test_a_dense_difference_goes_through_in_bounded_pieces(
+    spark: Any, databases: Any, on_all: Any, compare: Any
+) -> None:
+    nodes = databases(2)
+    on_all(nodes, TABLE.replace("'item ' || i", "repeat('item', 200) || i"))
+    nodes[1].execute("TRUNCATE items")
+    result = compare(nodes, "items", engine="spark", recheck=0)
+    assert (result.verdict, result.pairs["n1/n2"].missing) == ("DIFFER", 20000)

@@ -1,0 +1,43 @@
+"""Files with data are whole or not there, and readable by their owner only; what is no file is left alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from trueup.config import write_template
+from trueup.errors import TrueupError
+from trueup.report.json_file import private_file, write_private
+
+
+def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    os.umask(0)
+    write_private(path, "data")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    with pytest.raises(ZeroDivisionError), private_file(path) as file:
+        file.write("half of it")
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_private(path, "x"), lambda path: write_template(path, force=True)]
+)
+def test_a_pipe_is_not_replaced(tmp_path: Path, write: object) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    pipe.chmod(0o666)
+    assert callable(write)
+    with pytest.raises(TrueupError, match="not a file"):
+        write(pipe)
+    assert pipe.is_fifo()
+    assert stat.S_IMODE(pipe.stat().st_mode) == 0o666

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,28 +16,39 @@ from trueup.report.json_file import private_file, write_private
 
 def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    os.umask(0)
-    write_private(path, "data")
+    mask = os.umask(0)
+    try:
+        write_private(path, "data")
+    finally:
+        os.umask(mask)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    with pytest.raises(ZeroDivisionError), private_file(path) as file:
-        file.write("half of it")
-        raise ZeroDivisionError
+    def fail() -> None:
+        with private_file(tmp_path / "report.json") as file:
+            file.write("half of it")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "write", [lambda path: write_private(path, "x"), lambda path: write_template(path, force=True)]
-)
-def test_a_pipe_is_not_replaced(tmp_path: Path, write: object) -> None:
+def _write_report(path: Path) -> None:
+    write_private(path, "x")
+
+
+def _write_template(path: Path) -> None:
+    write_template(path, force=True)
+
+
+@pytest.mark.parametrize("write", [_write_report, _write_template])
+def test_a_pipe_is_not_replaced(tmp_path: Path, write: Callable[[Path], None]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pipe.chmod(0o666)
-    assert callable(write)
     with pytest.raises(TrueupError, match="not a file"):
         write(pipe)
     assert pipe.is_fifo()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
 
 import click
 
-from trueup.errors import CheckFailed, Interrupted, TrueupError
+from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
 # Verb -> the module and the name of its command; a module is imported only when its verb is asked for.
 _VERBS = {
@@ -28,7 +29,9 @@ class _Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _VERBS:
-            return None
+            near = get_close_matches(name, _VERBS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(_VERBS))}"
+            raise click.UsageError(f"there is no command '{name}'{hint}", ctx)
         module, command = _VERBS[name]
         found: click.Command = getattr(import_module(module), command)
         return found
@@ -60,9 +63,11 @@ def run(arguments: list[str]) -> int:
         return _tell(Interrupted("stopped by the user"), verbose)
     except KeyboardInterrupt:
         return _tell(Interrupted("stopped by the user"), verbose)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
+    except click.ClickException as error:
+        return _tell(_wrong_usage(error), verbose=False)
     except TrueupError as error:
         return _tell(error, verbose)
     except BrokenPipeError:
@@ -72,11 +77,12 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         from trueup.config.secrets import mask
 
-        if verbose:
-            raise
-        _say(f"trueup: unexpected {type(error).__name__}: {mask(str(error))}")
-        _say("  this is a defect of trueup: run again with -v and report what it prints")
-        return 2
+        defect = TrueupError(
+            f"unexpected {type(error).__name__}: {mask(str(error))}",
+            cure="this is a defect of trueup: run again with -v and report what it prints",
+        )
+        defect.__cause__ = error
+        return _tell(defect, verbose)
 
 
 def _tell(error: TrueupError, verbose: bool) -> int:
@@ -87,15 +93,23 @@ def _tell(error: TrueupError, verbose: bool) -> int:
         from trueup.config.secrets import mask
 
         _say(mask("".join(traceback.format_exception(error))).rstrip())
-    if isinstance(error, CheckFailed) and len(error.reasons) > 1:
+    reasons = error.reasons if isinstance(error, CheckFailed) else str(error).splitlines()
+    if len(reasons) > 1:
         _say("trueup: cannot start:")
-        for reason in error.reasons:
+        for reason in reasons:
             _say(f"  - {reason}")
     else:
         _say(f"trueup: {error}")
     if error.cure:
         _say(f"  what to do: {error.cure}")
     return error.exit_code
+
+
+def _wrong_usage(error: click.ClickException) -> TrueupError:
+    """What click says of wrong arguments, in the words of all our errors."""
+    context = getattr(error, "ctx", None)
+    cure = f"see {context.command_path if context else 'trueup'} --help"
+    return ConfigError(error.format_message().rstrip("."), cure=cure)
 
 
 def _say(text: str) -> None:

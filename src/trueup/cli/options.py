@@ -32,15 +32,19 @@ def _setting(name: str, kind: Any, text: str, *, section: str = "diff", metavar:
     )
 
 
+# Read by `main`, which shows the errors; named here so that it may stand behind the verb too.
+verbose_option = click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Show where an error came from.")
+
+
 def node_options(command: F) -> F:
     """Which nodes."""
     for option in reversed(
         (
             click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-            click.option("--cluster", metavar="NAME", help="A cluster of the configuration."),
-            click.option("--nodes", "names", metavar="N1,N2,…", help="Nodes by name, or 'all' of the cluster."),
+            click.option("--cluster", metavar="NAME", help="The nodes of this cluster of the configuration."),
+            click.option("--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order; without it all of them."),
             click.option(
-                "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address; give it twice or more."
+                "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, instead of a configuration; give it twice or more."
             ),
         )
     ):
@@ -56,29 +60,30 @@ def compare_options(command: F) -> F:
             click.option(
                 "--override-block-size", is_flag=True, default=None, help="Allow a block size outside the limits."
             ),
-            _setting("concurrency_factor", float, "Tasks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
-            _setting("max_connections", int, "Connections to a node at most; 0: no limit.", metavar="N"),
+            _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
+            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
             click.option(
-                "--table-filter", default="", metavar="SQL", help="Compare only rows that meet this condition."
+                "--table-filter", default="", metavar="SQL", help="Compare only the rows that meet this condition."
             ),
             click.option("--columns", default="", metavar="A,B,…", help="Compare only these columns, and the key."),
             click.option("--exclude-columns", default="", metavar="A,B,…", help="Compare all columns but these."),
             click.option(
                 "--key", default="", metavar="A,B,…", help="Columns that name a row, where no key is declared."
             ),
-            _setting("recheck", int, "Look again at what differs so many times.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds before each look.", metavar="S"),
+            _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
+            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
             click.option("--no-snapshot", is_flag=True, help="Hold no snapshot: gentler, and less exact under writes."),
-            _setting("numeric", click.Choice(["value", "representation"]), "When numerics are equal: 1.0 and 1.00?"),
+            _setting("numeric", click.Choice(["value", "representation"]), "Numerics are equal by value (1.0 is 1.00) or by representation."),
             _setting(
                 "block_timeout", float, "Seconds for a block on a node before it is hashed in pieces.", metavar="S"
             ),
-            _setting("engine", click.Choice(["auto", "spark", "local"]), "Where the work runs.", section="spark"),
+            _setting("engine", click.Choice(["auto", "spark", "local"]), "Where the work runs: auto decides by the size of the table.", section="spark"),
             _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
             _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
             click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
             click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
             click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+            verbose_option,
         )
     ):
         command = option(command)
@@ -89,9 +94,9 @@ def row_options(command: F) -> F:
     """What concerns rows, and so only the diff."""
     for option in reversed(
         (
-            _setting("compare_unit_size", int, "Blocks that differ are split down to so many rows.", metavar="N"),
-            _setting("max_diff_rows", int, "Differences of a pair after which to stop.", metavar="N"),
-            _setting("report_dir", str, "Folder for the report; the current one if not given.", metavar="DIR"),
+            _setting("compare_unit_size", int, "Rows of the parts that a block which differs is split into.", metavar="N"),
+            _setting("max_diff_rows", int, "Stop after so many differences of a pair of nodes.", metavar="N"),
+            _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
         )
     ):
         command = option(command)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trueup.report.model import DiffResult
 
 _SPARK_OPTIONS = ("engine", "master", "remote")
+# Settings of the configuration that the command line does not offer.
+_NO_OPTIONS = ("min_block_size", "max_block_size", "digest", "retries", "long_value")
 
 
 def diff(table: str, **options: Any) -> DiffResult:
@@ -88,4 +90,6 @@ def _names(settings: type[DiffSettings | SparkSettings]) -> set[str]:
 
 
 def _option(name: str) -> str:
+    if name in _NO_OPTIONS:
+        return f"diff.{name}"
     return "--no-snapshot" if name == "snapshot" else "--" + name.replace("_", "-")

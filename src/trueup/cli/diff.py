@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import call_arguments, compare_options, node_options, row_options
+from trueup.cli.options import block_options, call_arguments, compare_options, node_options, row_options
 
 
 @click.command()
 @click.argument("table")
 @node_options
+@block_options
 @row_options
 @compare_options
 def diff(table: str, **options: Any) -> int:
@@ -32,13 +33,16 @@ def diff(table: str, **options: Any) -> int:
 @click.command()
 @click.argument("table")
 @node_options
+@block_options
 @compare_options
 def check(table: str, **options: Any) -> int:
-    """Is TABLE in sync? Digests only: quick, no rows are fetched, no report is written.
+    """Is TABLE in sync? Quick: digests only, no rows, no report.
 
     \b
     Example:
       trueup check public.customers --cluster acctg
+
+    Reads only: nothing is written on any node. Exit codes as diff(1).
     """
     return _run("check", table, options)
 

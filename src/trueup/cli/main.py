@@ -70,9 +70,8 @@ def run(arguments: list[str]) -> int:
         return _tell(_wrong_usage(error), verbose=False)
     except TrueupError as error:
         return _tell(error, verbose)
-    except BrokenPipeError:
-        # Whoever read our output has gone; there is nobody left to tell.
-        sys.stderr.close()
+    except SystemExit:
+        # Whoever read our output has gone. Click would exit with 1, which says "differences".
         return 2
     except Exception as error:
         from trueup.config.secrets import mask
@@ -100,8 +99,9 @@ def _tell(error: TrueupError, verbose: bool) -> int:
             _say(f"  - {reason}")
     else:
         _say(f"trueup: {error}")
-    if error.cure:
-        _say(f"  what to do: {error.cure}")
+    cure = error.cure or ("" if isinstance(error, Interrupted) else "run again with -v to see where it came from")
+    if cure:
+        _say(f"  what to do: {cure}")
     return error.exit_code
 
 

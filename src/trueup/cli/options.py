@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from trueup.config.model import DiffSettings, SparkSettings
+from trueup.config.values import interpolate
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
 
@@ -33,7 +35,9 @@ def _setting(name: str, kind: Any, text: str, *, section: str = "diff", metavar:
 
 
 # Read by `main`, which shows the errors; named here so that it may stand behind the verb too.
-verbose_option = click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Show where an error came from.")
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, expose_value=False, help="Show where an error came from."
+)
 
 
 def node_options(command: F) -> F:
@@ -42,9 +46,29 @@ def node_options(command: F) -> F:
         (
             click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
             click.option("--cluster", metavar="NAME", help="The nodes of this cluster of the configuration."),
-            click.option("--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order; without it all of them."),
             click.option(
-                "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, instead of a configuration; give it twice or more."
+                "--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order; without it all of them."
+            ),
+            click.option(
+                "--node",
+                "inline",
+                multiple=True,
+                metavar="NAME=URI",
+                help="A node by address, ${VAR} in it filled in; give it twice or more.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def block_options(command: F) -> F:
+    """How a table is cut."""
+    for option in reversed(
+        (
+            _setting("block_size", int, "Rows of a block.", metavar="N"),
+            click.option(
+                "--override-block-size", is_flag=True, default=None, help="Allow a block size outside the limits."
             ),
         )
     ):
@@ -56,10 +80,6 @@ def compare_options(command: F) -> F:
     """How a table is compared."""
     for option in reversed(
         (
-            _setting("block_size", int, "Rows of a block.", metavar="N"),
-            click.option(
-                "--override-block-size", is_flag=True, default=None, help="Allow a block size outside the limits."
-            ),
             _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
             _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
             click.option(
@@ -73,11 +93,20 @@ def compare_options(command: F) -> F:
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
             _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
             click.option("--no-snapshot", is_flag=True, help="Hold no snapshot: gentler, and less exact under writes."),
-            _setting("numeric", click.Choice(["value", "representation"]), "Numerics are equal by value (1.0 is 1.00) or by representation."),
+            _setting(
+                "numeric",
+                click.Choice(["value", "representation"]),
+                "Numerics are equal by value (1.0 is 1.00) or by representation.",
+            ),
             _setting(
                 "block_timeout", float, "Seconds for a block on a node before it is hashed in pieces.", metavar="S"
             ),
-            _setting("engine", click.Choice(["auto", "spark", "local"]), "Where the work runs: auto decides by the size of the table.", section="spark"),
+            _setting(
+                "engine",
+                click.Choice(["auto", "spark", "local"]),
+                "Where the work runs: auto decides by the size of the table.",
+                section="spark",
+            ),
             _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
             _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
             click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
@@ -94,7 +123,9 @@ def row_options(command: F) -> F:
     """What concerns rows, and so only the diff."""
     for option in reversed(
         (
-            _setting("compare_unit_size", int, "Rows of the parts that a block which differs is split into.", metavar="N"),
+            _setting(
+                "compare_unit_size", int, "Rows of the parts that a block which differs is split into.", metavar="N"
+            ),
             _setting("max_diff_rows", int, "Stop after so many differences of a pair of nodes.", metavar="N"),
             _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
         )
@@ -123,4 +154,5 @@ def _inline_node(text: str) -> tuple[str, str]:
         raise ConfigError(
             "--node wants NAME=URI", cure="write it as --node n1=postgresql://user@host/dbname (passwords: ~/.pgpass)"
         )
-    return name.strip(), address.strip()
+    # A shell's history and the list of processes are no places for a password: --node 'n1=postgresql://u:${PW}@h/db'.
+    return name.strip(), interpolate(address.strip(), os.environ, f"--node {name.strip()}")

@@ -3,68 +3,87 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trueup.cli.options import verbose_option
 from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trueup.store import TaskStore
 
 _STORE = click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--limit", default=20, show_default=True, metavar="N", help="So many, the newest first.")
+@click.option(
+    "--limit",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How many, the newest first; 0: all.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
 @_STORE
+@verbose_option
 @click.pass_context
 def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) -> None:
-    """List the tasks; `trueup tasks show ID` tells all of one."""
+    """List what was run; `trueup tasks show ID` tells all of one.
+
+    A task is RUNNING, COMPLETED, FAILED (also when its process is gone) or INTERRUPTED. Times are UTC.
+    """
     ctx.obj = task_db
     if ctx.invoked_subcommand is not None:
         return
+    from trueup.report.text import task_table
+
     with _store(task_db) as store:
-        found = store.list(limit=limit)
+        found = store.list(limit=limit or -1)
     if as_json:
         click.echo(json.dumps([asdict(task) for task in found]))
-        return
-    for task in found:
-        took = f"{task.time_taken:.1f} s" if task.time_taken is not None else ""
-        verdict = task.task_context.get("diff_summary", {}).get("verdict", "")
-        table = task.table_name and f"{task.schema}.{task.table_name}".lstrip(".")
-        line = f"{task.task_id[:8]}  {task.started_at[:19]}Z  {task.task_type:<12} {task.task_status:<11}"
-        click.echo(f"{line} {verdict:<10} {took:>8}  {table}")
-    if not found:
-        click.echo("no tasks yet", err=True)
+    elif found:
+        click.echo(task_table([asdict(task) for task in found]))
+    else:
+        click.echo(f"no tasks yet in {store.path}", err=True)
 
 
 @tasks.command()
-@click.argument("task_id")
+@click.argument("task_id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@verbose_option
 @click.pass_obj
-def show(task_db: str | None, task_id: str, as_json: bool) -> None:
+def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -> None:
     """All that is known of one task (the start of its ID is enough)."""
-    with _store(task_db) as store:
-        task = store.get(task_id)
-    if as_json:
-        click.echo(json.dumps(asdict(task)))
-        return
-    for name, value in asdict(task).items():
-        if name == "task_context":
-            for key, part in value.items():
-                click.echo(f"{key:>16}: {part if isinstance(part, str) else json.dumps(part)}")
-        elif value not in ("", None, {}):
-            click.echo(f"{name:>16}: {value}")
+    from trueup.report.text import task_text
+
+    with _store(own_db or task_db) as store:
+        task = asdict(store.get(task_id))
+    click.echo(json.dumps(task) if as_json else task_text(task))
 
 
 @click.command()
-@click.argument("task_id")
-@click.option("--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
-@click.option("--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write it here.")
+@click.argument("task_id", metavar="ID")
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json", "html"]),
+    default="text",
+    show_default=True,
+    help="As text or JSON on stdout, or as an HTML page in a file.",
+)
+@click.option("--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write it to this file.")
 @_STORE
+@verbose_option
 def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> None:
-    """Show the report of a past diff: TASK_ID, or the path of a JSON report."""
+    """Show the report of a diff.
+
+    ID is that of its task (the start is enough), or the path of a JSON report.
+    """
     from trueup.report.json_file import read_report
 
     path = Path(task_id) if task_id.endswith(".json") else _path_of(task_id, task_db)
@@ -90,16 +109,19 @@ def _shown(found: dict[str, Any], path: Path, output: str, to: Path | None) -> s
 def _path_of(task_id: str, task_db: str | None) -> Path:
     with _store(task_db) as store:
         task = store.get(task_id)
-    if not task.diff_file_path:
-        raise ConfigError(
-            f"task {task.task_id} has no report (it is {task.task_status})",
-            cure=f"see trueup tasks show {task.task_id[:8]}",
-        )
-    return Path(task.diff_file_path)
+    if task.diff_file_path:
+        return Path(task.diff_file_path)
+    if task.task_type == "TABLE_CHECK":
+        cure = "a check writes none: run trueup diff to see the rows"
+    else:
+        cure = f"see why with: trueup tasks show {task.task_id[:8]}"
+    raise ConfigError(f"task {task.task_id[:8]} has no report (it is {task.task_status})", cure=cure)
 
 
-def _store(task_db: str | None) -> Any:
+def _store(task_db: str | None) -> TaskStore:
     from trueup.config import load
     from trueup.store import TaskStore
 
-    return TaskStore(task_db or load().tasks.task_db or None)
+    # Where the store is known without it, the configuration (and what it may lack) does not matter.
+    known = task_db or os.environ.get("TRUEUP_TASKS_DB")
+    return TaskStore(known, configured="" if known else load().tasks.task_db)

@@ -28,6 +28,8 @@ FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings]] 
     "tasks": TaskSettings,
 }
 SECTIONS = ("nodes", "clusters", *FIXED)
+# The sections that a verb reads and checks itself, when it is called.
+OF_VERBS = ("difflog",)
 
 # Section, key, setting. The keys of [spark.conf] are in a section "spark.conf" of their own.
 Settings = dict[str, dict[str, Setting]]
@@ -37,14 +39,9 @@ def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
     """The given file, else $TRUEUP_CONFIG, ./trueup.toml, the user's, the machine's, else None."""
     from pathlib import Path
 
-    given = path or env.get("TRUEUP_CONFIG")
-    if given:
-        file = Path(given).expanduser()
-        if not file.is_file():
-            source = "" if path else " (named by TRUEUP_CONFIG)"
-            cure = "Check the path, or make the file with `trueup init`."
-            raise problem(str(file), f"there is no such file{source}", cure)
-        return file
+    named = named_file(path, env, "TRUEUP_CONFIG", "trueup init")
+    if named:
+        return named
     if Path(FILE_NAME).is_file():
         return Path(FILE_NAME)
     from platformdirs import site_config_dir, user_config_dir
@@ -52,6 +49,21 @@ def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
     # appauthor=False: without it Windows repeats the name, trueup\\trueup.
     folders = [user_config_dir("trueup", appauthor=False), site_config_dir("trueup", appauthor=False)]
     return next((Path(folder, FILE_NAME) for folder in folders if Path(folder, FILE_NAME).is_file()), None)
+
+
+def named_file(path: str | None, env: Mapping[str, str], variable: str, maker: str) -> Path | None:
+    """The given file, else the one that a variable names, which must be there; else None."""
+    from pathlib import Path
+
+    given = path or env.get(variable)
+    if not given:
+        return None
+    file = Path(given).expanduser()
+    if not file.is_file():
+        source = "" if path else f" (named by {variable})"
+        cure = f"Check the path, or make the file with `{maker}`."
+        raise problem(str(file), f"there is no such file{source}", cure)
+    return file
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -84,6 +96,8 @@ def from_file(tables: Mapping[str, Any], file: Path | None) -> Settings:
     """The settings of a file, by section; unknown sections and keys are errors."""
     settings: Settings = {section: {} for section in (*SECTIONS, "spark.conf")}
     for section, table in tables.items():
+        if section in OF_VERBS:
+            continue
         if section not in SECTIONS:
             raise problem(f"{file}: {section}", "there is no such section", _cure_for_section(section))
         if not isinstance(table, dict):
@@ -106,6 +120,9 @@ def add_environment(settings: Settings, env: Mapping[str, str]) -> None:
     for variable in sorted(name for name in env if name.startswith(PREFIX)):
         section, _, rest = variable[len(PREFIX) :].partition("__")
         section = section.lower()
+        if section in OF_VERBS:
+            cure = "Write the setting into the file; ${VAR} works in it."
+            raise problem(variable, f"variables do not set what is in [{section}]", cure)
         if section not in SECTIONS:
             raise problem(variable, f'there is no section "{section}"', suggest(section, SECTIONS))
         if not rest:
@@ -152,7 +169,7 @@ def _check_key(section: str, key: str, where: str) -> None:
 def _cure_for_section(name: str) -> str:
     """A key that was written above the first section header is told its section."""
     owners = [section for section in FIXED if name in _keys(section)]
-    return f"Write it below [{owners[0]}]." if owners else suggest(name, SECTIONS)
+    return f"Write it below [{owners[0]}]." if owners else suggest(name, (*SECTIONS, *OF_VERBS))
 
 
 def _meant_by(variable: str, section: str, rest: str, settings: Settings) -> tuple[str, str]:

@@ -88,11 +88,19 @@ TEMPLATE = """\
 [tasks]
 # The file of the task store; empty is a file in your data folder.
 #task_db = ""
+
+# A version log has a file of its own, difflog.toml (`trueup difflog init` makes one to start from),
+# or all of that in a section [difflog] here.
 """
 
 
 def write_template(path: Path, *, force: bool = False) -> Path:
-    """Write the template, readable by its owner only; an existing file is only replaced by force."""
+    """Write the template of trueup.toml; an existing file is only replaced by force."""
+    return write_new(path, TEMPLATE, force=force)
+
+
+def write_new(path: Path, text: str, *, force: bool = False) -> Path:
+    """Write a file to start from, readable by its owner only; an existing one is only replaced by force."""
     replace = os.O_TRUNC if force else os.O_EXCL
     if path.exists() and not path.is_file():
         # A device would get new permissions, for everybody.
@@ -103,7 +111,7 @@ def write_template(path: Path, *, force: bool = False) -> Path:
         with open(descriptor, "w", encoding="utf-8") as file:
             # The mode above only counts for a new file.
             os.chmod(path, 0o600)
-            file.write(TEMPLATE)
+            file.write(text)
     except FileExistsError:
         cure = "Edit it, choose another path, or replace it with --force."
         raise problem(str(path), "the file exists", cure) from None

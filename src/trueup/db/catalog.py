@@ -36,6 +36,7 @@ class Server:
     version: int
     encoding: str
     role: str
+    identity: str
     collation: str
     collation_version: str | None
     collation_actual: str | None
@@ -51,6 +52,8 @@ class Column:
     base_name: str
     base_kind: str
     length: int
+    # Whether the role may write a literal of the type: its schema may be closed while the table is open.
+    nameable: bool
     is_domain: bool
     not_null: bool
     generated: str
@@ -60,6 +63,8 @@ class Column:
     collation_actual: str | None
     collation_is_default: bool
     labels: tuple[str, ...]
+    # How composites, domains and ranges of the type are made; None where there are none.
+    made_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ def estimate_rows(connection: Connection, source: sql.Composed) -> int:
     """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
     from psycopg import sql as s
 
-    row = connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source), ()).fetchone()
+    # Without parameters: with them, a % in a name would be read as a placeholder.
+    row = connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)).fetchone()
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
     return int(plan[0]["Plan"]["Plan Rows"])
 

@@ -2,6 +2,7 @@
 SELECT current_setting('server_version_num')::int AS version,
        pg_encoding_to_char(d.encoding) AS encoding,
        current_user::text AS role,
+       concat_ws('/', pg_postmaster_start_time(), inet_server_port(), d.oid) AS identity,
        concat_ws(' ', coalesce(to_jsonb(d) ->> 'datlocprovider', 'c'), d.datcollate,
                  coalesce(to_jsonb(d) ->> 'datlocale', to_jsonb(d) ->> 'daticulocale')) AS collation,
        to_jsonb(d) ->> 'datcollversion' AS collation_version
@@ -20,6 +21,30 @@ WITH RECURSIVE base AS (
     UNION ALL
     SELECT b.start, t.oid, t.typtype, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.typbasetype
      WHERE b.typtype = 'd'
+), inside AS (
+    -- Every type that a column's type is made of, however deep.
+    SELECT b.start, b.start AS oid FROM base b
+    UNION
+    SELECT i.start, part.oid
+      FROM inside i JOIN pg_type t ON t.oid = i.oid,
+           LATERAL (SELECT t.typbasetype WHERE t.typtype = 'd'
+                    UNION ALL SELECT t.typelem WHERE t.typcategory = 'A'
+                    UNION ALL SELECT r.rngsubtype FROM pg_range r
+                               WHERE t.oid IN (r.rngtypid, (to_jsonb(r) ->> 'rngmultitypid')::oid)
+                    UNION ALL SELECT f.atttypid FROM pg_attribute f
+                               WHERE t.typtype = 'c' AND f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped
+           ) part(oid)
+     WHERE t.typtype <> 'b' OR t.typcategory = 'A'
+), made AS (
+    SELECT i.start, i.oid, format('%%s is %%s', format_type(i.oid, NULL),
+           CASE t.typtype
+           WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
+           WHEN 'r' THEN (SELECT 'a range of ' || format_type(r.rngsubtype, NULL) FROM pg_range r WHERE r.rngtypid = t.oid)
+           ELSE (SELECT '(' || string_agg(quote_ident(f.attname) || ' ' || format_type(f.atttypid, f.atttypmod), ', '
+                                          ORDER BY f.attnum) || ')'
+                   FROM pg_attribute f WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) END) AS how
+      FROM inside i JOIN pg_type t ON t.oid = i.oid
+     WHERE t.typtype IN ('c', 'd', 'r') AND t.typnamespace <> 'pg_catalog'::regnamespace
 )
 SELECT a.attname::text AS name,
        format_type(a.atttypid, a.atttypmod) AS type,
@@ -27,6 +52,7 @@ SELECT a.attname::text AS name,
        t.typname::text AS base_name,
        t.typtype::text AS base_kind,
        t.typlen AS length,
+       has_schema_privilege(n.oid, 'USAGE') AS nameable,
        b.start <> b.oid AS is_domain,
        a.attnotnull AS not_null,
        a.attgenerated::text AS generated,
@@ -38,7 +64,8 @@ SELECT a.attname::text AS name,
        CASE WHEN co.oid IS NULL OR co.collname = 'default' THEN NULL
             ELSE pg_collation_actual_version(co.oid) END AS collation_actual,
        coalesce(co.collname = 'default', false) AS collation_is_default,
-       (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid) AS labels
+       (SELECT array_agg(e.enumlabel::text ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid) AS labels,
+       (SELECT string_agg(m.how, '; ' ORDER BY m.how) FROM made m WHERE m.start = a.atttypid) AS made_of
   FROM pg_attribute a
   JOIN base b ON b.start = a.atttypid AND b.typtype <> 'd'
   JOIN pg_type t ON t.oid = b.oid

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 
 from trueup.errors import ConfigError
+
+_FOLD = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,8 @@ class NamePart:
 
     def spellings(self) -> tuple[str, ...]:
         """The names this part may stand for, most likely first: PostgreSQL folds what is not quoted."""
-        folded = self.text.lower()
+        # As PostgreSQL does it: only A to Z are folded.
+        folded = self.text.translate(_FOLD)
         if self.quoted or folded == self.text:
             return (self.text,)
         return (folded, self.text)

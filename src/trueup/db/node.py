@@ -24,6 +24,9 @@ PINNED: tuple[LiteralString, ...] = (
     "SET xmlbinary = 'base64'",
     "SET standard_conforming_strings = on",
     "SET quote_all_identifiers = off",
+    # How literals are read: NULL in an array of a key, and `= NULL` in a filter.
+    "SET array_nulls = on",
+    "SET transform_null_equals = off",
     "SET search_path = pg_catalog",
     "SET row_security = off",
     "SET client_encoding = 'UTF8'",
@@ -37,6 +40,9 @@ WISHED: tuple[LiteralString, ...] = (
     "SET jit = off",
     # A query whose client was killed ends soon (PostgreSQL 14 and newer).
     "SET client_connection_check_interval = '2s'",
+    # The session that holds the snapshot must outlive the run, and may be idle (PostgreSQL 17, 14 and newer).
+    "SET transaction_timeout = 0",
+    "SET idle_session_timeout = 0",
 )
 
 _DEFAULTS = {

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.node import connect, is_lost, named
-from trueup.errors import QueryError
+from trueup.errors import Interrupted, QueryError
 
 if TYPE_CHECKING:
     import psycopg
@@ -29,11 +29,14 @@ class Reader:
         self.application = application
         self.retries = retries
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._timeout = 0.0
 
     def rows(self, query: sql.Composed, *, timeout: float = 0) -> list[tuple[Any, ...]]:
         """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014."""
         attempt = 0
         while True:
+            if self.application in _stopped:
+                raise Interrupted("the run was stopped", node=self.node.name)
             try:
                 return self._rows_once(query, timeout)
             except Exception as error:
@@ -47,8 +50,10 @@ class Reader:
     def _rows_once(self, query: sql.Composed, timeout: float) -> list[tuple[Any, ...]]:
         connection = self._open()
         with connection.cursor() as cursor:
-            if timeout:
-                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}")
+            if timeout != self._timeout or not self.snapshot:
+                # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
+                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on")
+                self._timeout = timeout
             # Binary results select the protocol that takes one statement only: no filter can add a second.
             cursor.execute(query, binary=True)
             return cursor.fetchall()
@@ -66,11 +71,11 @@ class Reader:
                 connection.close()
                 raise
             self._connection = connection
+            self._timeout = 0.0
         return self._connection
 
     def cancel(self) -> None:
         """End the query that is under way, from another thread."""
-        self.retries = 0
         connection = self._connection
         if connection is not None:
             with suppress(Exception):
@@ -90,6 +95,7 @@ def timed_out(error: BaseException) -> bool:
 
 # Readers at work, so that an interrupted run can end their queries.
 _busy: set[Reader] = set()
+_stopped: set[str] = set()
 _Address = tuple[str, "str | None", str]
 _idle: dict[_Address, list[Reader]] = {}
 _lock = threading.Lock()
@@ -102,8 +108,9 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
     with _lock:
         waiting = _idle.get(address)
         reader = waiting.pop() if waiting else None
-        # Readers of an earlier run would hold old snapshots open on the nodes: a new run lets them go.
-        stale = [key for key in _idle if key[2] != application]
+        # Readers of an earlier run hold old snapshots open; those of another snapshot of this run would add to
+        # the connections that a node was promised at most.
+        stale = [key for key in _idle if key[2] != application or (key[0] == address[0] and key[1] != snapshot)]
         forgotten = [old for key in stale for old in _idle.pop(key)]
     for old in forgotten:
         old.close()
@@ -128,6 +135,8 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
 def stop_all(application: str) -> None:
     """End a run in this process: cancel the queries still under way, close the idle sessions."""
     with _lock:
+        # A cancelled query looks like a time-out, and would be tried again in pieces.
+        _stopped.add(application)
         busy = [reader for reader in _busy if reader.application == application]
         idle = [reader for key in [key for key in _idle if key[2] == application] for reader in _idle.pop(key)]
     for reader in busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,13 +39,20 @@ class Control:
 
         The table is locked first, as any reader does: a TRUNCATE after the snapshot would show it empty.
         """
-        from psycopg import sql
+        from psycopg import errors, sql
 
         try:
             # The server must not end a session that only waits for the tasks.
             self.connection.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
-            self.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            self.connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
+            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+            self.connection.execute(begin)
+            try:
+                lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
+                self.connection.execute(lock)
+            except (errors.InsufficientPrivilege, errors.WrongObjectType):
+                # With rights on some columns only, or on a materialized view, the first query takes the lock.
+                self.connection.execute("ROLLBACK")
+                self.connection.execute(begin)
             exported = "pg_export_snapshot()" if export else "''"
             row = self.connection.execute(
                 f"""SELECT {exported}, current_setting('server_version'), pg_is_in_recovery(),
@@ -70,6 +78,11 @@ class Control:
     def end(self) -> None:
         """End the transaction, so that nothing is held while the tasks run; the session stays."""
         self.connection.execute("ROLLBACK")
+
+    def cancel(self) -> None:
+        """End the query that is under way, from another thread."""
+        with suppress(Exception):
+            self.connection.cancel_safe(timeout=5)
 
     def is_alive(self) -> bool:
         """Whether the node still answers on this session, and so still holds the snapshot."""

@@ -12,6 +12,7 @@ from trueup.demo.postgres import Server
 from trueup.diff.call import diff
 from trueup.diff.together import together
 from trueup.engine.progress import Progress
+from trueup.errors import ConfigError
 from trueup.report.model import DiffResult
 
 NODES = ("n1", "n2", "n3")
@@ -20,6 +21,11 @@ TABLE = "public.customers"
 
 def run(*, rows: int, keep: bool, folder: Path, engine: str, progress: Progress) -> DiffResult:
     """Start the nodes, fill them, let them drift, and compare; with `keep` they stay up behind a trueup.toml."""
+    if keep and _homes(folder):
+        raise ConfigError(
+            f"there are nodes of an earlier demo in {folder}",
+            cure=f"remove them with `trueup demo --stop --folder {folder}`, or choose another --folder",
+        )
     with _nodes(folder if keep else None, keep=keep) as servers:
         progress.stage("starting nodes", len(NODES))
         progress.advance(len(NODES))
@@ -38,10 +44,14 @@ def run(*, rows: int, keep: bool, folder: Path, engine: str, progress: Progress)
 
 def stop(folder: Path) -> int:
     """Stop nodes that were left up, and remove their data; returns how many there were."""
-    homes = [folder / name for name in NODES if (folder / name / "server.json").exists()]
+    homes = _homes(folder)
     for home in homes:
         Server.attach(home).remove()
     return len(homes)
+
+
+def _homes(folder: Path) -> list[Path]:
+    return [folder / name for name in NODES if (folder / name / "server.json").exists()]
 
 
 @contextmanager
@@ -67,7 +77,7 @@ def _fill(server: Server, rows: int, progress: Progress) -> None:
 
 def _write_config(folder: Path, servers: list[Server]) -> Path:
     path = folder / "trueup.toml"
-    lines = ["# The demo's nodes. Stop them with: trueup demo --stop", "[nodes]"]
+    lines = [f"# The demo's nodes. Stop them with: trueup demo --stop --folder {folder}", "[nodes]"]
     lines += [f'{server.name} = "{server.uri()}"' for server in servers]
     lines += ["", "[clusters]", "demo = [" + ", ".join(f'"{server.name}"' for server in servers) + "]", ""]
     path.write_text("\n".join(lines), encoding="utf-8")

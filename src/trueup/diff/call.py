@@ -75,7 +75,7 @@ def _run(
     unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]}", cure="see trueup diff --help")
-    with TaskStore(task_db or config.tasks.task_db or None) as store:
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
         return run(request, store=store, progress=progress)
 
 

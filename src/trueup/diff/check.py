@@ -15,7 +15,7 @@ from trueup.db.node import named
 from trueup.db.snapshot import Control
 from trueup.diff.filter import problem_with
 from trueup.diff.request import DiffRequest
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, QueryError
 from trueup.rows.encode import column_spec
 from trueup.rows.keys import source, where
 from trueup.rows.probe import choose_digest
@@ -44,6 +44,7 @@ def check(controls: Sequence[Control], request: DiffRequest) -> Checked:
         raise CheckFailed(reasons, cure="name a table that is on all nodes")
     columns = _check_columns(tables, request, servers, reasons)
     key, remarks = _check_key(tables, servers, request, columns, reasons)
+    remarks += _same_databases(servers)
     first = next(iter(tables.values()))
     spec = TableSpec(
         schema=first.schema,
@@ -85,6 +86,14 @@ def _check_servers(servers: Mapping[str, Server]) -> list[str]:
     return reasons
 
 
+def _same_databases(servers: Mapping[str, Server]) -> list[str]:
+    """Two names for one database would match whatever is in it."""
+    places: dict[str, list[str]] = {}
+    for name, server in servers.items():
+        places.setdefault(server.identity, []).append(name)
+    return [f"{_and(names)} are one and the same database" for names in places.values() if len(names) > 1]
+
+
 def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: list[str]) -> dict[str, Table]:
     """The table on each node; what is missing or cannot be read is added to the reasons."""
     schema, table = parse_table_name(request.table)
@@ -99,15 +108,18 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
         if found:
             break
     shown = display_name(*(pair if found else spellings[0]))
-    for control in controls:
-        name = control.node.name
-        if name not in found:
-            reasons.append(f"node {name}: there is no table {shown}{_nearest_table(control, shown)}")
-            continue
+    reasons += _by_node(
+        {
+            control.node.name: f"there is no table {shown}{_nearest_table(control, shown)}"
+            for control in controls
+            if control.node.name not in found
+        }
+    )
+    for name in found:
         kind = found[name].kind
         if kind not in catalog.READABLE_KINDS:
             reasons.append(
-                f"node {name}: {shown} is a {catalog.OTHER_KINDS.get(kind, kind)}; "
+                f"node {name}: {shown} is {_a(catalog.OTHER_KINDS.get(kind, kind))}; "
                 f"tables, partitioned tables and materialized views can be compared"
             )
         if found[name].secured:
@@ -116,9 +128,12 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
 
 
 def _nearest_table(control: Control, shown: str) -> str:
-    known = [display_name(*pair) for pair in catalog.table_names(control.connection)]
-    near = difflib.get_close_matches(shown, known, n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
+    """The table that was meant: a like name in the same schema, else the very name in another one."""
+    schema, _, table = shown.rpartition(".")
+    known = [(display_name(*pair).rpartition(".")) for pair in catalog.table_names(control.connection)]
+    near = difflib.get_close_matches(table, [name for place, _, name in known if place == schema], n=1)
+    meant = [f"{schema}.{name}" for name in near] or [f"{place}.{name}" for place, _, name in known if name == table]
+    return f" (did you mean {' or '.join(meant[:3])}?)" if meant else ""
 
 
 def _check_columns(
@@ -147,6 +162,10 @@ def _check_columns(
         types = {node: column.type for node, column in columns.items()}
         if len(set(types.values())) > 1:
             reasons.append(f"column {name} of {shown} has different types: {_listed(types)}")
+        made = {node: column.made_of or "" for node, column in columns.items()}
+        if len(set(types.values())) == 1 < len(set(made.values())):
+            # (1,2) as text says nothing where the fields have other names.
+            reasons.append(f"column {name} of {shown} has types of one name, made differently: {_listed(made)}")
         for node, column in columns.items():
             if not (column.readable and tables[node].usage):
                 reasons.append(
@@ -231,7 +250,8 @@ def _key_order(columns: Sequence[Column]) -> KeyOrder:
     """An enum is ordered as it was created, and other people's types by operators we do not look up."""
     first = columns[0]
     if first.base_kind == "e":
-        return "type" if len({column.labels for column in columns}) == 1 else "bytes"
+        alike = len({column.labels for column in columns}) == 1 and all(column.nameable for column in columns)
+        return "type" if alike else "bytes"
     return "type" if first.base_schema == "pg_catalog" else "bytes"
 
 
@@ -266,17 +286,21 @@ def _check_filter(controls: Sequence[Control], spec: TableSpec) -> list[str]:
     problem = problem_with(spec.filter)
     if problem:
         return [f"--table-filter is not one expression: {problem}"]
-    reasons = []
+    told: dict[str, str] = {}
     query = sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec))
     for control in controls:
         try:
             control.connection.execute(query, binary=True)
         except Exception as error:
-            told = named(error, control.node)
-            reasons.append(
-                f"node {told.node}: --table-filter: {told.message} (write functions and types with their schema)"
-            )
-    return reasons
+            refused = named(error, control.node)
+            # Our own brackets stand around the filter, and the search path is ours: say what is meant by it.
+            hint = {
+                "42601": " (it must be one complete expression)",
+                "42883": " (write functions and operators with their schema: public.f(x))",
+                "42704": " (write types with their schema: x::public.mood)",
+            }.get(refused.sqlstate if isinstance(refused, QueryError) else "", "")
+            told[control.node.name] = f"--table-filter: {refused.message}{hint}"
+    return _by_node(told)
 
 
 def check_key_values(controls: Sequence[Control], spec: TableSpec, nullable: Mapping[str, list[str]]) -> None:
@@ -311,4 +335,17 @@ def _listed(by_node: Mapping[str, str]) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
-    return " and ".join(names)
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _a(thing: str) -> str:
+    return f"{'an' if thing[0] in 'aeiou' else 'a'} {thing}"
+
+
+def _by_node(told: Mapping[str, str]) -> list[str]:
+    """What was found on some nodes, said once for all nodes of which it is true."""
+    nodes: dict[str, list[str]] = {}
+    for node, text in told.items():
+        nodes.setdefault(text, []).append(node)
+    return [f"node{'s' * (len(names) > 1)} {_and(names)}: {text}" for text, names in nodes.items()]

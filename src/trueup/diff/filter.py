@@ -1,71 +1,74 @@
-"""The filter is one expression: looked at before it meets any statement of ours."""
+"""The filter is one expression: read as PostgreSQL's scanner reads it, before it meets any statement of ours."""
 
 from __future__ import annotations
 
 import re
 
-# Text a bracket or semicolon may hide in: strings, quoted names, dollar quotes, comments.
-_OPAQUE = re.compile(
-    r"""
-    [eE]'(?:[^'\\]|\\.|'')*'        # E'…' knows backslashes
-  | '(?:[^']|'')*'
-  | "(?:[^"]|"")*"
-  | (?<![\w$])\$(?P<tag>[^\W\d]\w*|)\$.*?\$(?P=tag)\$
-  | --[^\n]*
+# For PostgreSQL every character beyond ASCII is a letter, blanks and currency signs too.
+_START = r"[A-Za-z_\x80-\U0010ffff]"
+_MORE = r"[A-Za-z0-9_\x80-\U0010ffff]"
+
+# Text a bracket or semicolon may hide in (strings, quoted names, dollar quotes, comments), and words and numbers,
+# for an E or a $ within one of them begins nothing.
+_TOKEN = re.compile(
+    rf"""
+    (?P<comment>--[^\n\r]*)
+  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')                       # E'…' knows backslashes
+  | (?P<string>'(?:[^']|'')*')
+  | (?P<name>"(?:[^"]|"")*")
+  | (?P<dollar>\$(?P<tag>(?:{_START}{_MORE}*)?)\$.*?\$(?P=tag)\$)
+  | (?P<word>{_START}(?:{_MORE}|\$)*)
+  | (?P<number>[0-9](?:{_MORE}|\.)*)
     """,
     re.VERBOSE | re.DOTALL,
 )
+# Behind an E'…': a string in a later line would be its continuation, and know backslashes too.
+_GOES_ON = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*)*'")
+_NOT_CLOSED = {"'": "a quote is not closed", '"': "a quote is not closed", "$": "a dollar quote is not closed"}
 
 
 def problem_with(text: str) -> str | None:
     """Why this cannot be one expression in brackets, or None if it may be one; the server has the last word."""
     if "\0" in text:
         return "it holds a NUL character"
-    rest, problem = _without_comments(text)
-    if problem:
-        return problem
-    if not rest.strip():
-        return "it is empty"
-    depth = 0
-    for char in rest:
-        if char in "'\"":
-            return "a quote is not closed"
-        if char == ";":
+    depth = at = 0
+    is_empty = True
+    while at < len(text):
+        end, problem = _next(text, at)
+        if problem:
+            return problem
+        token, at = text[at:end], end
+        if token == ";":
             return "it holds more than one statement"
-        depth += {"(": 1, ")": -1}.get(char, 0)
+        depth += {"(": 1, ")": -1}.get(token, 0)
         if depth < 0:
             return "a bracket closes that was never opened"
+        is_empty = is_empty and (token.isspace() or token.startswith(("--", "/*")))
+    if is_empty:
+        return "it is empty"
     return "a bracket is not closed" if depth else None
 
 
-def _without_comments(text: str) -> tuple[str, str | None]:
-    """The text with strings, names and comments blanked out; block comments nest."""
-    out: list[str] = []
-    at = 0
-    while at < len(text):
-        if text.startswith("/*", at):
-            end = _end_of_comment(text, at)
-            if end is None:
-                return "", "a comment is not closed"
-            at = end
-            continue
-        opaque = _OPAQUE.match(text, at)
-        if opaque and not (text[at] in "eE" and at and (text[at - 1].isalnum() or text[at - 1] in "_$")):
-            out.append(" x ")
-            at = opaque.end()
-            continue
-        if (
-            text.startswith("$", at)
-            and re.match(r"\$([^\W\d]\w*|)\$", text[at:])
-            and not (at and (text[at - 1].isalnum() or text[at - 1] in "_$"))
-        ):
-            return "", "a dollar quote is not closed"
-        out.append(text[at])
-        at += 1
-    return "".join(out), None
+def _next(text: str, at: int) -> tuple[int, str | None]:
+    """The end of the token that begins here, or what is wrong with it."""
+    if text.startswith("/*", at):
+        return _end_of_comment(text, at)
+    found = _TOKEN.match(text, at)
+    if found is None:
+        return at + 1, _NOT_CLOSED.get(text[at])
+    end = found.end()
+    follows = text[end : end + 1]
+    if found["escaped"] and _GOES_ON.match(text, end):
+        return end, "an E'…' string goes on in the next line: write it as one string"
+    if found["word"] in ("e", "E") and follows == "'":
+        return end, "a quote is not closed"
+    if found["number"] and follows and follows in "'$":
+        return end, "a number runs into a quote"
+    return end, None
 
 
-def _end_of_comment(text: str, at: int) -> int | None:
+def _end_of_comment(text: str, at: int) -> tuple[int, str | None]:
+    """The end of a block comment; they nest."""
     depth = 0
     while at < len(text):
         if text.startswith("/*", at):
@@ -75,7 +78,7 @@ def _end_of_comment(text: str, at: int) -> int | None:
             depth -= 1
             at += 2
             if depth == 0:
-                return at
+                return at, None
         else:
             at += 1
-    return None
+    return at, "a comment is not closed"

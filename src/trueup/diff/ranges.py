@@ -14,6 +14,7 @@ from trueup.db import catalog
 from trueup.db.node import named
 from trueup.db.snapshot import Control
 from trueup.diff.together import together
+from trueup.errors import QueryError
 from trueup.rows.keys import Block, KeyValues, chain, key_texts, order_by, source, where
 from trueup.rows.spec import TableSpec
 
@@ -63,7 +64,11 @@ def _rows_on(control: Control, spec: TableSpec) -> int:
         row: Any = control.connection.execute(query, binary=True).fetchone()
         return int(row[0])
     except Exception as error:
-        raise named(error, control.node) from None
+        found = named(error, control.node)
+        if spec.filter and isinstance(found, QueryError) and not found.cure:
+            found.message = f"--table-filter: {found.message}"
+            found.cure = "change the filter: it must give true or false for every row, and may only read"
+        raise found from None
 
 
 def _sample(control: Control, spec: TableSpec, rows: int, blocks: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from trueup.config.model import Node
 from trueup.db import reader
 from trueup.db.names import parse_table_name
+from trueup.db.node import named
 from trueup.db.snapshot import Control
 from trueup.diff.again import rehash
 from trueup.diff.check import check, check_key_values
@@ -27,7 +28,7 @@ from trueup.diff.spool import Spool
 from trueup.diff.together import together
 from trueup.diff.work import Job
 from trueup.engine.choose import EngineStarter, slots_for
-from trueup.engine.progress import Progress, Silent
+from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, Interrupted, TrueupError
 from trueup.report.model import DiffResult
@@ -40,7 +41,8 @@ def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = N
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
     try:
-        ending, result = _compare(request, task, progress or Silent())
+        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
+        ending, result = _compare(request, task, told)
     except KeyboardInterrupt:
         store.finish(task.task_id, INTERRUPTED, error="stopped by the user")
         raise Interrupted(
@@ -96,6 +98,8 @@ def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Endi
         stack.callback(lambda: state.suspects.close())
         engine = starter.get(max(ranges.estimates.values()))
         _look(engine, job, ranges, state, controls, request, progress)
+        # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
+        _let_go(controls, state)
         _look_again(engine, job, state, controls, request, progress)
         ending = Ending(request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks)
         return ending, conclude(ending)
@@ -138,6 +142,14 @@ def _look(
         compare_multisets(engine, job, parts, bits, state, controls, progress)
     else:
         compare_blocks(engine, job, ranges.blocks, state, controls, progress)
+
+
+def _let_go(controls: Sequence[Control], state: Collected) -> None:
+    for control in controls:
+        try:
+            control.end()
+        except Exception as error:
+            state.stopped = state.stopped or named(error, control.node)
 
 
 def _look_again(

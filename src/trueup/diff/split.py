@@ -26,10 +26,6 @@ def split(job: Job, task: HashBlock, counts: Mapping[str, int], room: Room) -> I
             yield More((HashBlock(rest, task.nodes, counted=True),))
             return
         hop, rest = _hop(job, fuller, rest)
-        if hop == [task.block]:
-            # Nothing to cut although there are many rows: they share one key, which the comparison will say.
-            yield from compare_unit(job, CompareUnit(task.block, task.nodes), room)
-            return
         yield from _compare_hop(job, task, hop, room)
 
 
@@ -52,6 +48,10 @@ def _compare_hop(job: Job, task: HashBlock, hop: list[Block], room: Room) -> Ite
         if len(set(here.values())) == 1:
             continue
         smaller = HashBlock(block, task.nodes, counted=True)
+        if block == task.block:
+            # No cut makes it smaller: its rows share one key, which the comparison will say.
+            yield from compare_unit(job, CompareUnit(block, task.nodes), room)
+            continue
         if room.is_used_up:
             yield More((smaller,))
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from trueup.errors import StoreError
+from trueup.report.json_file import cure_for
 from trueup.rows.align import Difference
 
 
@@ -70,7 +71,4 @@ class Spool:
 
 
 def _cannot_write(folder: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot write to {folder}: {error.strerror}",
-        cure="make room there, or choose another folder (report_dir)",
-    )
+    return StoreError(f"cannot write to {folder}: {error.strerror}", cure=cure_for(error))

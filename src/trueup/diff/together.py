@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+@runtime_checkable
+class _Cancellable(Protocol):
+    def cancel(self) -> None: ...
 
 
 def together(things: Sequence[A], ask: Callable[[A], B]) -> list[B]:
@@ -15,4 +20,12 @@ def together(things: Sequence[A], ask: Callable[[A], B]) -> list[B]:
     if len(things) == 1:
         return [ask(things[0])]
     with ThreadPoolExecutor(len(things), thread_name_prefix="trueup-node") as threads:
-        return [future.result() for future in [threads.submit(ask, thing) for thing in things]]
+        futures = [threads.submit(ask, thing) for thing in things]
+        try:
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            # The threads are waited for, and their queries may take hours: end those first.
+            for thing in things:
+                if isinstance(thing, _Cancellable):
+                    thing.cancel()
+            raise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
 LINE_SECONDS = 10.0
+TELL_SECONDS = 5.0
 
 
 class Progress(Protocol):
@@ -127,6 +129,40 @@ class Bar:
     def close(self) -> None:
         """Leave the bars as they are and give the cursor back."""
         self._bar.stop()
+
+
+class Told:
+    """Shows progress as another does, and tells it to somebody now and then: a sign of life for the task store."""
+
+    def __init__(self, shown: Progress, tell: Callable[[dict[str, object]], object]) -> None:
+        self._shown = shown
+        self._tell = tell
+        self._name, self._total, self._done = "", 0, 0
+        self._last = time.monotonic()
+
+    def stage(self, name: str, total: int) -> None:
+        """Start counting anew, and tell."""
+        self._name, self._total, self._done = name, total, 0
+        self._last = 0.0
+        self._shown.stage(name, total)
+        self.advance(0)
+
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+        """Count, and tell when it is time."""
+        self._done += steps
+        self._total += more
+        self._shown.advance(steps, rows=rows, more=more)
+        now = time.monotonic()
+        if now - self._last >= TELL_SECONDS:
+            self._last = now
+            self._tell({"stage": self._name, "done": self._done, "total": self._total})
+
+    def say(self, text: str) -> None:
+        """Only shown."""
+        self._shown.say(text)
+
+    def close(self) -> None:
+        """Whoever opened it closes it."""
 
 
 class Shown:

@@ -35,7 +35,9 @@ def start_session(*, slots: int, master: str = "", remote: str = "", conf: Mappi
     # Workers run the `python3` of the path unless told: they must be this Python, with this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    # What goes wrong reaches the user as our own errors; these loggers would print it once more, at length.
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         if remote:
             return _connect(remote, conf or {})

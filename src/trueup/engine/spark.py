@@ -9,10 +9,11 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.engine.work import Room, Tasks, Work, perform
-from trueup.errors import EngineError, Interrupted
+from trueup.errors import EngineError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +53,10 @@ class SparkEngine:
             frame = self.session.range(0, slices, 1, slices).mapInArrow(deal, "result binary")
             results = frame.toArrow()
         except KeyboardInterrupt:
-            raise Interrupted("stopped by the user") from None
+            # In a session that is not ours the job would go on.
+            with suppress(Exception):
+                self.session.interruptAll()
+            raise
         except Exception as error:
             raise EngineError(
                 f"the Spark job failed: {type(error).__name__}: {str(error).splitlines()[0]}",

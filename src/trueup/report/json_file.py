@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -53,13 +54,21 @@ def private_file(path: Path) -> Iterator[IO[str]]:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        raise StoreError(
-            f"cannot write the report {path}: {error.strerror}",
-            cure="make room there, or choose another folder (--report-dir)",
-        ) from None
+        raise StoreError(f"cannot write the report {path}: {error.strerror}", cure=cure_for(error)) from None
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
+
+
+def cure_for(error: OSError) -> str:
+    """What to do when a folder cannot be written to."""
+    first = {
+        errno.ENOENT: "make the folder",
+        errno.ENOTDIR: "name a folder",
+        errno.EACCES: "give your user the right to write there",
+        errno.EROFS: "make it writable",
+    }.get(error.errno or 0, "make room there")
+    return f"{first}, or choose another place (--report-dir for the reports of a diff)"
 
 
 def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
@@ -78,9 +87,15 @@ def read_report(path: Path) -> dict[str, Any]:
     """A report read back."""
     try:
         with open(path, encoding="utf-8") as file:
-            report: dict[str, Any] = json.load(file)
-            return report
-    except (OSError, ValueError) as error:
-        raise StoreError(
-            f"cannot read the report {path}: {error}", cure="check the path, or run the diff again"
-        ) from None
+            report = json.load(file)
+    except OSError as error:
+        raise _cannot_read(path, error.strerror or "it cannot be opened") from None
+    except ValueError as error:
+        raise _cannot_read(path, f"it is not JSON ({error})") from None
+    if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
+        raise _cannot_read(path, "it is not a report of a diff")
+    return report
+
+
+def _cannot_read(path: Path, why: str) -> StoreError:
+    return StoreError(f"cannot read the report {path}: {why}", cure="check the path, or run the diff again")

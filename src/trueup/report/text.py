@@ -1,51 +1,134 @@
-"""The summary for people: verdict first, then what was counted, then what to do next."""
+"""Results and tasks for people: verdict first, then what was counted, then what to do next."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trueup.report.model import DiffResult
 
 _MEANING = {
-    "MATCH": "all rows were compared and are equal",
-    "DIFFER": "the nodes differ",
-    "INCOMPLETE": "not everything was compared; nothing is proven",
+    ("MATCH", "diff"): "all rows were compared and are equal",
+    ("MATCH", "check"): "the digests of all rows agree",
+    ("DIFFER", "diff"): "the nodes differ",
+    ("DIFFER", "check"): "the nodes differ",
+    ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven",
+    ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
 }
 _MOST_REASONS = 10
+_KINDS = ("missing", "extra", "changed", "in_flight")
 
 
 def summary(result: DiffResult) -> str:
     """The result in a few lines."""
-    lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {_MEANING[result.verdict]}"]
+    meaning = _MEANING[result.verdict, result.mode]
+    lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
     lines.append(
-        f"  {result.rows_checked:,} rows in {result.blocks:,} blocks, {result.mismatched_blocks:,} of them differ;"
+        f"  {_checked(result.rows_checked, result.blocks, result.mismatched_blocks)};"
         f" {result.seconds:.1f} s{rate}, engine {result.engine}"
     )
     if result.mode == "diff":
-        lines += _pair_lines(result)
+        lines += _pair_table({pair: vars(counts) for pair, counts in result.pairs.items()})
+    alone = [f"{node} with {_count(keys, 'key')}" for node, keys in result.alone.items() if keys]
+    if alone:
+        lines.append(f"  alone against all others: {', '.join(alone)}")
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  not compared: {reason}" for reason in result.incomplete[:_MOST_REASONS]]
     if len(result.incomplete) > _MOST_REASONS:
-        lines.append(f"  … and {len(result.incomplete) - _MOST_REASONS} more, see the report")
+        where = "the report" if result.report else f"trueup tasks show {result.task_id[:8]}"
+        lines.append(f"  … and {len(result.incomplete) - _MOST_REASONS} more, see {where}")
     if result.report:
         lines.append(f"  report: {result.report}")
     lines.append(f"  next: {_next(result)}")
     return "\n".join(lines)
 
 
-def _pair_lines(result: DiffResult) -> list[str]:
-    lines = []
-    for pair, counts in result.pairs.items():
-        flight = f", {counts.in_flight:,} in flight" if counts.in_flight else ""
-        limit = " (limit reached, more may exist)" if counts.limit_reached else ""
-        lines.append(
-            f"  {pair}: {counts.missing:,} missing, {counts.extra:,} extra, {counts.changed:,} changed{flight}{limit}"
-        )
-    alone = [f"{node} with {keys:,}" for node, keys in result.alone.items() if keys]
-    if alone:
-        lines.append(f"  stands alone: {', '.join(alone)} keys")
+def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
+    """A report read back from its file: the summary and the first differences of each pair."""
+    summary = report["summary"]
+    lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
+    checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
+    lines.append(f"  {checked}; {_moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
+    if summary["table_filter"]:
+        lines.append(f"  only rows with: {summary['table_filter']}")
+    lines += [f"  note: {remark}" for remark in report["remarks"]]
+    lines += [f"  not compared: {reason}" for reason in report["incomplete"]]
+    lines += _pair_table(report["diffs"])
+    for pair, found in report["diffs"].items():
+        if found["differences"]:
+            lines += ["", f"  {pair}:", *_difference_lines(found["differences"][:most])]
+        if len(found["differences"]) > most:
+            lines.append(f"    … and {len(found['differences']) - most:,} more (--output json or html has them)")
+    return "\n".join(lines)
+
+
+def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
+    """Tasks as an aligned table, one a line."""
+    rows = [
+        [
+            task["task_id"][:8],
+            _moment(task["started_at"]),
+            task["task_type"],
+            task["task_status"],
+            task["task_context"].get("diff_summary", {}).get("verdict", "-"),
+            "-" if task["time_taken"] is None else f"{task['time_taken']:.1f} s",
+            f"{task['schema']}.{task['table_name']}".strip("."),
+            task["cluster_name"] or str(task["task_context"].get("nodes", "")),
+        ]
+        for task in tasks
+    ]
+    heads = ["ID", "STARTED (UTC)", "TYPE", "STATUS", "VERDICT", "TIME", "TABLE", "NODES"]
+    return "\n".join(_aligned([heads, *rows], right={heads.index("TIME")}))
+
+
+def task_text(task: Mapping[str, Any]) -> str:
+    """All of one task: how it ended first, then what was asked, then what came out."""
+    context = dict(task["task_context"])
+    found, error = context.pop("diff_summary", {}), context.pop("error", "")
+    took = "" if task["time_taken"] is None else f" ({task['time_taken']:.1f} s)"
+    head = {
+        "task": task["task_id"],
+        "type": task["task_type"],
+        "status": task["task_status"],
+        "verdict": found.get("verdict", ""),
+        "error": error,
+        "table": f"{task['schema']}.{task['table_name']}".strip("."),
+        "cluster": task["cluster_name"],
+        "report": task["diff_file_path"],
+        "started": _moment(task["started_at"]),
+        "finished": _moment(task["finished_at"]) + took if task["finished_at"] else "",
+        "process": f"{task['pid']} on {task['host']}",
+    }
+    # What the summary repeats of the request, or the head has said, is not said again.
+    known = {"verdict", "task_id", "schema", "table", "cluster", "start_time", "end_time", "time_taken", *context}
+    answer = {name: value for name, value in found.items() if name not in known}
+    lines = _named(head)
+    for title, part in (("request", context), ("result", answer), ("progress", task["progress"])):
+        if part:
+            lines += ["", f"{title}:", *("  " + line for line in _named(part))]
+    return "\n".join(lines)
+
+
+def _checked(rows: int, blocks: int, mismatched: int) -> str:
+    differ = "none differs" if not mismatched else f"{mismatched:,} differ{'s' * (mismatched == 1)}"
+    return f"{_count(rows, 'row')} in {_count(blocks, 'block')}, {differ}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The counts of all pairs below one another; `missing` is said in full, for it has two readings."""
+    rows = [["", *(kind.replace("_", " ") for kind in _KINDS), ""]]
+    for pair, counts in pairs.items():
+        limit = "limit reached, more may exist" if counts["limit_reached"] else ""
+        rows.append([pair, *(f"{counts[kind]:,}" for kind in _KINDS), limit])
+    lines = ["  " + line for line in _aligned(rows, right={1, 2, 3, 4})]
+    if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
+        lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
     return lines
 
 
@@ -55,39 +138,81 @@ def _next(result: DiffResult) -> str:
     if result.verdict == "INCOMPLETE":
         return "mend what is named and run again"
     if result.mode == "check":
-        return f"trueup diff {result.table}  (shows which rows differ)"
+        return f"trueup diff {_shell(result.table)}  (shows which rows differ)"
     return f"trueup report {result.task_id[:8]} --output html  (shows the rows)"
 
 
-def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
-    """A report read back from its file: the summary and the first differences of each pair."""
-    summary = report["summary"]
-    lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
-    lines.append(
-        f"  {summary['total_rows_checked']:,} rows in {summary['blocks']:,} blocks,"
-        f" {summary['mismatched_ranges_count']:,} of them differ; {summary['end_time']}, {summary['time_taken']} s"
-    )
-    lines += [f"  not compared: {reason}" for reason in report["incomplete"]]
-    for pair, found in report["diffs"].items():
-        lines.append(f"  {pair}: {found['missing']:,} missing, {found['extra']:,} extra, {found['changed']:,} changed")
-        lines += [_difference(each) for each in found["differences"][:most]]
-        if len(found["differences"]) > most:
-            lines.append(f"    … and {len(found['differences']) - most:,} more")
-    return "\n".join(lines)
+def _shell(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)
 
 
-def _difference(each: Mapping[str, Any]) -> str:
-    key = ", ".join(f"{name}={value}" for name, value in each["key"].items())
-    changes = [
-        f"{column}: {' -> '.join(_value(row[column]) for row in each['rows'].values())}" for column in each["columns"]
-    ]
-    return f"    {each['kind']:<8} {key}" + (f"  {'; '.join(changes)}" if changes else "")
+def _difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for each in differences:
+        changes = [
+            f"{column}: {' -> '.join(_value(row[column]) for row in each['rows'].values())}"
+            for column in each["columns"]
+        ]
+        if each.get("copies"):
+            row: Mapping[str, Any] = next((row for row in each["rows"].values() if row is not None), {})
+            changes = [f"{name}: {_value(value)}" for name, value in row.items()]
+            changes.append("copies: " + " -> ".join(str(copies) for copies in each["copies"].values()))
+        key = ", ".join(f"{name}={_key(value)}" for name, value in each["key"].items())
+        rows.append([each["kind"], key, "; ".join(changes)])
+    return ["    " + line for line in _aligned(rows)]
+
+
+def _key(value: Any) -> str:
+    """A key as it is, unless that could be misread or upset a terminal."""
+    text = str(value)
+    return text if text and text.isprintable() and not set(text) & set(" ,='\"") else _value(value)
 
 
 def _value(value: Any) -> str:
     if value is None:
         return "NULL"
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return f"{value['length']:,} bytes, sha256 {value['sha256'][:12]}…"
     text = str(value)
     return repr(text if len(text) <= 60 else text[:57] + "…")
+
+
+def _moment(text: str) -> str:
+    """`2025-07-22T12:03:51.042Z` to the second, for people."""
+    return text[:19].replace("T", " ")
+
+
+def _aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+    """Rows of equal length in columns two blanks apart; those in `right` end on the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(w) if at in right else cell.ljust(w)
+            for at, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _named(values: Mapping[str, Any]) -> list[str]:
+    """`name: value` lines, one below the other; what is empty is left out."""
+    shown = {name: value for name, value in values.items() if value not in ("", None, [], {})}
+    width = max((len(name) for name in shown), default=0)
+    lines = []
+    for name, value in shown.items():
+        text = value if isinstance(value, str) else _flat(value)
+        first, *more = text.splitlines() or [""]
+        lines.append(f"{name:<{width}}  {first}")
+        lines += [" " * (width + 2) + line for line in more]
+    return lines
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {part}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(str(part) for part in value)
+    return json.dumps(value)

@@ -121,6 +121,9 @@ def _pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> It
     while True:
         try:
             edge = boundaries(reader, spec, rest, step=step, steps=1, timeout=timeout)
+            if edge and edge[0] == rest.start:
+                # More rows of one key than a step (the key is not unique): they cannot be taken apart.
+                edge = []
             piece = chain(edge, within=rest)[0]
             yield _digests(reader, spec, [piece], timeout)[0]
         except QueryError as error:

@@ -2,7 +2,9 @@
 
 A type whose values have exactly one representation each goes into the hash as it is. Every other type goes in as text,
 because its own hash forgets something: numeric its scale (and NaN from Infinity), citext its case, an enum its label,
-bpchar its blanks.
+bpchar its blanks. The types of 64 bits go in as their eight bytes: their own hash folds the halves together, so that
+1 and 2^32, or (a, b) and (b, a) packed into one number, are the same to it. Text goes in under the collation C: others
+may call different texts equal.
 """
 
 from __future__ import annotations
@@ -34,8 +36,16 @@ NATIVE_TYPES = frozenset(
         "bytea",
     ]
 )
+# Types whose own hash knows only 32 of their 64 bits, and the function that gives all of them.
+_SENT = {
+    '"pg_catalog"."int8"': "int8send",
+    '"pg_catalog"."time"': "time_send",
+    '"pg_catalog"."timestamp"': "timestamp_send",
+    '"pg_catalog"."timestamptz"': "timestamptz_send",
+}
+_TEXTS = frozenset(['"pg_catalog"."text"', '"pg_catalog"."varchar"'])
 # Of varying length, yet never long.
-_SHORT_TYPES = frozenset(["numeric", "inet", "cidr", "bit", "varbit"])
+_SHORT_TYPES = frozenset(["numeric", "inet", "cidr"])
 
 
 @dataclass(frozen=True)
@@ -75,10 +85,17 @@ def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
 
     name = sql.Identifier(column.name)
     if column.encoding == "numeric" and spec.numeric == "value":
-        return sql.SQL("trim_scale({})::text").format(name)
-    if column.encoding == "native" and spec.digest == "native":
-        return sql.SQL("{}::{}").format(name, sql.SQL(column.type)) if column.is_domain else name
-    return text_of(column)
+        text: sql.Composable = sql.SQL("trim_scale({})::text").format(name)
+    elif column.encoding == "native" and spec.digest == "native":
+        if column.type in _SENT:
+            return sql.SQL("{}({})").format(sql.SQL(_SENT[column.type]), name)
+        plain = sql.SQL("{}::{}").format(name, sql.SQL(column.type)) if column.is_domain else name
+        if column.type not in _TEXTS:
+            return plain
+        text = plain
+    else:
+        text = text_of(column)
+    return sql.SQL('({}) COLLATE "C"').format(text)
 
 
 def row_hash(spec: TableSpec) -> sql.Composed:
@@ -92,8 +109,11 @@ def row_hash(spec: TableSpec) -> sql.Composed:
         return sql.SQL("('x' || substr(md5(ROW({})::text || {}), 1, 16))::bit(64)::int8").format(
             inputs, sql.Literal(str(spec.seed))
         )
-    # The record hash is linear in its columns: without the outer hash two rows could swap a value unseen.
-    return sql.SQL("hashint8extended(hash_record_extended(ROW({}), {}), {})").format(inputs, seed, seed)
+    # The record hash is linear in its columns: without the outer hash two rows could swap a value unseen. It takes the
+    # number as text, for the hash of an integer would leave 32 of its 64 bits.
+    return sql.SQL('hashtextextended((hash_record_extended(ROW({}), {})::text) COLLATE "C", {})').format(
+        inputs, seed, seed
+    )
 
 
 def text_of(column: ColumnSpec) -> sql.Composed:

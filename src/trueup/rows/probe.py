@@ -11,9 +11,10 @@ from trueup.rows.spec import DigestKind, TableSpec
 # One value of each class that goes into the hash as it is, and the text forms of the classes that go in as text.
 _NATIVE = ", ".join(
     [
-        "1::int2, -2::int4, 3000000000::int8, 7::oid, 'täxt'::text, 'v'::varchar, true, NULL::text",
-        "'6f9619ff-8b86-d011-b42d-00cf4fc964ff'::uuid, '2024-02-29'::date, '12:34:56.789'::time",
-        "'2024-02-29 12:34:56.789012'::timestamp, '2024-02-29 12:34:56.789012+00'::timestamptz, '\\xdeadbeef'::bytea",
+        "1::int2, -2::int4, int8send(3000000000), 7::oid, true, NULL::text, '\\xdeadbeef'::bytea",
+        "'täxt'::text COLLATE \"C\", 'v'::varchar COLLATE \"C\", '6f9619ff-8b86-d011-b42d-00cf4fc964ff'::uuid",
+        "'2024-02-29'::date, time_send('12:34:56.789'), timestamp_send('2024-02-29 12:34:56.789012')",
+        "timestamptz_send('2024-02-29 12:34:56.789012+00')",
     ]
 )
 _TEXTS = ", ".join(
@@ -40,7 +41,7 @@ def choose_digest(connections: Sequence[Any], spec: TableSpec, wish: str) -> Dig
     native = {
         _answer(
             connection,
-            f"SELECT hashint8extended(hash_record_extended(ROW({_NATIVE}), {spec.seed}), {spec.seed})::text",
+            f"SELECT hashtextextended(hash_record_extended(ROW({_NATIVE}), {spec.seed})::text, {spec.seed})::text",
         )
         for connection in connections
     }

@@ -46,9 +46,9 @@ def sql(name: str) -> str:
     return (files("trueup.store") / name).read_text(encoding="utf-8")
 
 
-def tasks_db_path(path: str | Path | None = None) -> Path:
-    """The file: the one given, else `TRUEUP_TASKS_DB`, else `trueup_tasks.db` in the user's data folder."""
-    chosen = path or os.environ.get("TRUEUP_TASKS_DB")
+def tasks_db_path(path: str | Path | None = None, configured: str = "") -> Path:
+    """The file: the one given, else `TRUEUP_TASKS_DB`, else the configured one, else one in the user's data folder."""
+    chosen = path or os.environ.get("TRUEUP_TASKS_DB") or configured
     if not chosen:
         from platformdirs import user_data_dir
 

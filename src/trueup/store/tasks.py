@@ -70,8 +70,8 @@ Tasks: TypeAlias = "list[Task]"  # inside TaskStore, `list` is its method
 class TaskStore:
     """The store, opened. Threads may share it; a forked process opens its own."""
 
-    def __init__(self, path: str | Path | None = None) -> None:
-        self.path = tasks_db_path(path)
+    def __init__(self, path: str | Path | None = None, *, configured: str = "") -> None:
+        self.path = tasks_db_path(path, configured)
         self._lock = threading.RLock()
         self._connection = open_database(self.path)
         try:

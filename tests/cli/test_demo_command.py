@@ -1,0 +1,115 @@
+"""The demo and the README: what a newcomer types first works, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _postgres_below(folder: Path) -> list[int]:
+    """Server processes whose data lie in a folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"] or []
+        if any("postgres" in part for part in command[:1]) and any(str(folder) in part for part in command):
+            found.append(process.pid)
+    return found
+
+
+def _wait_for(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f"waited too long: {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A user's shell with trueup on the path, and a temp folder of its own."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.getuid() and str(parent).startswith("/tmp/"):
+            parent.chmod(0o755)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TMPDIR": str(folder)}
+
+
+def test_the_readme_commands(environment: dict[str, str], tmp_path: Path) -> None:
+    script = next(block for block in re.findall(r"```sh\n(.*?)```", README, re.S) if "--keep" in block)
+    done = subprocess.run(
+        ["bash", "-c", script.replace("\n", "\necho $? >> $CODES\n")],
+        env={**environment, "CODES": str(tmp_path / "codes")},
+        capture_output=True,
+        text=True,
+    )
+    codes = (tmp_path / "codes").read_text().split()
+    # demo, cd, check and diff (they differ: 1), tasks, stop.
+    assert codes == ["0", "0", "1", "1", "0", "0"], done.stderr
+    assert re.search(r"n1/n2 +3 +1 +4 ", done.stdout)
+    assert "DIFFER" in done.stdout
+    assert not _postgres_below(tmp_path)
+
+
+def test_the_other_readme_commands(environment: dict[str, str], databases: object, tmp_path: Path) -> None:
+    assert callable(databases)
+    nodes = databases(2)
+    for node in nodes:
+        node.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders SELECT generate_series(1, 10)")
+    script = next(block for block in re.findall(r"```sh\n(.*?)```", README, re.S) if "pip install" in block)
+    lines = script.replace("pip install trueup\n", "").splitlines()
+    assert subprocess.run(["bash", "-c", lines[0]], env=environment).returncode == 0
+    with open("trueup.toml", "w", encoding="utf-8") as file:
+        file.write(f'[nodes]\na = "{nodes[0].uri}"\nb = "{nodes[1].uri}"\n[clusters]\nshop = ["a", "b"]\n')
+    assert subprocess.run(["bash", "-c", lines[1]], env=environment).returncode == 0
+    inline = next(part for part in re.findall(r"`(.*?)`", README, re.S) if "--node a=" in part)
+    inline = inline.replace("postgresql://db1/shop", nodes[0].uri).replace("postgresql://db2/shop", nodes[1].uri)
+    assert subprocess.run(["bash", "-c", inline], env=environment).returncode == 0
+    code = next(iter(re.findall(r"```python\n(.*?)```", README, re.S)))
+    code = code.replace("postgresql://db1/shop", nodes[0].uri).replace("postgresql://db2/shop", nodes[1].uri)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("MATCH 0 /"), done.stderr
+
+
+def test_make_demo(environment: dict[str, str]) -> None:
+    assert "```sh\nmake demo\n```" in README
+    report = "public_customers_diffs-"
+    before = set(ROOT.glob(f"{report}*"))
+    done = subprocess.run(["make", "-C", str(ROOT), "demo"], env=environment, capture_output=True, text=True)
+    for path in set(ROOT.glob(f"{report}*")) - before:
+        path.unlink()
+    assert done.returncode == 0, done.stderr
+    assert "engine spark" in done.stdout
+    assert re.search(r"n1/n2 +3 +1 +4 ", done.stdout)
+    assert "n1 with 1 key, n2 with 7 keys, n3 with 3 keys" in done.stdout
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: Path, stop: signal.Signals) -> None:
+    folder = Path(environment["TMPDIR"])
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from trueup.cli.main import main; main()", "demo", "--rows=300000", "--engine=local"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    _wait_for(lambda: len(_postgres_below(folder)) >= 3 or process.poll() is not None, "three servers")
+    # As a terminal does it: to everybody in the group.
+    os.killpg(process.pid, stop)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)
+    _wait_for(lambda: not _postgres_below(folder), "the servers to end")
+    _wait_for(lambda: not list(folder.glob("trueup-*")), "the data to be removed")

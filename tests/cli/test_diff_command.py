@@ -1,0 +1,399 @@
+"""`trueup diff` and `trueup check` from the command line: exit codes, what goes where, and every option."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from trueup.cli.main import trueup as group
+
+# The promise of `--json`.
+PROMISED = {
+    *("verdict", "pairs", "rows_checked", "blocks", "mismatched_blocks"),
+    *("seconds", "engine", "report", "task_id"),
+}
+HEAVY = ("pyspark", "py4j", "rich", "jinja2", "pandas", "numpy", "pyarrow", "psycopg", "sqlite3", "platformdirs")
+
+
+def summary_of(ran: Any) -> dict[str, Any]:
+    """The summary of the report that a run with --json wrote."""
+    report: dict[str, Any] = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
+    found: dict[str, Any] = report["summary"]
+    return found
+
+
+# What comes out.
+
+
+def test_equal_tables_exit_0(cli: Any, given: Any, equal: Any) -> None:
+    ran = cli("diff", "items", *given(equal))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("MATCH: public.items on n1, n2: ")
+    assert "50 rows in 2 blocks, none differs" in ran.out
+
+
+def test_differences_exit_1_and_are_counted(cli: Any, given: Any, drifted: Any) -> None:
+    ran = cli("diff", "items", *given(drifted))
+    assert (ran.code, ran.err) == (1, "")
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("DIFFER: public.items on n1, n2: ")
+    assert next(line.split() for line in lines if "n1/n2" in line) == ["n1/n2", "2", "3", "1", "0"]
+    task = next(re.findall(r"trueup report (\w{8}) --output html", line) for line in lines if "next:" in line)
+    assert cli("report", task[0]).code == 0
+    assert Path(next(line for line in lines if "report:" in line).partition(": ")[2]).is_file()
+
+
+def test_what_was_cut_short_exits_2(cli: Any, given: Any, drifted: Any) -> None:
+    ran = cli("diff", "items", *given(drifted), "--max-diff-rows", 2)
+    assert ran.code == 2
+    assert ran.out.startswith("INCOMPLETE: ")
+    assert "limit reached, more may exist" in ran.out
+    assert "not compared: n1/n2: the limit of 2 differences was passed" in ran.out
+
+
+def test_json_is_one_object_with_all_that_was_promised(cli: Any, given: Any, drifted: Any) -> None:
+    ran = cli("diff", "items", *given(drifted), "--json")
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.count("\n") == 1
+    found = ran.json
+    assert set(found) >= PROMISED
+    assert found["verdict"] == "DIFFER"
+    counts = {"missing": 2, "extra": 3, "changed": 1, "in_flight": 0}
+    assert {kind: found["pairs"]["n1/n2"][kind] for kind in counts} == counts
+    assert list(found["pairs"]) == ["n1/n2"]
+    assert (found["rows_checked"], found["engine"], found["mismatched_blocks"]) == (53, "local", found["blocks"])
+    assert found["seconds"] > 0
+    assert summary_of(ran)["task_id"] == found["task_id"]
+
+
+def test_the_order_of_the_nodes_says_what_missing_means(cli: Any, given: Any, drifted: Any) -> None:
+    found = cli("diff", "items", *given(drifted), "--nodes", "n2,n1", "--json").json
+    assert list(found["pairs"]) == ["n2/n1"]
+    assert (found["pairs"]["n2/n1"]["missing"], found["pairs"]["n2/n1"]["extra"]) == (3, 2)
+
+
+@pytest.mark.parametrize("verb", ["diff", "check"])
+@pytest.mark.parametrize("option", ["--quiet", "-q"])
+def test_quiet_prints_nothing(cli: Any, given: Any, drifted: Any, verb: str, option: str) -> None:
+    ran = cli(verb, "items", *given(drifted), option)
+    assert (ran.code, ran.out, ran.err) == (1, "", "")
+
+
+def test_quiet_and_json_print_the_json(cli: Any, given: Any, equal: Any) -> None:
+    ran = cli("diff", "items", *given(equal), "--quiet", "--json")
+    assert (ran.code, ran.json["verdict"], ran.err) == (0, "MATCH", "")
+
+
+def test_check_says_how_many_blocks_differ_and_writes_no_report(
+    cli: Any, given: Any, drifted: Any, tmp_path: Path
+) -> None:
+    ran = cli("check", "items", *given(drifted))
+    assert ran.code == 1
+    assert "53 rows in 2 blocks, 2 differ" in ran.out
+    assert "next: trueup diff public.items" in ran.out
+    found = cli("check", "items", *given(drifted), "--json").json
+    assert (found["verdict"], found["mismatched_blocks"], found["report"]) == ("DIFFER", 2, "")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == []
+    drifted[1].execute("TRUNCATE items")
+    drifted[0].execute("TRUNCATE items")
+    assert cli("check", "items", *given(drifted)).code == 0
+
+
+def test_the_command_as_a_process(process: Any, given: Any, drifted: Any, equal: Any) -> None:
+    ran = process("diff", "items", *given(drifted), "--json")
+    assert (ran.code, ran.json["verdict"], ran.err) == (1, "DIFFER", "")
+    ran = process("diff", "itmes", *given(drifted))
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("trueup: ")
+    drifted[1].execute("DELETE FROM items WHERE id < 8")
+    drifted[0].execute("DELETE FROM items WHERE id < 8")
+    ran = process("check", "items", *given(drifted))
+    assert (ran.code, ran.err) == (0, "")
+
+
+def test_a_reader_that_goes_away_is_no_crash(given: Any, drifted: Any) -> None:
+    command = [sys.executable, "-m", "trueup", "diff", "items", *given(drifted), "--json"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.close()
+    assert child.stderr is not None
+    said = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(timeout=60) == 2
+    assert "Traceback" not in said
+
+
+# Where the nodes come from.
+
+
+def test_nodes_of_a_configuration(
+    cli: Any, equal: Any, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = written(equal, folder=tmp_path / "elsewhere", name="nodes.toml")
+    quick = ("--recheck", "0", "--json")
+    assert cli("diff", "items", *quick).code == 2
+    for cluster in ([], ["--cluster", "both"], ["--nodes", "n1,n2"], ["--cluster", "both", "--nodes", "all"]):
+        assert cli("diff", "items", "--config", elsewhere, *cluster, *quick).json["nodes"] == ["n1", "n2"]
+    monkeypatch.setenv("TRUEUP_CONFIG", str(elsewhere))
+    assert cli("check", "items", *quick).code == 0
+    monkeypatch.delenv("TRUEUP_CONFIG")
+    written(equal)
+    found = cli("diff", "items", "--cluster", "both", "--nodes", "n2,n1", *quick)
+    assert found.json["nodes"] == ["n2", "n1"]
+    assert summary_of(found)["cluster"] == "both"
+
+
+def test_a_node_given_by_address_stands_before_the_file(cli: Any, equal: Any, databases: Any, written: Any) -> None:
+    written(databases(2))  # without the table
+    nodes = [option for number in (0, 1) for option in ("--node", f"n{number + 1}={equal[number].uri}")]
+    assert cli("check", "items", *nodes, "--recheck", "0").code == 0
+    assert cli("check", "items", *nodes, "--cluster", "both", "--recheck", "0").code == 0
+
+
+def test_variables_in_an_address(cli: Any, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT_OF_N1", str(equal[0].server.port))
+    address = equal[0].uri.replace(str(equal[0].server.port), "${PORT_OF_N1}")
+    nodes = ("--node", f"a={address}", "--node", f"b={equal[1].uri}")
+    assert cli("check", "items", *nodes, "--engine", "local").code == 0
+    monkeypatch.delenv("PORT_OF_N1")
+    ran = cli("check", "items", *nodes, "--engine", "local")
+    assert ran.code == 2
+    assert "--node a" in ran.err
+    assert "PORT_OF_N1" in ran.err
+
+
+def test_a_setting_from_file_then_environment_then_option(
+    cli: Any, equal: Any, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(equal, "[diff]\nblock_size = 2000\nrecheck = 0")
+    assert summary_of(cli("diff", "items", "--json"))["block_size"] == 2000
+    monkeypatch.setenv("TRUEUP__DIFF__BLOCK_SIZE", "3000")
+    assert summary_of(cli("diff", "items", "--json"))["block_size"] == 3000
+    assert summary_of(cli("diff", "items", "--json", "--block-size", 4000))["block_size"] == 4000
+
+
+def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Any, equal: Any, written: Any) -> None:
+    path = written(equal, "[nodes.n9]\nhost = 'h'\npassword = 'swordfish'")
+    path.chmod(0o644)
+    ran = cli("check", "items", "--cluster", "both")
+    assert ran.code == 0
+    assert ran.err.startswith("trueup: ")
+    assert "chmod 600" in ran.err
+    assert "swordfish" not in ran.err + ran.out
+    assert cli("check", "items", "--cluster", "both", "--quiet").err == ""
+
+
+# Every option takes effect.
+
+
+def test_columns(cli: Any, given: Any, drifted: Any) -> None:
+    drifted[1].execute("DELETE FROM items WHERE id < 0")
+    drifted[0].execute("DELETE FROM items WHERE id < 3")
+    base = ("diff", "items", *given(drifted))
+    assert cli(*base).code == 1
+    assert cli(*base, "--columns", "price,note").code == 0
+    assert cli(*base, "--columns", "name").code == 1
+    assert cli(*base, "--exclude-columns", "name").code == 0
+    assert cli(*base, "--exclude-columns", "price, note").code == 1
+    assert summary_of(cli(*base, "--columns", "note", "--json"))["columns"] == ["id", "note"]
+
+
+def test_key(cli: Any, given: Any, equal: Any) -> None:
+    for node in equal:
+        node.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ALTER id DROP NOT NULL")
+    equal[1].execute("UPDATE items SET note = 'x' WHERE id = 5")
+    keyless = cli("diff", "items", *given(equal), "--json")
+    assert (keyless.json["pairs"]["n1/n2"]["changed"], keyless.json["pairs"]["n1/n2"]["missing"]) == (0, 1)
+    keyed = cli("diff", "items", *given(equal), "--json", "--key", "name,id")
+    assert keyed.json["pairs"]["n1/n2"]["changed"] == 1
+    assert summary_of(keyed)["primary_key"] == ["name", "id"]
+
+
+def test_table_filter(cli: Any, given: Any, drifted: Any) -> None:
+    ran = cli("diff", "items", *given(drifted), "--table-filter", "id BETWEEN 8 AND 20", "--json")
+    assert (ran.code, ran.json["rows_checked"]) == (0, 13)
+    assert summary_of(ran)["table_filter"] == "id BETWEEN 8 AND 20"
+    assert cli("diff", "items", *given(drifted), "--table-filter", "note = 'n' AND id = 7").code == 1
+    # Signs that mean something to Python's or psycopg's formatting.
+    assert cli("diff", "items", *given(drifted), "--table-filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
+
+
+def test_no_snapshot(cli: Any, given: Any, equal: Any) -> None:
+    def proof(*options: str) -> Any:
+        ran = cli("diff", "items", *given(equal), "--json", *options)
+        report = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
+        return report["proof"]["one_snapshot_a_node"], bool(report["proof"]["nodes"]["n1"]["snapshot"]), ran.json
+
+    assert proof()[:2] == (True, True)
+    one, exported, found = proof("--no-snapshot")
+    assert (one, exported) == (False, False)
+    assert "no snapshot" in found["remarks"][0]
+
+
+def test_block_size_and_its_limits(cli: Any, given: Any, equal: Any) -> None:
+    refused = cli("diff", "items", *given(equal), "--block-size", 10)
+    assert refused.code == 2
+    assert "--block-size: must be between 1000 and 1000000" in refused.err
+    assert "--override-block-size" in refused.err
+    allowed = cli("diff", "items", *given(equal), "--block-size", 10, "--override-block-size", "--json")
+    assert allowed.code == 0
+    assert 5 <= allowed.json["blocks"] <= 8
+    assert summary_of(allowed)["block_size"] == 10
+
+
+def test_settings_are_in_the_report(cli: Any, given: Any, equal: Any) -> None:
+    options = {
+        "compare_unit_size": 7,
+        "concurrency_factor": 1.5,
+        "max_connections": 3,
+        "max_diff_rows": 99,
+        "recheck": 0,
+        "recheck_wait": 0.5,
+        "numeric": "representation",
+    }
+    flat = [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), value)]
+    found = summary_of(cli("diff", "items", *given(equal), *flat, "--block-timeout", 30, "--json"))
+    assert {name: found[name] for name in options} == options
+
+
+def test_numeric(cli: Any, given: Any, equal: Any) -> None:
+    equal[0].execute("UPDATE items SET price = 3000.00 WHERE id = 9")
+    equal[1].execute("UPDATE items SET price = 3000.0 WHERE id = 9")
+    assert cli("diff", "items", *given(equal)).code == 0
+    assert cli("diff", "items", *given(equal), "--numeric", "representation").code == 1
+
+
+def test_compare_unit_size_splits_down(cli: Any, given: Any, drifted: Any) -> None:
+    # The answer is the same however small the parts are.
+    for size in (1, 2, 7, 1000):
+        found = cli("diff", "items", *given(drifted), "--compare-unit-size", size, "--json").json["pairs"]["n1/n2"]
+        assert (found["missing"], found["extra"], found["changed"]) == (2, 3, 1)
+
+
+def test_recheck_and_its_wait(cli: Any, given: Any, drifted: Any) -> None:
+    def seconds(*options: object) -> float:
+        return float(cli("diff", "items", *given(drifted), *options, "--json").json["seconds"])
+
+    assert seconds("--recheck", 2, "--recheck-wait", 0.3) >= 0.6
+    assert seconds("--recheck", 0, "--recheck-wait", 30) < 20
+
+
+def test_report_dir_and_task_db(cli: Any, given: Any, drifted: Any, tmp_path: Path) -> None:
+    reports, store = tmp_path / "reports", tmp_path / "own" / "tasks.db"
+    reports.mkdir()
+    ran = cli("diff", "items", *given(drifted), "--report-dir", reports, "--task-db", store, "--json")
+    assert Path(ran.json["report"]).parent == reports
+    assert [path.suffix for path in reports.iterdir()] == [".json"]
+    assert oct(Path(ran.json["report"]).stat().st_mode)[-3:] == "600"
+    assert not (tmp_path / "tasks.db").exists()
+    assert [task["task_id"] for task in cli("tasks", "--task-db", store, "--json").json] == [ran.json["task_id"]]
+
+
+@pytest.fixture
+def sessions_seen(server: Any) -> Callable[..., Any]:
+    """`sessions_seen(database, work)`: the most sessions of trueup in that database while the work goes on."""
+
+    def watch(database: Any, work: Callable[[], object]) -> int:
+        most, done = 0, threading.Event()
+        query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%%' AND datname = %s"
+
+        def look() -> None:
+            nonlocal most
+            import psycopg
+
+            with psycopg.connect(server.uri(), autocommit=True) as connection:
+                while not done.is_set():
+                    row = connection.execute(query, (database.name,)).fetchone()
+                    most = max(most, int(row[0]) if row else 0)
+                    time.sleep(0.002)
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            work()
+        finally:
+            done.set()
+            watcher.join()
+        return most
+
+    return watch
+
+
+@pytest.mark.parametrize("most", [2, 3])
+def test_max_connections(cli: Any, given: Any, drifted: Any, sessions_seen: Any, most: int) -> None:
+    slow = "pg_sleep(0.002) IS NOT NULL"
+    options = ("--block-size", 5, "--override-block-size", "--concurrency-factor", 4, "--table-filter", slow)
+
+    def work() -> None:
+        assert cli("diff", "items", *given(drifted), *options, "--max-connections", most).code == 1
+
+    assert sessions_seen(drifted[0], work) == most
+
+
+def test_the_engine_by_hand(cli: Any, given: Any, equal: Any, spark: Any) -> None:
+    local = given(equal)
+    assert cli("diff", "items", *local, "--json").json["engine"] == "local"
+    ran = cli("diff", "items", *local, "--engine", "spark", "--json")
+    assert (ran.code, ran.json["engine"], ran.json["verdict"]) == (0, "spark", "MATCH")
+
+
+# Help.
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def test_every_option_is_documented() -> None:
+    for name, command in commands().items():
+        assert command.help, name
+        for part in command.params:
+            if isinstance(part, click.Option):
+                assert part.help, f"trueup {name} {part.opts}"
+
+
+def test_the_options_that_were_asked_for_are_there() -> None:
+    wanted = (
+        "config cluster nodes node block-size override-block-size concurrency-factor max-connections compare-unit-size "
+        "max-diff-rows table-filter columns exclude-columns key recheck recheck-wait no-snapshot engine master remote "
+        "quiet json task-db report-dir"
+    )
+    known = {option for part in commands()["diff"].params for option in part.opts}
+    assert {f"--{name}" for name in wanted.split()} <= known
+
+
+@pytest.mark.parametrize("verb", ["", "diff", "check", "demo", "init", "report", "tasks"])
+def test_help_is_on_stdout(cli: Any, verb: str) -> None:
+    ran = cli(*verb.split(), "--help")
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith(f"Usage: trueup {verb}".rstrip())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["diff", "--help"], ["tasks", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys; from trueup.cli.main import run; code = run(sys.argv[1:]);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stderr.strip() == "[] 0"
+
+
+def test_no_arguments_show_the_help(cli: Any) -> None:
+    ran = cli()
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("Usage: trueup")

@@ -1,0 +1,228 @@
+"""`trueup tasks`, `trueup tasks show` and `trueup report`: what was run is found again, also what was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.demo.processes import wait_until
+from trueup.store import TaskStore
+
+# The seed's three analytics queries, word for word.
+RECENT = """
+SELECT task_id, task_status, started_at, finished_at, time_taken, diff_file_path
+FROM ace_tasks
+WHERE task_type = 'TABLE_DIFF'
+ORDER BY started_at DESC
+LIMIT 20;
+"""
+COUNTS = """
+SELECT task_status, COUNT(*)
+FROM ace_tasks
+WHERE task_type = 'TABLE_DIFF'
+  AND started_at >= datetime('now','-7 day')
+GROUP BY task_status;
+"""
+DRIFT = """
+SELECT
+  task_id,
+  json_extract(task_context, '$.diff_summary.total_rows_checked')   AS rows_checked,
+  json_extract(task_context, '$.diff_summary.mismatched_ranges_count') AS mismatched_ranges,
+  json_extract(task_context, '$.diff_summary.diff_row_limit_reached')  AS limit_hit
+FROM ace_tasks
+WHERE task_type = 'TABLE_DIFF'
+ORDER BY started_at DESC
+LIMIT 20;
+"""
+
+
+@pytest.fixture
+def ran(cli: Any, given: Any, drifted: Any) -> dict[str, Any]:
+    """A diff that differs, one that was cut short, one that failed, and a check, oldest first."""
+    nodes = given(drifted)
+    return {
+        "differ": cli("diff", "items", *nodes, "--json").json,
+        "cut": cli("diff", "items", *nodes, "--max-diff-rows", 2, "--json").json,
+        "failed": cli("diff", "itmes", *nodes),
+        "check": cli("check", "items", *nodes, "--json").json,
+    }
+
+
+def query(path: Path, text: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(text).fetchall()
+    finally:
+        connection.close()
+
+
+def test_the_list_is_a_table_newest_first(cli: Any, ran: Any) -> None:
+    found = cli("tasks")
+    assert (found.code, found.err) == (0, "")
+    head, *lines = found.out.splitlines()
+    assert head.split() == ["ID", "STARTED", "(UTC)", "TYPE", "STATUS", "VERDICT", "TIME", "TABLE", "NODES"]
+    at = {name: head.index(name) for name in ("TYPE", "STATUS", "VERDICT", "TABLE", "NODES")}
+    shown = [{name: line[start:].split("  ")[0].strip() for name, start in at.items()} for line in lines]
+    assert [(row["TYPE"], row["STATUS"], row["VERDICT"]) for row in shown] == [
+        ("TABLE_CHECK", "COMPLETED", "DIFFER"),
+        ("TABLE_DIFF", "FAILED", "-"),
+        ("TABLE_DIFF", "FAILED", "INCOMPLETE"),
+        ("TABLE_DIFF", "COMPLETED", "DIFFER"),
+    ]
+    assert {(row["TABLE"], row["NODES"]) for row in shown} == {("public.items", "n1,n2"), ("public.itmes", "n1,n2")}
+    assert lines[-1].startswith(ran["differ"]["task_id"][:8] + "  ")
+
+
+def test_the_list_as_json_and_its_limit(cli: Any, ran: Any) -> None:
+    found = cli("tasks", "--json").json
+    assert len(found) == 4
+    assert found[0]["task_id"] == ran["check"]["task_id"]
+    assert [task["task_id"] for task in cli("tasks", "--limit", 1, "--json").json] == [ran["check"]["task_id"]]
+    assert len(cli("tasks", "--limit", 0, "--json").json) == 4
+    assert cli("tasks", "--limit", -1).code == 2
+
+
+def test_no_tasks_yet(cli: Any, tmp_path: Path) -> None:
+    found = cli("tasks")
+    assert (found.code, found.out) == (0, "")
+    assert str(tmp_path / "tasks.db") in found.err
+    assert cli("tasks", "--json").json == []
+
+
+def test_show(cli: Any, ran: Any) -> None:
+    task_id = ran["differ"]["task_id"]
+    found = cli("tasks", "show", task_id[:8])
+    assert (found.code, found.err) == (0, "")
+    lines = dict(line.strip().split(None, 1) for line in found.out.splitlines() if len(line.split()) > 1)
+    assert (lines["task"], lines["status"], lines["verdict"]) == (task_id, "COMPLETED", "DIFFER")
+    assert lines["report"] == ran["differ"]["report"]
+    assert (lines["total_rows_checked"], lines["diff_rows_count"]) == ("53", "n1/n2: 6")
+    whole = cli("tasks", "show", task_id, "--json").json
+    assert whole["task_context"]["diff_summary"]["verdict"] == "DIFFER"
+    assert whole["task_context"]["nodes"] == "n1,n2"
+
+
+def test_show_of_a_failure_says_why(cli: Any, ran: Any) -> None:
+    failed = cli("tasks", "--json").json[1]["task_id"]
+    found = cli("tasks", "show", failed).out
+    assert "there is no table public.itmes" in found
+    cut = cli("tasks", "show", ran["cut"]["task_id"]).out
+    assert "the limit of 2 differences was passed" in cut
+
+
+def test_unknown_and_ambiguous_ids(cli: Any, ran: Any) -> None:
+    for arguments in (("tasks", "show", "zzz"), ("report", "zzz"), ("tasks", "show", "")):
+        found = cli(*arguments)
+        assert (found.code, found.out) == (2, "")
+        assert "there is no task" in found.err
+        assert "what to do: " in found.err
+    with TaskStore() as store:
+        ids = [task.task_id for task in store.list(limit=-1)]
+        while len({each[0] for each in ids}) == len(ids):
+            ids.append(store.start("TABLE_DIFF", context={}).task_id)
+    twice = next(each[0] for each in ids if sum(other[0] == each[0] for other in ids) > 1)
+    found = cli("tasks", "show", twice)
+    assert found.code == 2
+    assert "give more of the id" in found.err
+
+
+def test_report_as_text(cli: Any, ran: Any) -> None:
+    found = cli("report", ran["differ"]["task_id"][:10])
+    assert (found.code, found.err) == (0, "")
+    lines = [line.split() for line in found.out.splitlines()]
+    assert found.out.startswith("DIFFER: public.items on n1, n2")
+    assert ["n1/n2", "2", "3", "1", "0"] in lines
+    assert {tuple(line[:2]) for line in lines if line and line[0] in ("missing", "extra", "changed")} >= {
+        ("missing", "id=1"), ("missing", "id=2"), ("extra", "id=-1"), ("extra", "id=-3"), ("changed", "id=7"),
+    }  # fmt: skip
+    assert "name: 'item 7' -> 'x'" in found.out
+    assert "not compared: " in cli("report", ran["cut"]["task_id"]).out
+
+
+def test_report_as_json_is_the_file(cli: Any, ran: Any, tmp_path: Path) -> None:
+    path = Path(ran["differ"]["report"])
+    written = json.loads(path.read_text(encoding="utf-8"))
+    assert cli("report", ran["differ"]["task_id"], "--output", "json").json == written
+    assert cli("report", path, "--output", "json").json == written
+    copy = tmp_path / "copy.txt"
+    found = cli("report", path, "--output", "json", "--to", copy)
+    assert (found.out.strip(), json.loads(copy.read_text(encoding="utf-8"))) == (str(copy), written)
+    assert oct(copy.stat().st_mode)[-3:] == "600"
+
+
+def test_report_as_html(cli: Any, ran: Any, drifted: Any, given: Any, tmp_path: Path) -> None:
+    drifted[0].execute("UPDATE items SET name = '<script>alert(1)</script>' WHERE id = 7")
+    task_id = cli("diff", "items", *given(drifted), "--json").json["task_id"]
+    found = cli("report", task_id, "--output", "html")
+    page = Path(found.out.strip())
+    assert (page.suffix, oct(page.stat().st_mode)[-3:]) == (".html", "600")
+    text = page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    own = cli("report", task_id, "--output", "html", "--to", tmp_path / "own.html")
+    assert (tmp_path / "own.html").read_text(encoding="utf-8") == text
+    assert own.out.strip() == str(tmp_path / "own.html")
+
+
+def test_a_report_that_is_not_there(cli: Any, ran: Any, tmp_path: Path) -> None:
+    found = cli("report", ran["check"]["task_id"])
+    assert found.code == 2
+    assert "a check writes none" in found.err
+    failed = cli("tasks", "--json").json[1]["task_id"]
+    assert f"trueup tasks show {failed[:8]}" in cli("report", failed).err
+    Path(ran["differ"]["report"]).unlink()
+    found = cli("report", ran["differ"]["task_id"])
+    assert found.code == 2
+    assert ran["differ"]["report"] in found.err
+    for path, text in ((tmp_path / "damaged.json", "{"), (tmp_path / "other.json", "[]"), (tmp_path / "o.json", "{}")):
+        path.write_text(text, encoding="utf-8")
+        found = cli("report", path)
+        assert found.code == 2
+        assert f"cannot read the report {path}" in found.err
+    found = cli("report", ran["cut"]["task_id"], "--to", tmp_path / "nowhere" / "file")
+    assert found.code == 2
+    assert "make the folder" in found.err
+
+
+def test_a_killed_process_shows_as_failed(cli: Any, given: Any, equal: Any, tmp_path: Path) -> None:
+    slow = ("--table-filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
+    command = [sys.executable, "-m", "trueup", "diff", "items", *given(equal), *slow]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: _statuses(cli) == ["RUNNING"], 30)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert _statuses(cli) == ["FAILED"]
+    (task,) = cli("tasks", "--json").json
+    found = cli("tasks", "show", task["task_id"])
+    assert f"the process {child.pid} ended without finishing the task" in found.out
+    # A plain reader of the file sees it too.
+    assert query(tmp_path / "tasks.db", "SELECT task_status FROM ace_tasks") == [("FAILED",)]
+
+
+def _statuses(cli: Any) -> list[str]:
+    return [task["task_status"] for task in cli("tasks", "--json").json]
+
+
+def test_the_queries_of_the_seed_give_true_answers(cli: Any, ran: Any, tmp_path: Path) -> None:
+    store = tmp_path / "tasks.db"
+    listed = [task for task in cli("tasks", "--json").json if task["task_type"] == "TABLE_DIFF"]
+    recent = query(store, RECENT)
+    assert [row[0] for row in recent] == [task["task_id"] for task in listed]
+    assert [row[1] for row in recent] == ["FAILED", "FAILED", "COMPLETED"]
+    assert [row[5] for row in recent] == ["", ran["cut"]["report"], ran["differ"]["report"]]
+    assert all(row[2] <= row[3] and row[4] >= 0 for row in recent)
+    assert dict(query(store, COUNTS)) == {"FAILED": 2, "COMPLETED": 1}
+    drift = {row[0]: row[1:] for row in query(store, DRIFT)}
+    assert drift[ran["differ"]["task_id"]] == (53, ran["differ"]["mismatched_blocks"], 0)
+    assert drift[ran["cut"]["task_id"]][2] == 1
+    assert drift[listed[0]["task_id"]] == (None, None, None)

@@ -1,0 +1,423 @@
+"""Things go wrong in the middle: servers die, sessions end, tables go, writes go on, people press Ctrl-C.
+
+What must happen at a certain moment is done by a progress object, which the run calls at each step: nothing here waits
+for a time, only for conditions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from trueup.demo.postgres import Database
+from trueup.demo.processes import wait_until
+from trueup.store import TaskStore
+
+TABLE = """
+    CREATE TABLE items (id int PRIMARY KEY, name text);
+    INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 2000) i;
+    ANALYZE items;
+"""
+# One block after the other, so that the first step is over before the second begins.
+STEPS = {"block_size": 100, "override_block_size": True, "compare_unit_size": 20, "concurrency_factor": 0.0}
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'trueup %%' AND datname = %s"
+
+
+# A filter that tells the statements apart in which it stands (and does not contain what it looks for).
+NOT_HASHING = "current_query() NOT LIKE '%hash_' || 'record%'"
+
+
+class Hooks:
+    """A progress object that does something once: after the first block with rows, or when a stage begins."""
+
+    def __init__(self, first_step: Callable[[], object] | None = None, **stages: Callable[[], object]) -> None:
+        self._first_step = first_step
+        self._stages = stages
+        self.seen: list[str] = []
+        self.said: list[str] = []
+
+    def stage(self, name: str, total: int) -> None:
+        """`re-check 1/2` calls `re_check`; `hashing` calls `hashing`."""
+        self.seen.append(name)
+        hook = self._stages.pop(name.split()[0].replace("-", "_"), None)
+        if hook is not None:
+            hook()
+
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+        if rows and self._first_step is not None:
+            hook, self._first_step = self._first_step, None
+            hook()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def close(self) -> None:
+        """Nothing to tidy."""
+
+
+@pytest.fixture
+def nodes(databases: Any, on_all: Any) -> list[Database]:
+    """Two nodes with the same 2000 rows, but for one: 1990 is changed on the second."""
+    found: list[Database] = databases(2)
+    on_all(found, TABLE)
+    found[1].execute("UPDATE items SET name = 'changed' WHERE id = 1990")
+    return found
+
+
+def sessions(node: Database) -> list[int]:
+    """The backends of trueup in a database."""
+    return [row[0] for row in node.server.database("postgres").execute(SESSIONS, (node.name,))]
+
+
+def no_sessions(nodes: list[Database]) -> bool:
+    """Whether all backends of trueup end within a moment."""
+    return wait_until(lambda: not any(sessions(node) for node in nodes), 20)
+
+
+def counts(result: Any, pair: str = "n1/n2") -> tuple[int, int, int, int]:
+    found = result.pairs[pair]
+    return found.missing, found.extra, found.changed, found.in_flight
+
+
+# Nodes and sessions are lost.
+
+
+def test_a_server_that_is_killed(databases: Any, fresh_server: Any, compare: Any, report_of: Any) -> None:
+    (one,) = databases(1)
+    lost = fresh_server(name="lost")
+    two = lost.database("postgres")
+    for node in (one, two):
+        node.execute(TABLE)
+    result = compare([one, two], "items", progress=Hooks(lost.kill), retries=1, **STEPS)
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert any("node n2" in reason for reason in result.incomplete)
+    assert not any("node n1" in reason for reason in result.incomplete)
+    assert any("left out" in reason for reason in result.incomplete)
+    report = report_of(result)
+    assert report["summary"]["verdict"] == "INCOMPLETE"
+    assert report["incomplete"] == list(result.incomplete)
+    assert 0 < result.rows_checked < 2000
+    with TaskStore() as store:
+        (task,) = store.list()
+    assert (task.task_status, task.diff_file_path) == ("FAILED", result.report)
+    assert "node n2" in task.task_context["error"]
+    assert wait_until(lambda: not sessions(one), 10)
+
+
+def _end_readers(node: Database) -> Callable[[], None]:
+    """End all sessions but the oldest, which is the driver's and holds the snapshot."""
+
+    def end() -> None:
+        query = """
+            SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+             WHERE application_name LIKE 'trueup %%' AND datname = %s
+               AND backend_start > (SELECT min(backend_start) FROM pg_stat_activity
+                                     WHERE application_name LIKE 'trueup %%' AND datname = %s)
+        """
+        ended = node.server.database("postgres").execute(query, (node.name, node.name))
+        assert ended == [(True,)]
+
+    return end
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_a_session_that_is_ended_is_opened_again(nodes: Any, compare: Any, snapshot: bool) -> None:
+    result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), snapshot=snapshot, **STEPS)
+    assert (result.verdict, result.incomplete) == ("DIFFER", ())
+    assert (result.rows_checked, counts(result)) == (2000, (0, 0, 1, 0))
+
+
+def test_a_session_that_is_ended_and_no_retries(nodes: Any, compare: Any) -> None:
+    result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), retries=0, **STEPS)
+    assert result.verdict == "INCOMPLETE"
+    assert any("node n2" in reason for reason in result.incomplete)
+
+
+def test_a_snapshot_that_is_lost(nodes: Any, compare: Any) -> None:
+    def end_all() -> None:
+        query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = ANY(%s)"
+        assert nodes[1].server.database("postgres").execute(query, (sessions(nodes[1]),)) == [(True,), (True,)]
+
+    result = compare(nodes, "items", progress=Hooks(end_all), **STEPS)
+    assert result.verdict == "INCOMPLETE"
+    assert result.incomplete[0] == "node n2: the connection that holds the snapshot was lost"
+    assert wait_until(lambda: not sessions(nodes[0]), 10)
+
+
+# Tables go.
+
+
+def test_a_table_that_is_dropped_without_a_snapshot(nodes: Any, compare: Any) -> None:
+    drop = Hooks(lambda: nodes[1].execute("DROP TABLE items"))
+    result = compare(nodes, "items", progress=drop, snapshot=False, **STEPS)
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    assert result.incomplete[0].startswith("node n2, block [")
+    assert 'relation "public.items" does not exist' in result.incomplete[0]
+    assert len(result.incomplete) == 2, "told once, and how many blocks were left out"
+
+
+@pytest.fixture
+def waiting() -> Iterator[Callable[..., Any]]:
+    """`waiting(database, statement)`: starts the statement on a thread, and comes back when it waits for a lock."""
+    threads: list[threading.Thread] = []
+
+    def start(node: Database, statement: str) -> None:
+        def work() -> None:
+            node.execute(statement)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+        assert wait_until(lambda: node.server.database("postgres").execute(query, (node.name,)) == [(1,)], 20)
+
+    yield start
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE items", "DROP TABLE items"])
+def test_a_snapshot_holds_the_table(nodes: Any, compare: Any, waiting: Any, statement: str) -> None:
+    nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
+    result = compare(nodes, "items", progress=Hooks(lambda: waiting(nodes[1], statement)), **STEPS)
+    assert (result.verdict, result.rows_checked) == ("MATCH", 2000)
+
+
+def test_a_lock_that_is_not_given_is_told(
+    nodes: Any, compare: Any, waiting: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New sessions stand behind the one that waits to truncate, which waits for us: somebody must give up."""
+    from trueup.db import node
+
+    assert any("lock_timeout" in each for each in node.PINNED)
+    pinned = tuple(each.replace("'15s'", "'200ms'") for each in node.PINNED)
+    monkeypatch.setattr(node, "PINNED", pinned)
+
+    def truncate_and_end_readers() -> None:
+        waiting(nodes[1], "TRUNCATE items")
+        _end_readers(nodes[1])()
+
+    result = compare(nodes, "items", progress=Hooks(truncate_and_end_readers), **STEPS)
+    assert result.verdict == "INCOMPLETE"
+    assert any("node n2" in reason and "lock timeout" in reason for reason in result.incomplete)
+
+
+def test_the_re_check_holds_nobody_up(nodes: Any, compare: Any, waiting: Any) -> None:
+    """The snapshot is done with: a statement that waits for the table gets it, and the re-check sees what it did."""
+    emptied = Hooks(re_check=lambda: waiting(nodes[1], "TRUNCATE items"))
+    result = compare(nodes, "items", progress=emptied, **STEPS)
+    assert (result.verdict, counts(result)) == ("DIFFER", (1, 0, 0, 0))
+
+
+# Time-outs.
+
+
+def test_a_block_past_its_time_is_hashed_in_pieces(nodes: Any, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trueup.rows import digest
+
+    pieces: list[object] = []
+    in_pieces = digest._digest_in_pieces
+
+    def counted(*arguments: Any) -> Any:
+        pieces.append(arguments)
+        return in_pieces(*arguments)
+
+    monkeypatch.setattr(digest, "_digest_in_pieces", counted)
+    monkeypatch.setattr(digest, "_FIRST_STEP", 64)
+    slow = "id > 1900 AND pg_sleep(0.004) IS NOT NULL"
+    result = compare(nodes, "items", table_filter=slow, block_timeout=0.2, recheck=0, **{**STEPS, "block_size": 1000})
+    assert pieces
+    assert (result.verdict, result.rows_checked, counts(result)) == ("DIFFER", 100, (0, 0, 1, 0))
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["diff", "check"])
+def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Any, quick: bool) -> None:
+    stuck = f"id <> 500 OR {NOT_HASHING} OR pg_sleep(5) IS NOT NULL"
+    result = compare(nodes, "items", quick=quick, table_filter=stuck, block_timeout=0.1, **STEPS)
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    (reason,) = [reason for reason in result.incomplete if "block [" in reason]
+    assert "statement timeout" in reason
+    # The rest was looked at all the same.
+    assert result.mismatched_blocks == 1
+    assert quick or counts(result)[2] == 1
+    assert 1700 < result.rows_checked < 2000
+
+
+# Writes go on.
+
+
+def test_writes_that_converge_are_in_flight(nodes: Any, compare: Any, report_of: Any) -> None:
+    nodes[1].execute("DELETE FROM items WHERE id = 3; INSERT INTO items VALUES (3000, 'new')")
+
+    def arrive() -> None:
+        nodes[1].execute("INSERT INTO items VALUES (3, 'item 3'); UPDATE items SET name = 'item 1990' WHERE id = 1990")
+        nodes[0].execute("INSERT INTO items VALUES (3000, 'new')")
+
+    result = compare(nodes, "items", progress=Hooks(re_check=arrive), **STEPS)
+    assert (result.verdict, result.exit_code) == ("MATCH", 0)
+    assert counts(result) == (0, 0, 0, 3)
+    assert report_of(result)["diffs"]["n1/n2"]["differences"] == []
+
+
+def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Any, report_of: Any) -> None:
+    nodes[1].execute("DELETE FROM items WHERE id = 3")
+
+    def half() -> None:
+        nodes[1].execute("INSERT INTO items VALUES (3, 'item 3'); UPDATE items SET name = 'again' WHERE id = 1990")
+
+    result = compare(nodes, "items", progress=Hooks(re_check=half), recheck=2, **STEPS)
+    assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 1))
+    (found,) = report_of(result)["diffs"]["n1/n2"]["differences"]
+    assert found["rows"]["n2"]["name"] == "again", "as it was seen last"
+
+
+def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: Any) -> None:
+    hooks = Hooks()
+
+    def second() -> None:
+        hooks._stages["re_check"] = lambda: nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
+
+    hooks._stages["re_check"] = second
+    result = compare(nodes, "items", progress=hooks, recheck=3, **STEPS)
+    assert (result.verdict, counts(result)) == ("MATCH", (0, 0, 0, 1))
+    assert hooks.seen == ["hashing", "re-check 1/3", "re-check 2/3"], "with nothing left there is no third look"
+
+
+def test_no_second_look(nodes: Any, compare: Any) -> None:
+    hooks = Hooks(re_check=lambda: pytest.fail("there is no re-check"))
+    result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
+    assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 0))
+
+
+def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: Any) -> None:
+    hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1000"))
+    result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
+    assert counts(result) == (0, 0, 1, 0)
+    hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1900"))
+    nodes[1].execute("UPDATE items SET name = 'item ' || id")
+    result = compare(nodes, "items", progress=hooks, recheck=0, snapshot=False, **STEPS)
+    assert counts(result) == (0, 0, 100, 0), "without one they are"
+
+
+def test_a_check_looks_again_too(nodes: Any, compare: Any) -> None:
+    hooks = Hooks()
+
+    def second() -> None:
+        hooks._stages["hashing"] = lambda: nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
+
+    hooks._stages["hashing"] = second
+    result = compare(nodes, "items", quick=True, progress=hooks, **STEPS)
+    assert (result.verdict, result.mismatched_blocks) == ("MATCH", 0)
+    nodes[1].execute("DELETE FROM items WHERE id = 3")
+    assert compare(nodes, "items", quick=True, recheck=3, **STEPS).verdict == "DIFFER"
+
+
+# The process is stopped.
+
+# Every statement sleeps, or only those that hash rows.
+SLOW = {
+    "planning": "pg_sleep(0.1) IS NOT NULL",
+    "hashing": f"{NOT_HASHING} OR pg_sleep(0.1) IS NOT NULL",
+}
+
+
+@pytest.fixture
+def started(nodes: Any) -> Iterator[Callable[..., Any]]:
+    """`started(phase)`: the command as a process, on its way: in `planning` or in `hashing` for minutes."""
+    children: list[subprocess.Popen[str]] = []
+
+    def start(phase: str, verb: str = "diff") -> subprocess.Popen[str]:
+        addresses = [part for at, node in enumerate(nodes, 1) for part in ("--node", f"n{at}={node.uri}")]
+        options = ["--engine", "local", "--table-filter", SLOW[phase]]
+        child = subprocess.Popen(
+            [sys.executable, "-m", "trueup", verb, "items", *addresses, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        children.append(child)
+        assert wait_until(lambda: all(_sleeps(node) for node in nodes), 30)
+        return child
+
+    yield start
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def _sleeps(node: Database) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = %s"
+    return bool(node.server.database("postgres").execute(query, (node.name,))[0][0])
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("phase", ["planning", "hashing"])
+def test_stopped_by_the_user(nodes: Any, started: Any, tmp_path: Path, phase: str, stop: signal.Signals) -> None:
+    child = started(phase)
+    os.kill(child.pid, stop)
+    out, err = child.communicate(timeout=20)
+    assert (child.returncode, out) == (130, "")
+    assert err.startswith("trueup: stopped by the user")
+    assert "Traceback" not in err
+    assert no_sessions(nodes)
+    with TaskStore() as store:
+        (task,) = store.list()
+    assert (task.task_status, task.task_context["error"]) == ("INTERRUPTED", "stopped by the user")
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tasks.db")] == []
+
+
+@pytest.mark.parametrize("phase", ["planning", "hashing"])
+def test_killed(nodes: Any, started: Any, tmp_path: Path, phase: str) -> None:
+    child = started(phase)
+    with TaskStore() as store:
+        assert [task.task_status for task in store.list()] == ["RUNNING"]
+    child.kill()
+    child.wait()
+    listed = subprocess.run(
+        [sys.executable, "-m", "trueup", "tasks", "--json"], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert [task["task_status"] for task in json.loads(listed.stdout)] == ["FAILED"]
+    assert no_sessions(nodes), "the servers noticed"
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tasks.db")] == []
+
+
+def test_stopped_in_a_python_call(nodes: Any, compare: Any) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(trueup.Interrupted):
+        compare(nodes, "items", progress=Hooks(stop), **STEPS)
+    assert no_sessions(nodes)
+    with TaskStore() as store:
+        assert [task.task_status for task in store.list()] == ["INTERRUPTED"]
+
+
+def test_a_defect_in_the_middle_leaves_nothing_open(nodes: Any, compare: Any) -> None:
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    with pytest.raises(RuntimeError, match="a defect"):
+        compare(nodes, "items", progress=Hooks(fail), **STEPS)
+    assert no_sessions(nodes)
+    with TaskStore() as store:
+        assert [task.task_status for task in store.list()] == ["FAILED"]
+
+
+def test_a_session_of_the_user_is_not_ours_to_see(nodes: Any) -> None:
+    """The helper above counts what it should: a session of trueup, and no other."""
+    with psycopg.connect(nodes[0].uri, application_name="trueup diff 12345678"), psycopg.connect(nodes[0].uri):
+        assert len(sessions(nodes[0])) == 1
+    assert wait_until(lambda: not sessions(nodes[0]), 10)

@@ -1,0 +1,192 @@
+"""A filter that is let through stays inside its brackets, whatever quotes and comments it plays with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from trueup.diff.filter import problem_with
+
+GOOD = [
+    "id < 5",
+    "name = 'it''s (fine;'",
+    "name = E'it\\'s (fine;'",
+    '"a)b" = 1',
+    "name = $$)$$ OR name = $x$ $$ ) $x$",
+    "id > 0 /* ) ; /* nested ) */ */",
+    "id > 0 -- ) ;",
+    "id > 0 -- )\nAND id < 9",
+    "(id > 0) AND (name IN ('a', 'b'))",
+    "a$$ = 1 AND b$$ = 2",
+    "price > 1.5e3 AND n < 1_000",
+    "true",
+    "(SELECT true)",
+    "tag LIKE '%\\'",
+    "U&'\\0041' = name",
+    "größe = '5'",
+]
+
+BAD = {
+    "": "empty",
+    " \n\t": "empty",
+    "-- only a comment": "empty",
+    "/* only a comment */": "empty",
+    "true; DROP TABLE x": "more than one statement",
+    "true) ; DROP TABLE x; --": "closes that was never opened",
+    "1=1) OR (1=1": "closes that was never opened",
+    "(1=1": "not closed",
+    "name = 'open": "quote is not closed",
+    'na"me = 1': "quote is not closed",
+    "name = $$open": "dollar quote is not closed",
+    "name = $a$ open $b$": "dollar quote is not closed",
+    "true /* open": "comment is not closed",
+    "true /* /* */": "comment is not closed",
+    "true\0": "NUL",
+    "name = E'\\'": "quote is not closed",
+    # To PostgreSQL a carriage return ends a line comment.
+    "true -- \r) OR (true": "closes that was never opened",
+    # A string that follows in a new line goes on with the rules of the first: here backslashes count.
+    "name = E'a'\n'\\'' ) OR ( 1=1 --'": "goes on in the next line",
+    "name = E'a' -- c\n '\\'' ) OR ( 1=1 --'": "goes on in the next line",
+    # Every character beyond ASCII is a letter: here of a tag, and of a name.
+    "'x' <> $€$ ( $€$ ) OR ( true OR 'y' <> $€$ ) $€$": "closes that was never opened",
+    "€$$ ) OR ( a$$ = 1": "closes that was never opened",
+    "€E'\\' ) OR ('": "closes that was never opened",
+    "1$$ ( $$ )": "runs into a quote",
+    "1e'\\''": "runs into a quote",
+}
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_an_expression_is_let_through(text: str) -> None:
+    assert problem_with(text) is None
+
+
+@pytest.mark.parametrize(("text", "why"), BAD.items())
+def test_anything_else_is_refused_with_a_reason(text: str, why: str) -> None:
+    assert why in (problem_with(text) or "")
+
+
+def escapes(text: str) -> str | None:
+    """What goes wrong when PostgreSQL scans `(\\n` + text + `\\n)`: a state machine after its scan.l, as an oracle."""
+    at, depth = 0, 1
+    whole = text + "\n"
+    while at < len(whole):
+        char, two = whole[at], whole[at : at + 2]
+        if two == "--":
+            while whole[at] not in "\n\r":
+                at += 1
+        elif two == "/*":
+            nested, at = 1, at + 2
+            while nested:
+                if at >= len(whole):
+                    return "unterminated comment"
+                step = {"/*": 1, "*/": -1}.get(whole[at : at + 2], 0)
+                nested += step
+                at += 2 if step else 1
+        elif two in ("e'", "E'") or char in "'\"":
+            end = _end_of_quoted(whole, at)
+            if end is None:
+                return "unterminated quote"
+            at = end
+        elif _letter(char):
+            while at < len(whole) and (_letter(whole[at]) or whole[at] in "0123456789$"):
+                if whole[at] in "eE" and whole[at + 1 : at + 2] == "'" and not _inside_word(whole, at):
+                    break
+                at += 1
+        elif char == "$" and (tag := _dollar(whole, at)):
+            end_of = whole.find(tag, at + len(tag))
+            if end_of < 0:
+                return "unterminated dollar quote"
+            at = end_of + len(tag)
+        else:
+            if char == ";":
+                return "ends the statement"
+            depth += {"(": 1, ")": -1}.get(char, 0)
+            if depth < 1:
+                return "closes the outer bracket"
+            at += 1
+    return None if depth == 1 else "leaves a bracket open"
+
+
+def _letter(char: str) -> bool:
+    return char == "_" or (char.isascii() and char.isalpha()) or ord(char) > 127
+
+
+def _inside_word(text: str, at: int) -> bool:
+    return at > 0 and (_letter(text[at - 1]) or text[at - 1] in "0123456789$")
+
+
+def _dollar(text: str, at: int) -> str | None:
+    end = text.find("$", at + 1)
+    tag = text[at + 1 : end] if end > 0 else "?"
+    fits = all(_letter(char) or (number and char in "0123456789") for number, char in enumerate(tag))
+    return text[at : end + 1] if fits else None
+
+
+def _end_of_quoted(text: str, at: int) -> int | None:
+    """The end of '…', "…" or E'…', with what continues it in later lines."""
+    escaped = text[at] in "eE"
+    at += escaped
+    quote, at = text[at], at + 1
+    while at < len(text):
+        if escaped and text[at] == "\\":
+            at += 2
+        elif text[at] != quote:
+            at += 1
+        elif text[at + 1 : at + 2] == quote:
+            at += 2
+        else:
+            at += 1
+            follows = _continued(text, at) if quote == "'" else None
+            if follows is None:
+                return at
+            at = follows
+    return None
+
+
+def _continued(text: str, at: int) -> int | None:
+    """Behind the quote that continues a string: blanks, line comments and at least one line break come before it."""
+    broken = False
+    while at < len(text):
+        if text[at] in " \t\n\r\f\v":
+            broken = broken or text[at] in "\n\r"
+            at += 1
+        elif text.startswith("--", at):
+            while at < len(text) and text[at] not in "\n\r":
+                at += 1
+        else:
+            return at + 1 if broken and text[at] == "'" else None
+    return None
+
+
+PIECES = st.sampled_from(
+    [
+        *("'", "''", '"', "$$", "$a$", "$", "\\", "E'", "e", "(", ")", ";", "--", "/*", "*/"),
+        *("\n", "\r", " ", "a", "1", "€", "é", "=", "&", "U&", "*"),
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=14).map("".join))
+@settings(max_examples=3000, deadline=None)
+@example("true -- \r) OR (true")
+@example("E'a'\n'\\'' ) OR ( 1=1 --'")
+@example("$€$ ( $€$ ) OR ( $€$ ) $€$")
+def test_what_is_let_through_never_leaves_its_brackets(text: str) -> None:
+    if problem_with(text) is None:
+        assert escapes(text) is None
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=500, deadline=None)
+def test_any_text_is_judged(text: str) -> None:
+    if problem_with(text) is None:
+        assert escapes(text) is None
+
+
+@pytest.mark.parametrize("text", [text for text in BAD if "number" not in BAD[text] and "empty" not in BAD[text]])
+def test_the_oracle_sees_what_is_bad(text: str) -> None:
+    known = "NUL" in BAD[text] or "runs into" in BAD[text]
+    assert known or escapes(text) is not None

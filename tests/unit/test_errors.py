@@ -1,0 +1,65 @@
+"""Errors cross process borders: every class pickles with all that it knows, and shows its place."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from trueup import errors
+from trueup.errors import CheckFailed, ConfigError, Interrupted, NodeError, QueryError, TrueupError
+
+WHERE = {"cure": "do this", "node": "n1", "table": "public.t", "block": "block [1, 2)"}
+CLASSES = [
+    found
+    for _, found in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(found, TrueupError) and found.__module__ == errors.__name__
+]
+
+
+def made(kind: type[TrueupError]) -> TrueupError:
+    """An error of this class with every field filled."""
+    first: Any = ("one", "two") if kind is CheckFailed else "what happened"
+    more = {"sqlstate": "57014"} if kind is QueryError else {}
+    return kind(first, **WHERE, **more)
+
+
+def test_all_classes_are_looked_at() -> None:
+    assert len(CLASSES) >= 8
+    assert {ConfigError, NodeError, CheckFailed, QueryError, Interrupted} <= set(CLASSES)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_pickles_with_all_its_fields(kind: type[TrueupError], protocol: int) -> None:
+    error = made(kind)
+    back = pickle.loads(pickle.dumps(error, protocol))
+    assert type(back) is kind
+    assert vars(back) == vars(error)
+    assert (str(back), back.args, back.exit_code) == (str(error), error.args, error.exit_code)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_a_field_set_later_travels_too(kind: type[TrueupError]) -> None:
+    error = made(kind)
+    error.block = "another block"
+    assert copy.copy(error).block == pickle.loads(pickle.dumps(error)).block == "another block"
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_is_documented_in_the_tree(kind: type[TrueupError]) -> None:
+    assert kind.__doc__
+    assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_exit_codes() -> None:
+    assert {kind.__name__: kind.exit_code for kind in CLASSES if kind.exit_code != 2} == {"Interrupted": 130}
+
+
+def test_an_error_says_where() -> None:
+    assert str(NodeError("gone", node="n1", table="public.t")) == "node n1, public.t: gone"
+    assert str(TrueupError("gone")) == "gone"
+    assert CheckFailed(["one", "two"]).reasons == ("one", "two")

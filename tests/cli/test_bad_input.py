@@ -535,8 +535,12 @@ def test_a_task_store_that_is_something_else(refuse: Any, addresses: Any, nodes:
         ('[nodes]\nn1 = "postgresql://h/d"\n[clusters]\nc = ["n1", "n2"]', 'there is no node "n2"'),
     ],
 )
-def test_a_damaged_configuration(cli: Any, tmp_path: Path, text: str, told: str) -> None:
+def test_a_damaged_configuration(
+    cli: Any, tmp_path: Path, text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "trueup.toml").write_text(text, encoding="utf-8")
+    # With this variable the tasks need no configuration.
+    monkeypatch.delenv("TRUEUP_TASKS_DB")
     for arguments in (("diff", "items"), ("tasks",)):
         ran = cli(*arguments)
         assert (ran.code, ran.out) == (2, "")
@@ -561,6 +565,7 @@ def test_a_defect_is_told_as_one(cli: Any, monkeypatch: pytest.MonkeyPatch) -> N
         raise ValueError(f"could not use postgresql://u:{WRITTEN}@h/d")
 
     monkeypatch.setattr("trueup.config.load", broken)
+    monkeypatch.delenv("TRUEUP_TASKS_DB")
     ran = cli("tasks")
     assert ran.code == 2
     assert ran.err.startswith("trueup: unexpected ValueError: could not use postgresql://u:***@h/d")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import trueup
 from trueup.demo.postgres import Database, Server
@@ -20,6 +21,11 @@ Compare = Callable[..., DiffResult]
 # Read before any test runs: the fixture below takes all such variables away.
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 SKIPS_FAIL = bool(os.environ.get("CI")) and not os.environ.get("TRUEUP_TEST_ALLOW_SKIPS")
+
+# Where a red run stops others, the examples are the same each time; elsewhere new ones are tried.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 _numbers = itertools.count(1)
 

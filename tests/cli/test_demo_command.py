@@ -101,12 +101,13 @@ def test_make_demo(environment: dict[str, str]) -> None:
 def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: Path, stop: signal.Signals) -> None:
     folder = Path(environment["TMPDIR"])
     process = subprocess.Popen(
-        [sys.executable, "-c", "from trueup.cli.main import main; main()", "demo", "--rows=300000", "--engine=local"],
+        [sys.executable, "-c", "from trueup.cli.main import main; main()", "demo", "--rows=5000000", "--engine=local"],
         env=environment,
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
     _wait_for(lambda: len(_postgres_below(folder)) >= 3 or process.poll() is not None, "three servers")
+    assert process.poll() is None, process.communicate()[1]
     # As a terminal does it: to everybody in the group.
     os.killpg(process.pid, stop)
     process.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -10,8 +11,13 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
+@click.argument("what", type=click.Choice(["diff", "difflog"]), default="diff")
 @click.option(
-    "--rows", default=1_000_000, show_default=True, type=click.IntRange(min=10), metavar="N", help="Rows on each node."
+    "--rows",
+    default=None,
+    type=click.IntRange(min=100),
+    metavar="N",
+    help="Rows on each node, or visits of the log. [default: 1000000, and 50000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
@@ -28,15 +34,24 @@ from trueup.cli.options import verbose_option
     default=Path("trueup-demo"),
     show_default=True,
     metavar="DIR",
-    help="Where kept nodes and their trueup.toml are, for --keep and --stop.",
+    help="Where kept nodes and their trueup.toml are, for --keep and --stop; of difflog, all that it writes.",
 )
 @verbose_option
-def demo(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
-    """See it work: three nodes that drift, and a diff.
+def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folder: Path) -> int:
+    """See it work: three nodes that drift, and a diff; or a version log.
 
-    Starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
+    diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
+    difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
     Needs the extra: pip install 'trueup[demo]'.
     """
+    return (
+        _difflog(rows or 50_000, keep, folder)
+        if what == "difflog"
+        else _diff(rows or 1_000_000, keep, stop, engine, folder)
+    )
+
+
+def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
     from trueup.demo import run as demo_run
     from trueup.engine.progress import Shown
     from trueup.report.text import summary
@@ -57,3 +72,25 @@ def demo(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
         click.echo(f"  stop them with: trueup demo --stop --folder {folder}")
     # The demo shows differences on purpose: finding them is its success.
     return 0 if result.verdict == "DIFFER" else result.exit_code or 2
+
+
+def _difflog(visits: int, keep: bool, folder: Path) -> int:
+    from tempfile import TemporaryDirectory
+
+    from trueup.demo import difflog
+    from trueup.engine.progress import Shown
+    from trueup.report.difflog import proof_summary, run_summary
+
+    with TemporaryDirectory(prefix="trueup-demo-") as temporary:
+        place = folder.absolute() if keep else Path(temporary) / "log"
+        with Shown(quiet=False) as progress:
+            shown = difflog.run(visits=visits, folder=place, progress=progress)
+    for result in shown.runs:
+        click.echo(run_summary(asdict(result)).rpartition("\n  next:")[0])
+    click.echo(f"the table holds {shown.signed_rows:,} signed rows; five visits as they collapse:")
+    for row in shown.sample:
+        click.echo("  " + "  ".join(str(value) for value in row))
+    click.echo(proof_summary(shown.proof.as_json()))
+    if keep:
+        click.echo(f"  all of it is in {folder}: cd {folder} && trueup difflog prove")
+    return shown.proof.exit_code

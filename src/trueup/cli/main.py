@@ -17,6 +17,7 @@ _VERBS = {
     "check": ("trueup.cli.diff", "check"),
     "demo": ("trueup.cli.demo", "demo"),
     "diff": ("trueup.cli.diff", "diff"),
+    "difflog": ("trueup.cli.difflog", "difflog"),
     "init": ("trueup.cli.init", "init"),
     "report": ("trueup.cli.tasks", "report"),
     "tasks": ("trueup.cli.tasks", "tasks"),

@@ -30,9 +30,9 @@ _AT_HOST = r"(?a)@[^\s@/:?]*(?::\d|/)"
 _NAMES = r"(?:password|passwd|token|secret(?:[._]key)?|scram_(?:client|server)_key)"
 _ASSIGNED = rf"(?ai)(?P<lead>[?&;](?:ssl|oauth_client_)?)?{_NAMES}[\"']?\s*=\s*"
 _IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
-_SINGLE_QUOTED = r"(?as)'(?:\\.|[^'\\])*(?:'\S*|\\?\Z)"
+_SINGLE_QUOTED = r"(?as)'(?:\\.|[^'\\])*(?:'(?:\\.|[^\s\\])*|\\?\Z)"
 # libpq knows no double quotes, so the value may go on behind them.
-_DOUBLE_QUOTED = r'(?as)"(?:\\.|[^"\\\n])*"\S*'
+_DOUBLE_QUOTED = r'(?as)"(?:\\.|[^"\\\n])*"(?:\\.|[^\s\\])*'
 _BARE = r"(?as)(?:\\.|[^\s\\])*"
 _UP_TO_AMPERSAND = r"(?a)[^&\s]*"
 _UP_TO_SEMICOLON = r"(?a)[^;\s]*"

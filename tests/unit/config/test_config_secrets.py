@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from trueup.config import Config, Node, load, mask, secrets_of
@@ -108,6 +108,7 @@ def test_a_table_keeps_the_password_as_it_is(tmp_path: Path, password: str) -> N
 
 @thorough
 @given(PASSWORDS)
+@example(f'""{MARKS[0]}{MARKS[1]}\\ {MARKS[2]}')
 def test_mask_with_the_secrets_of_the_node(password: str) -> None:
     for conninfo in conninfos(password):
         node = Node("n1", conninfo)

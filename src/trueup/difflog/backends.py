@@ -1,0 +1,222 @@
+"""The two ClickHouses behind a log: a server over HTTP (`clickhouse-connect`), and the embedded `chdb`.
+
+Both answer the same few questions, and here is the only place where names and texts are quoted for them. The folder of
+the embedded one belongs to one process at a time, and a process has one such folder open at a time.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from trueup.config.secrets import find_secrets, mask
+from trueup.errors import ConfigError, NodeError, QueryError
+
+_HUGE = 1_000_000_000
+# One INSERT is one block, and so one part: it is there as a whole, or not at all. The rest says that a value which
+# does not fit is an error, never another value.
+INSERT_SETTINGS: Mapping[str, int | str] = {
+    "async_insert": 0,
+    "max_threads": 1,
+    "max_insert_threads": 1,
+    "max_insert_block_size": _HUGE,
+    "min_insert_block_size_rows": _HUGE,
+    "min_insert_block_size_bytes": _HUGE * 1000,
+    "insert_null_as_default": 0,
+    "input_format_null_as_default": 0,
+    "date_time_overflow_behavior": "throw",
+}
+# Text that is not UTF-8 must not break an answer.
+_ANSWER_SETTINGS: Mapping[str, int | str] = {"output_format_arrow_string_as_string": 0}
+_SCHEMES = {"clickhouse": "http", "http": "http", "clickhouses": "https", "https": "https"}
+_URL_OPTIONS = ("secure", "verify", "ca_cert", "client_cert", "client_cert_key")
+
+
+def identifier(name: str) -> str:
+    """A name as ClickHouse wants it."""
+    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+
+
+def literal(value: str | bytes) -> str:
+    """A text as ClickHouse wants it; bytes need not be UTF-8."""
+    if isinstance(value, bytes):
+        return "'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
+
+
+def names(columns: Sequence[str]) -> str:
+    """A list of columns."""
+    return ", ".join(identifier(name) for name in columns)
+
+
+class Backend(Protocol):
+    """What differs between a server and the embedded ClickHouse."""
+
+    def arrow(self, sql: str) -> Any: ...
+    def execute(self, sql: str) -> None: ...
+    def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None: ...
+    def export(self, sql: str, path: Path) -> None: ...
+    def close(self) -> None: ...
+
+
+class Embedded:
+    """chdb: ClickHouse in this process. A process has one folder open at a time, and a folder has one process."""
+
+    def __init__(self, folder: Path) -> None:
+        from chdb.session import Session
+
+        if "?" in str(folder):
+            raise ConfigError(f"the folder {folder} of the embedded ClickHouse has a ? in its name")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            opened: Any = Session
+            self._session = opened(str(folder))
+        except (RuntimeError, OSError) as error:
+            raise NodeError(
+                f"the embedded ClickHouse in {folder} cannot be opened: {_first_line(error)}",
+                cure="close whoever has it open: one process at a time, and one folder in a process",
+            ) from None
+        self.execute(f"SET {_assigned(_ANSWER_SETTINGS)}")
+
+    def arrow(self, sql: str) -> Any:
+        return self._query(sql, "ArrowTable")
+
+    def execute(self, sql: str) -> None:
+        self._query(sql, "TSV")
+
+    def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
+        listed = names(columns)
+        # Through a link of a plain name, for ClickHouse reads * ? {a,b} in a path as patterns.
+        with tempfile.TemporaryDirectory(prefix="trueup-insert-") as folder:
+            link = Path(folder) / "rows.parquet"
+            link.symlink_to(path.absolute())
+            source = f"file({literal(str(link))}, Parquet)"
+            self.execute(
+                f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {source} SETTINGS {_assigned(INSERT_SETTINGS)}"
+            )
+
+    def export(self, sql: str, path: Path) -> None:
+        self.execute(f"{sql} INTO OUTFILE {literal(str(path))} FORMAT Parquet")
+
+    def close(self) -> None:
+        self._session.close()
+
+    def _query(self, sql: str, form: str) -> Any:
+        try:
+            return self._session.query(sql, form)
+        except RuntimeError as error:
+            raise QueryError(
+                f"ClickHouse refused: {_first_line(error)}", cure="see the message of ClickHouse"
+            ) from None
+
+
+class Server:
+    """A ClickHouse server over HTTP."""
+
+    def __init__(self, url: str, parts: SplitResult) -> None:
+        import clickhouse_connect
+
+        options: dict[str, Any] = {name: _flag(value) for name, value in parse_qsl(parts.query)}
+        user, password = unquote(parts.username or "default"), unquote(parts.password or "")
+        # As it stands in the url, as it is, and as it travels in a header that a proxy may quote.
+        self._secrets = (*find_secrets(url), password, b64encode(f"{user}:{password}".encode()).decode())
+        self._place = f"{parts.hostname}:{parts.port or ''}"
+        try:
+            # No session: a killed process must not lock the next one out.
+            self._client = clickhouse_connect.get_client(
+                host=parts.hostname or "localhost",
+                port=parts.port,
+                username=user,
+                password=password,
+                interface=_SCHEMES[parts.scheme],
+                autogenerate_session_id=False,
+                send_receive_timeout=3600,
+                show_clickhouse_errors=True,
+                **options,
+            )
+        except Exception as error:
+            raise NodeError(
+                f"the ClickHouse server {self._place} does not answer: {self._masked(error)}",
+                cure="check host, port (of its HTTP interface), user and password in the target's url",
+            ) from None
+
+    def arrow(self, sql: str) -> Any:
+        return self._ask(lambda: self._client.query_arrow(sql, settings=dict(_ANSWER_SETTINGS), use_strings=False))
+
+    def execute(self, sql: str) -> None:
+        self._ask(lambda: self._client.command(sql))
+
+    def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
+        # An open file, never bytes: those the client would send a second time when the connection breaks.
+        with path.open("rb") as body:
+            settings = {**INSERT_SETTINGS, "query_id": query_id}
+            self._ask(
+                lambda: self._client.raw_insert(
+                    table, [identifier(name) for name in columns], body, settings=settings, fmt="Parquet"
+                )
+            )
+
+    def export(self, sql: str, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        def fetch() -> None:
+            with path.open("wb") as file, self._client.raw_stream(sql, fmt="Parquet") as stream:
+                while chunk := stream.read(1 << 20):
+                    file.write(chunk)
+            # An error in the middle of an answer comes as a part of it: then the file has no valid end.
+            pq.read_metadata(path)
+
+        self._ask(fetch)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except Exception as error:
+            raise QueryError(
+                f"the ClickHouse server {self._place} refused or was lost: {self._masked(error)}",
+                cure="see the message of ClickHouse; a run that broke off can be started again",
+            ) from None
+
+    def _masked(self, error: Exception) -> str:
+        return mask(_first_line(error), *self._secrets)
+
+
+def parse_url(url: str) -> SplitResult:
+    """Take the url apart; what is wrong with it is said without showing it."""
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in _SCHEMES and parts.hostname and (parts.port or True)
+    except ValueError:
+        known = None
+    if not known:
+        raise ConfigError(
+            "the url of the ClickHouse target is not understood",
+            cure="write clickhouse://user:password@host:8123/db, or https://…; quote odd characters as %40",
+        )
+    wrong = [name for name, _ in parse_qsl(parts.query) if name not in _URL_OPTIONS]
+    if wrong:
+        raise ConfigError(
+            f"the url of the ClickHouse target has unknown options: {', '.join(wrong)}",
+            cure=f"these are known: {', '.join(_URL_OPTIONS)}",
+        )
+    return parts
+
+
+def _flag(value: str) -> str | bool:
+    return {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+
+
+def _assigned(settings: Mapping[str, int | str]) -> str:
+    return ", ".join(f"{name} = {literal(each) if isinstance(each, str) else each}" for name, each in settings.items())
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong, without a stack of addresses."""
+    return str(error).partition(", Stack trace")[0].partition("\n")[0][:1000]

@@ -1,0 +1,349 @@
+"""The proof of a log, in an embedded ClickHouse and over the log itself: after real steps, and after every harm."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.difflog.clickhouse import insert_files, open_target
+from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.difflog.prove import PROBLEMS, Proof, prove_clickhouse, prove_log
+from trueup.difflog.step import step
+from trueup.errors import CheckFailed
+
+FAST = "k long, F long, Sign int"
+STATE = "k long, F long, SlowVersion long, IsDeleted boolean, money decimal(10,2), goals array<int>, note string"
+SLOW = "k long, Sign tinyint, SlowVersion long, F long, Version long, " + STATE.partition("IsDeleted boolean, ")[2]
+UPDATES = "k long, F long, money decimal(10,2), goals array<int>, note string, gone boolean"
+
+
+def _difflog(folder: Path, **changes: Any) -> Difflog:
+    rules = {"money": Rule("sum"), "goals": Rule("append"), "note": Rule()}
+    made = Difflog(
+        entity=Entity("visits", ("k",), "F", deleted="gone"),
+        logs=(SideLog("money", {"k": "k"}, rules),),
+        state=StatePlace(str(folder / "state")),
+        target=Target(table="log", path=str(folder / "house")),
+        work=str(folder / "work"),
+    )
+    return replace(made, **changes)
+
+
+@dataclass
+class World:
+    """A fast supplier's log, the slow one's, the state; and the same log in ClickHouse."""
+
+    spark: Any
+    difflog: Difflog
+    fast: Any
+    slow: Any
+    state: Any
+    folder: Path
+    made: int = 0
+
+    def insert(self, frame: Any) -> None:
+        """Put rows of a frame into ClickHouse, as one file."""
+        self.made += 1
+        place = self.folder / f"insert-{self.made}"
+        frame.coalesce(1).write.parquet(str(place))
+        entity = self.difflog.entity
+        with open_target(self.difflog.target) as house:
+            insert_files(house, list(place.glob("*.parquet")), key=entity.key, resumed=False)
+
+    def ensure(self, schema: Any) -> None:
+        """Make the table."""
+        with open_target(self.difflog.target) as house:
+            house.ensure_table(schema, key=self.difflog.entity.key, fast_version=self.difflog.entity.fast_version)
+
+    def sql(self, statement: str) -> None:
+        """Run a statement in ClickHouse."""
+        with open_target(self.difflog.target) as house:
+            house.execute(statement)
+
+    def prove(self, **options: Any) -> Proof:
+        """The proof in ClickHouse."""
+        return prove_clickhouse(self.spark, self.difflog, self.state, **options)
+
+    def prove_log(self, **options: Any) -> Proof:
+        """The proof over the log."""
+        return prove_log(self.spark, self.fast, self.slow, self.difflog, self.state, **options)
+
+
+def _as_log(fast: Any) -> Any:
+    return fast.selectExpr("k", "CAST(Sign AS TINYINT) AS Sign", "0L AS SlowVersion", "F", "F AS Version")
+
+
+def _fast_history(k: int, newest: int) -> list[tuple[int, int, int]]:
+    rows = [(k, 1, 1)]
+    for version in range(2, newest + 1):
+        rows += [(k, version - 1, -1), (k, version, 1)]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def history(spark: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """60 keys through three steps: new, updated, overtaken by the fast supplier, deleted; 10 the slow one never saw."""
+    rng = random.Random(11)
+    options = _difflog(Path()).step_options()
+    newest = dict.fromkeys(range(60), 1)
+    state = spark.createDataFrame([], STATE)
+    slow: list[Any] = []
+    for number in range(3):
+        updates = []
+        for k in newest:
+            newest[k] += rng.random() < 0.4
+            if k < 50 and (number == 2 or rng.random() < 0.7):
+                money, goals = Decimal(rng.randint(0, 9)), [number] if rng.random() < 0.5 else None
+                gone = number == 2 and k % 10 == 0
+                updates.append((k, newest[k], money, goals, rng.choice([None, f"n{number}"]), gone))
+        diff, _, patched = step(state, spark.createDataFrame(updates, UPDATES), options)
+        slow += diff.drop("Block").collect()
+        state = spark.createDataFrame(patched.select(*state.columns).collect(), STATE)
+    return [row for k in newest for row in _fast_history(k, newest[k])], slow, state.collect()
+
+
+@pytest.fixture
+def world(spark: Any, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
+    """That history, in frames and in ClickHouse."""
+    kinds = (FAST, SLOW, STATE)
+    fast, slow, state = (spark.createDataFrame(rows, kind) for rows, kind in zip(history, kinds, strict=True))
+    made = World(spark, _difflog(tmp_path), fast, slow, state, tmp_path)
+    made.ensure(slow.schema)
+    made.insert(_as_log(fast))
+    made.insert(slow)
+    return made
+
+
+def test_real_steps_are_proven_in_clickhouse_and_over_the_log(world: World) -> None:
+    found = world.prove()
+    assert (found.verdict, found.exit_code, found.keys, found.only_fast) == ("MATCH", 0, 60, 10)
+    assert (found.examples, found.incomplete) == ((), ())
+    assert set(found.compared_columns) == {"money", "goals", "note"}
+    world.sql("OPTIMIZE TABLE log FINAL")
+    merged = world.prove()
+    # Deleted keys are nowhere in ClickHouse now, and still in the state.
+    assert (merged.verdict, merged.keys, merged.only_fast) == ("MATCH", 60, 10)
+    over_log = world.prove_log()
+    assert (over_log.verdict, over_log.keys, over_log.only_fast) == ("MATCH", 60, 10)
+    assert not list(Path(world.difflog.work).iterdir())
+
+
+def _row(world: World, k: int, sign: int, slow: int, fast: int, note: str | None = None) -> Any:
+    return world.spark.createDataFrame([(k, sign, slow, fast, 1000 * slow + fast, None, None, note)], SLOW)
+
+
+def _add(world: World, extra: Any) -> None:
+    """The same harm to ClickHouse and to the log."""
+    world.insert(extra)
+    world.slow = world.slow.unionByName(extra).localCheckpoint()
+
+
+def _both(world: World) -> Iterator[Proof]:
+    yield world.prove()
+    yield world.prove_log()
+
+
+def _standing(world: World, k: int) -> tuple[int, int]:
+    row = world.state.where(f"k = {k}").collect()[0]
+    return row["SlowVersion"], row["F"]
+
+
+def test_a_row_inserted_twice_stands_twice(world: World) -> None:
+    slow, fast = _standing(world, 1)
+    _add(world, _row(world, 1, 1, slow, fast))
+    for found in _both(world):
+        assert (found.verdict, found.exit_code, found.standing_twice, found.waiting) == ("DIFFER", 1, 1, 0)
+        (example,) = found.examples
+        assert (example.key, example.problem) == ({"k": 1}, "twice")
+        assert example.standing == ((1000 * slow + fast, 2),)
+
+
+def test_a_lost_compensation_is_found(world: World) -> None:
+    """A -1 too many leaves a sign that cancels nothing, even where one row stands."""
+    _add(world, _row(world, 2, -1, 0, 77))
+    for found in _both(world):
+        assert (found.verdict, found.standing_twice) == ("DIFFER", 1)
+        assert found.examples[0].standing[0] == (77, -1)
+
+
+def test_a_row_that_is_gone_stands_nowhere(world: World) -> None:
+    for k in (3, 55):  # One the state knows, and one of the fast supplier alone.
+        slow, fast = _standing(world, k) if k < 50 else (0, 0)
+        version = fast if k < 50 else world.fast.where(f"k = {k} AND Sign = 1").agg({"F": "max"}).collect()[0][0]
+        _add(world, _row(world, k, -1, slow, version))
+    for found in _both(world):
+        assert (found.verdict, found.standing_none) == ("DIFFER", 2)
+        assert [each.key["k"] for each in found.examples] == [3, 55]
+    # When even the pairs have been merged away, the state still tells of the first.
+    world.sql("OPTIMIZE TABLE log FINAL")
+    assert world.prove().standing_none == 1
+
+
+def test_a_deleted_key_that_stands_is_found(world: World) -> None:
+    _add(world, _row(world, 10, 1, 9, 5))
+    for found in _both(world):
+        assert (found.verdict, found.standing_deleted) == ("DIFFER", 1)
+
+
+def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
+    slow, fast = _standing(world, 4)
+    _add(world, _row(world, 4, -1, slow, fast).unionByName(_row(world, 4, 1, slow + 1, fast)))
+    world.state = world.state.selectExpr(
+        "k",
+        "F",
+        "SlowVersion",
+        "IsDeleted",
+        "IF(k = 5, money + 1, money) AS money",
+        "goals",
+        "IF(k = 6, 'x', note) AS note",
+    )
+    for found in _both(world):
+        assert (found.verdict, found.differing_version, found.differing_state) == ("DIFFER", 1, 2)
+        assert [(each.key["k"], each.problem, each.columns) for each in found.examples] == [
+            (4, "version", ()),
+            (5, "state", ("money",)),
+            (6, "state", ("note",)),
+        ]
+
+
+def test_a_state_that_lost_a_key_is_found_unless_states_are_forgotten(world: World) -> None:
+    world.state = world.state.where("k <> 7")
+    for found in _both(world):
+        assert (found.verdict, found.unknown_to_state, found.keys) == ("DIFFER", 1, 60)
+    world.difflog = replace(world.difflog, state=replace(world.difflog.state, ttl_days=30, ttl_column="d"))
+    for found in _both(world):
+        assert (found.verdict, found.keys) == ("MATCH", 60)
+
+
+def test_what_waits_for_the_next_run_is_told_apart(world: World) -> None:
+    """The fast supplier went on with a key and with a deleted one: both stand twice until the next run."""
+    news = []
+    for k in (8, 20):
+        _, fast = _standing(world, k)
+        news += [(k, fast, -1), (k, fast + 1, 1)]
+    more = world.spark.createDataFrame(news, FAST)
+    world.insert(_as_log(more))
+    world.fast = world.fast.unionByName(more)
+    found = world.prove()
+    # The deleted key stands once, at the new version and with a sign that cancels nothing.
+    assert (found.verdict, found.standing_twice, found.waiting) == ("DIFFER", 2, 2)
+    assert world.prove_log().waiting == 2
+    updates = [(k, _standing(world, k)[1] + 1, None, None, None, k == 20) for k in (8, 20)]
+    diff, _, state = step(world.state, world.spark.createDataFrame(updates, UPDATES), world.difflog.step_options())
+    world.insert(diff.drop("Block"))
+    world.state = state
+    assert world.prove().verdict == "MATCH"
+
+
+def test_only_so_many_examples_and_all_are_counted(world: World) -> None:
+    world.sql("TRUNCATE TABLE log")
+    found = world.prove(limit=3)
+    alive = world.state.where("NOT IsDeleted").count()
+    assert (found.verdict, found.standing_none, len(found.examples)) == ("DIFFER", alive, 3)
+    assert {each.problem for each in found.examples} <= set(PROBLEMS)
+    assert found.as_json()["examples"][0]["key"] == {"k": found.examples[0].key["k"]}
+
+
+def test_a_column_that_was_not_compared_makes_it_incomplete(world: World) -> None:
+    world.state = world.state.selectExpr("*", "1 AS gained")
+    for found in _both(world):
+        assert (found.verdict, found.exit_code) == ("INCOMPLETE", 2)
+        assert "gained" in found.incomplete[0]
+    # What only the state table has is no part of the log.
+    world.state = world.state.drop("gained").selectExpr(
+        "*", "named_struct('a', 1) AS Fast", "current_date() AS Expires"
+    )
+    assert world.prove().verdict == "MATCH"
+
+
+def test_without_a_state_the_fast_rows_are_proven(world: World) -> None:
+    world.sql("TRUNCATE TABLE log")
+    world.insert(_as_log(world.fast))
+    world.state = None
+    assert (world.prove().verdict, world.prove().only_fast) == ("MATCH", 60)
+    assert prove_log(world.spark, world.fast, world.slow.where("false"), world.difflog, None).verdict == "MATCH"
+
+
+def test_no_table_is_an_error(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(CheckFailed, match=r"default\.log does not exist"):
+        prove_clickhouse(spark, _difflog(tmp_path), None)
+
+
+KINDS = (
+    "b1 tinyint, b2 smallint, b4 int, f4 float, f8 double, d decimal(38,10), s string, b binary, o boolean, da date,"
+    " ts timestamp, tn timestamp_ntz, a array<int>, ab array<binary>, m map<string,bigint>,"
+    " mm map<int,array<timestamp_ntz>>, st struct<x:int,`y z`:string>, ast array<struct<x:int>>, `standing` int,"
+    " `c.d` int, `tick``s` int, `back\\slash` int, `it's` int, known string"
+)
+
+
+def test_every_type_is_compared_also_null_and_in_any_zone(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as f
+
+    when = datetime.datetime(2024, 10, 27, 1, 30, 0, 123456)  # An hour that comes twice in Berlin.
+    values = (
+        *(
+            -128,
+            32767,
+            -1,
+            1.5,
+            float("nan"),
+            Decimal("-0.0000000001"),
+            "ж",
+            b"\xff\x00",
+            False,
+            datetime.date(1900, 1, 1),
+        ),
+        *(when, when, [1, None], [b"\xfe", None], {"q": None, "p": 1}, {2: [when, None], 1: None}, (1, None)),
+        *([(1,), (None,)], 1, 2, 3, 4, 5, "x"),
+    )
+    key = ("a b", "standing key")
+    keys = [(when, b"\xff"), (when, b"\xfe")]
+    names = "`a b` timestamp_ntz, `standing key` binary"
+    log = [(*keys[0], 1, 1, 2, 1002, *values), (*keys[1], 1, 1, 2, 1002, *[None] * len(values))]
+    slow = spark.createDataFrame(log, f"{names}, Sign tinyint, SlowVersion long, `y``F` long, Version long, {KINDS}")
+    state = slow.drop("Sign", "Version").selectExpr("*", "false AS IsDeleted")
+    difflog = _difflog(tmp_path, entity=Entity("visits", key, "y`F"), logs=())
+    world = World(spark, difflog, None, slow, state, tmp_path)
+    world.ensure(slow.schema)
+    world.insert(slow)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        found = world.prove()
+        assert (found.verdict, found.keys, len(found.compared_columns)) == ("MATCH", 2, len(values)), found
+        fast = slow.where("false").select("`a b`", "`standing key`", "`y``F`", "Sign")
+        assert prove_log(spark, fast, slow, difflog, state).verdict == "MATCH"
+        # Every value is taken away: NULL is not a value, and every column is named.
+        nulls = [f.lit(None).cast(state.schema[name].dataType).alias(name) for name in found.compared_columns]
+        ours = [f.col("`" + name.replace("`", "``") + "`") for name in (*key, "y`F", "SlowVersion", "IsDeleted")]
+        other = prove_clickhouse(spark, difflog, state.select(*ours, *nulls))
+        assert (other.verdict, other.differing_state) == ("DIFFER", 1)
+        assert other.examples[0].columns == found.compared_columns
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_many_keys_are_proven_in_little_memory(spark: Any, tmp_path: Path) -> None:
+    """200,000 keys; what the driver holds does not grow with them."""
+    difflog = _difflog(tmp_path, logs=())
+    ids = spark.range(200_000)
+    slow = ids.selectExpr(
+        "id AS k", "CAST(1 AS TINYINT) AS Sign", "1L AS SlowVersion", "1L AS F", "1001L AS Version", "id AS v"
+    )
+    state = ids.selectExpr(
+        "id AS k", "1L AS F", "1L AS SlowVersion", "false AS IsDeleted", "IF(id = 123456, 0, id) AS v"
+    )
+    world = World(spark, difflog, None, slow, state, tmp_path)
+    world.ensure(slow.schema)
+    world.insert(slow)
+    found = world.prove()
+    assert (found.verdict, found.keys, found.differing_state) == ("DIFFER", 200_000, 1)
+    assert found.examples[0].key == {"k": 123456}

@@ -1,0 +1,304 @@
+"""Joining raw visits and side logs: every row of a side log goes exactly one way, and none goes twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+import pytest
+
+from trueup.difflog.join import Joined, join
+from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.errors import CheckFailed
+
+MONEY = SideLog(
+    name="money", key={"k": "visit"}, columns={"Revenue": Rule("sum"), "Both": Rule("sum")}, id=("id",), order_by="t"
+)
+GOALS = SideLog(
+    name="goals",
+    key={"k": "k"},
+    columns={"Goals": Rule("append"), "Last": Rule("last", by="at"), "Both": Rule("sum")},
+    id=("id",),
+)
+LOG = Difflog(
+    entity=Entity("visit", ("k",), "F", dropped=("agent",), kept={"Duration": Rule("max")}, deleted="gone"),
+    logs=(MONEY, GOALS),
+    state=StatePlace("state"),
+    target=Target(),
+    work="work",
+)
+VISITS = "k long, F int, gone boolean, agent string, Duration int, more string"
+KNOWN = "k long, F long, IsDeleted boolean"
+ROWS = {
+    "money": "visit int, id int, t int, Revenue long, Both long, more string",
+    "goals": "k long, id int, Goals array<int>, Last string, at int, Both long",
+}
+
+
+def joined(spark: Any, visits: Any = (), known: Any = (), pending: Any = None, **logs: Any) -> Joined:
+    """A join of rows as tuples; a log that is not named has no rows."""
+
+    def frames(rows: dict[str, Any]) -> dict[str, Any]:
+        return {name: spark.createDataFrame(list(rows.get(name, ())), ROWS[name]) for name in ROWS}
+
+    return join(
+        spark,
+        LOG,
+        visits=spark.createDataFrame(list(visits), VISITS),
+        logs=frames(logs),
+        known=spark.createDataFrame(list(known), KNOWN),
+        pending=frames(pending or {}),
+    )
+
+
+def told(found: Joined) -> dict[str, list[dict[str, Any]]]:
+    """All that came out, by its place, in one Spark job."""
+    from pyspark.sql import functions as f
+
+    frames = {"visits": found.visits}
+    for place in ("logs", "pending", "refused"):
+        frames.update({f"{place} {name}": frame for name, frame in getattr(found, place).items()})
+    texts = [
+        frame.select(f.lit(place).alias("place"), f.to_json(f.struct("*")).alias("row"))
+        for place, frame in frames.items()
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {place: [] for place in frames}
+    for row in reduce(lambda one, other: one.union(other), texts).collect():
+        rows[row["place"]].append(json.loads(row["row"]))
+    return {place: sorted(found, key=_order) for place, found in rows.items()}
+
+
+def _order(row: dict[str, Any]) -> tuple[int, int, str]:
+    return row.get("k", 0), row.get("F", 0), json.dumps(row, sort_keys=True)
+
+
+def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: Any) -> None:
+    found = joined(
+        spark,
+        visits=[(1, 1, False, "a1", 5, "x"), (1, 2, False, "a2", 7, "x"), (2, 1, None, None, None, "x")],
+        money=[(1, 1, 20, 5, 1, "x"), (1, 2, 10, 6, None, "x")],
+        goals=[(1, 1, [1], "late", 9, 4), (1, 2, [2], "early", 3, None)],
+    )
+    assert found.visits.columns == ["k", "F", "gone", "agent", "Duration", "Revenue", "Both", "Goals", "Last", "at"]
+    assert dict(found.visits.dtypes)["F"] == "bigint"
+    rows = told(found)
+    first, newest, other = rows.pop("visits")
+    assert first == {"k": 1, "F": 1, "gone": False, "agent": "a1", "Duration": 5}
+    goals = newest.pop("Goals")
+    assert sorted(goals) == [1, 2]
+    assert newest == {
+        **{"k": 1, "F": 2, "gone": False, "agent": "a2", "Duration": 7},
+        **{"Revenue": 11, "Both": 5, "Last": "late", "at": 9},
+    }
+    assert other == {"k": 2, "F": 1}
+    assert not any(rows.values())
+
+
+def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Any) -> None:
+    rows = told(
+        joined(
+            spark,
+            known=[(1, 3, False), (2, 3, False), (3, 3, False)],
+            visits=[(1, 4, False, "a", 1, "x"), (2, 1, False, "a", 1, "x")],
+            money=[(key, 1, 20, 5, None, "x") for key in (1, 2, 3)],
+        )
+    )
+    # The state has what the logs said before: the visit itself says nothing of it.
+    assert [(row["k"], row["F"], row.get("Revenue")) for row in rows["visits"]] == [(1, 4, None), (2, 1, None)]
+    update = {"id": 1, "t": 20, "Revenue": 5}
+    assert rows["logs money"] == [{"k": 1, "F": 4, **update}, {"k": 2, "F": 3, **update}, {"k": 3, "F": 3, **update}]
+    assert rows["pending money"] == []
+
+
+def test_rows_without_a_visit_wait_as_they_are(spark: Any) -> None:
+    row = (7, 1, 20, 5, None, "kept")
+    waiting = told(joined(spark, money=[row]))["pending money"]
+    assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
+    # They come again with the same row sent once more, and with another one: still one and one.
+    rows = told(
+        joined(spark, visits=[(7, 1, False, "a", 1, "x")], pending={"money": [row]}, money=[row, (7, 2, 1, 6, 1, "")])
+    )
+    assert [(row["Revenue"], row["Both"]) for row in rows["visits"]] == [(11, 1)]
+    assert rows["pending money"] == rows["logs money"] == []
+
+
+def test_rows_that_come_twice_are_taken_once(spark: Any) -> None:
+    rows = told(
+        joined(
+            spark,
+            known=[(1, 1, False), (2, 1, False)],
+            # The same number of another visit, and no number at all, are rows of their own.
+            money=[(key, number, 1, 5, 1, "x") for key, number in ((1, 1), (1, 1), (2, 1), (1, None), (1, None))],
+            # Two tellings of one version: a deletion counts.
+            visits=[(3, 1, False, "a", 1, "x"), (3, 1, True, "b", 1, "x"), (3, 1, False, "c", 1, "x")],
+        )
+    )
+    assert [(row["k"], row.get("id")) for row in rows["logs money"]] == [(1, 1), (1, None), (1, None), (2, 1)]
+    assert [(row["agent"], row["gone"]) for row in rows["visits"]] == [("b", True)]
+
+
+def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Any) -> None:
+    """They become updates, which the step then keeps aside with the reason."""
+    rows = told(
+        joined(
+            spark,
+            visits=[(1, 1, False, "a", 1, "x"), (1, 2, True, None, None, "x")],
+            money=[(1, 1, 20, 5, None, "x")],
+        )
+    )
+    assert [(row["F"], row.get("Revenue")) for row in rows["visits"]] == [(1, None), (2, None)]
+    assert [(row["k"], row["F"], row["Revenue"]) for row in rows["logs money"]] == [(1, 2, 5)]
+    assert rows["pending money"] == []
+
+
+def test_rows_without_a_key_are_refused_with_the_reason(spark: Any) -> None:
+    rows = told(
+        joined(
+            spark,
+            visits=[(None, 1, False, "a", 1, "x"), (1, None, False, "b", 1, "x")],
+            money=[(None, 1, 20, 5, None, "x"), (1, 1, 20, 6, None, "x")],
+        )
+    )
+    assert rows["refused money"] == [{"id": 1, "t": 20, "Revenue": 5, "reason": "visit is NULL"}]
+    assert [(row["agent"], row["reason"]) for row in rows["refused visit"]] == [("a", "k is NULL"), ("b", "F is NULL")]
+    assert rows["visits"] == []
+    # A visit without a version has not come.
+    assert len(rows["pending money"]) == 1
+
+
+def test_a_key_of_several_columns_with_odd_names(spark: Any) -> None:
+    side = SideLog("side", {"a b": "c.d", "c.d": "a b"}, {"x`y": Rule("sum"), "Fast.er": Rule("sum")})
+    odd = replace(
+        LOG,
+        entity=Entity("visit", ("a b", "c.d"), "y`F", kept={"Fast.er": Rule("sum")}),
+        logs=(side, replace(GOALS, key={"a b": "k", "c.d": "s"})),
+    )
+    found = join(
+        spark,
+        odd,
+        visits=spark.createDataFrame([(1, "x", 1, 3)], "`a b` int, `c.d` string, `y``F` long, `Fast.er` long"),
+        # The columns of the log carry the other's names.
+        logs={
+            "side": spark.createDataFrame(
+                [("x", 1, 5, 4), ("x", 1, 5, 4), ("y", 1, 7, 1)],
+                "`a b` string, `c.d` int, `x``y` long, `Fast.er` long",
+            )
+        },
+        known=spark.createDataFrame([], "`a b` long, `c.d` string, `y``F` long"),
+        pending={},
+    )
+    # The key takes the type of the state; without an id every row counts; the visit's own value is merged too.
+    assert dict(found.visits.dtypes)["a b"] == "bigint"
+    assert [tuple(row) for row in found.visits.collect()] == [(1, "x", 1, 11, 10)]
+    assert [tuple(row) for row in found.pending["side"].collect()] == [("y", 1, 7, 1)]
+    assert list(found.logs) == ["side"]
+
+
+def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Any) -> None:
+    visits = spark.createDataFrame([], VISITS.replace("Duration", "duration"))
+    known = spark.createDataFrame([], KNOWN)
+    money = spark.createDataFrame([], ROWS["money"].replace("Revenue", "Revenu"))
+    with pytest.raises(CheckFailed) as caught:
+        join(spark, LOG, visits=visits, logs={"money": money, "mony": money}, known=known, pending={})
+    assert len(caught.value.reasons) == 3
+    for text in (
+        "no side log mony",
+        'visit has no column Duration. Did you mean "duration"',
+        "money has no column Rev",
+    ):
+        assert text in str(caught.value)
+
+
+def test_types_that_do_not_fit(spark: Any) -> None:
+    visits = spark.createDataFrame([], VISITS.replace("F int", "F string"))
+    logs = {
+        "money": spark.createDataFrame([], ROWS["money"].replace("visit int", "visit string")),
+        "goals": spark.createDataFrame([], ROWS["goals"].replace("Both long", "Both int")),
+    }
+    with pytest.raises(CheckFailed) as caught:
+        join(spark, LOG, visits=visits, logs=logs, known=spark.createDataFrame([], KNOWN), pending={})
+    assert caught.value.reasons == (
+        "visit: F is string, but a version is a whole number",
+        "money: visit is string, but the key k of the state is bigint",
+        "Both is bigint in money and int in goals",
+    )
+
+
+def test_the_plans_have_no_cartesian_product_no_python_and_shuffle_by_key_once(spark: Any) -> None:
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    found = joined(spark, visits=[(1, 1, False, "a", 1, "x")], money=[(1, 1, 20, 5, None, "x")])
+    shuffles = []
+    for frame in (found.visits, found.logs["money"], found.pending["money"]):
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert "Cartesian" not in plan
+        assert "NestedLoop" not in plan
+        assert "Python" not in plan
+        shuffles.append(plan.count("Exchange hashpartitioning"))
+    spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    # One for each input: visits, the state, and the logs.
+    assert shuffles == [4, 3, 3]
+
+
+class History:
+    """Random batches, and what the join made of them."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.state: dict[int, int] = {}
+        self.sent: dict[str, dict[tuple[int, int], int]] = {"money": {}, "goals": {}}
+        self.waiting: dict[str, list[Any]] = {"money": [], "goals": []}
+        self.applied: dict[str, dict[int, int]] = {"money": defaultdict(int), "goals": defaultdict(int)}
+
+    def visits(self) -> list[Any]:
+        chance = self.chance
+        return [
+            (chance.randrange(12), chance.randrange(1, 5), chance.random() < 0.2, "a", 1, "x")
+            for _ in range(chance.randrange(1, 8))
+        ]
+
+    def rows(self, batch: int) -> dict[str, list[Any]]:
+        """New rows, some of them twice, and some of those that wait, sent again."""
+        rows = {name: [row for row in self.waiting[name] if self.chance.random() < 0.3] for name in self.waiting}
+        for _ in range(20):
+            name, key = self.chance.choice(list(rows)), self.chance.randrange(14)
+            number, value = self.chance.randrange(10**6), self.chance.randrange(1, 100)
+            self.sent[name][key, number] = value
+            row = [value, None, ""] if name == "money" else [[value], "", batch, None]
+            rows[name] += [(key, number, *([batch] if name == "money" else []), *row)] * self.chance.choice([1, 1, 2])
+        return rows
+
+    def take(self, visits: list[Any], found: dict[str, list[dict[str, Any]]]) -> None:
+        for key, version, *_ in visits:
+            self.state[key] = max(version, self.state.get(key, 0))
+        for row in [*found["visits"], *found["logs money"], *found["logs goals"]]:
+            self.applied["money"][row["k"]] += row.get("Revenue", 0)
+            self.applied["goals"][row["k"]] += sum(row.get("Goals", []))
+        money, goals = found["pending money"], found["pending goals"]
+        self.waiting["money"] = [(row["visit"], row["id"], row["t"], row["Revenue"], None, "") for row in money]
+        self.waiting["goals"] = [(row["k"], row["id"], row["Goals"], "", row["at"], None) for row in goals]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_batches_apply_every_row_of_a_visit_that_ever_comes(spark: Any, seed: int) -> None:
+    history = History(seed)
+    for batch in range(3):
+        visits, rows = history.visits(), history.rows(batch)
+        known = [(key, version, False) for key, version in history.state.items()]
+        found = told(joined(spark, visits, known, history.waiting, **rows))
+        history.take(visits, found)
+        assert [(row["k"], row["F"]) for row in found["visits"]] == sorted({visit[:2] for visit in visits})
+        for row in [*found["logs money"], *found["logs goals"]]:
+            assert row["F"] == history.state[row["k"]]
+    for name, values in history.sent.items():
+        expected: dict[int, int] = defaultdict(int)
+        for (key, _), value in values.items():
+            if key in history.state:
+                expected[key] += value
+        assert {key: total for key, total in history.applied[name].items() if total} == expected
+        assert sorted(row[:2] for row in history.waiting[name]) == sorted(
+            each for each in values if each[0] not in history.state
+        )

@@ -1,0 +1,287 @@
+"""Whole runs: chunks in, a signed log and a state table out, and a ClickHouse table that collapses to the newest."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.difflog import state as state_module
+from trueup.difflog.call import state_rows
+from trueup.difflog.clickhouse import open_target
+from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.difflog.prove import prove_clickhouse
+from trueup.difflog.run import run
+from trueup.difflog.state import StateTable
+from trueup.errors import CheckFailed, ConfigError
+
+VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, money double, cost double"
+CONV = "id long, F long, goals array<int>, money double"
+COST = "id long, F long, cost double"
+SCHEMAS = {"visit": VISIT, "conv": CONV, "cost": COST}
+Put = Callable[..., None]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Difflog:
+    """A log of visits with two side logs, embedded in a folder of the test's own."""
+    return Difflog(
+        entity=Entity("visit", ("id",), "F", dropped=("ua",), kept={"dur": Rule()}, deleted="gone"),
+        logs=(
+            SideLog("conv", {"id": "id"}, {"goals": Rule("append"), "money": Rule("sum")}),
+            SideLog("cost", {"id": "id"}, {"cost": Rule("sum")}),
+        ),
+        state=StatePlace(str(tmp_path / "log" / "state"), buckets=2),
+        target=Target("default", "visits", path=str(tmp_path / "clickhouse")),
+        work=str(tmp_path / "log"),
+    )
+
+
+@pytest.fixture
+def put(spark: Any, log: Difflog) -> Put:
+    """`put(set, source, rows)`: write rows as a chunk."""
+
+    def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> None:
+        place = Path(log.work) / "chunks" / name / source
+        spark.createDataFrame(rows, schema or SCHEMAS[source]).coalesce(1).write.mode("append").parquet(str(place))
+
+    return write
+
+
+def _visit(key: int, fast: int, *, gone: bool = False) -> tuple[Any, ...]:
+    said = (None, None) if gone else (f"ua{key}.{fast}", key * 10 + fast)
+    return (key, fast, gone, *said, None, None, None)
+
+
+def _states(spark: Any, log: Difflog) -> dict[int, Any]:
+    return {row["id"]: row for row in state_rows(spark, log).collect()}
+
+
+def _plain(target: Target) -> Target:
+    return replace(target, table="", path="")
+
+
+@dataclass
+class Model:
+    """What should come out: the newest state of every key, written down the simple way."""
+
+    fast: dict[int, int] = field(default_factory=dict)
+    slow_seen: set[int] = field(default_factory=set)
+    deleted: set[int] = field(default_factory=set)
+    goals: dict[int, list[int]] = field(default_factory=dict)
+    money: dict[int, float] = field(default_factory=dict)
+    cost: dict[int, float] = field(default_factory=dict)
+    # Rows of the fast supplier: (key, sign, version).
+    log: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def update(self, key: int) -> int:
+        """The fast supplier writes the next version of a key, and cancels the one before."""
+        before = self.fast.get(key)
+        if before is not None:
+            self.log.append((key, -1, before))
+        self.fast[key] = (before or 0) + 1
+        self.log.append((key, 1, self.fast[key]))
+        return self.fast[key]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_any_history_collapses_to_the_newest_state(spark: Any, log: Difflog, put: Put, seed: int) -> None:
+    """Random histories of both suppliers, several side logs on one visit in one run, deletions: against FINAL."""
+    chance = random.Random(seed)
+    model = Model()
+    for number in range(3):
+        visits: list[tuple[Any, ...]] = []
+        sides: dict[str, list[tuple[Any, ...]]] = {"conv": [], "cost": []}
+        for key in range(60):
+            if key in model.deleted:
+                continue
+            for _ in range(chance.choice([0, 0, 1, 2])):
+                # The slow supplier may miss versions that came and went between its runs.
+                fast = model.update(key)
+                if chance.random() < 0.7:
+                    visits.append(_visit(key, fast))
+                    model.slow_seen.add(key)
+            if key not in model.fast:
+                continue
+            newest = model.fast[key]
+            if chance.random() < 0.08 and key in model.slow_seen:
+                visits.append(_visit(key, newest, gone=True))
+                model.deleted.add(key)
+                continue
+            for _ in range(chance.choice([0, 0, 1, 2])):
+                goal, money = chance.randrange(100), chance.randrange(10) / 2
+                sides["conv"].append((key, newest, [goal], money))
+                model.goals.setdefault(key, []).append(goal)
+                model.money[key] = model.money.get(key, 0) + money
+                model.slow_seen.add(key)
+            if chance.random() < 0.3:
+                sides["cost"].append((key, newest, 1.5))
+                model.cost[key] = model.cost.get(key, 0) + 1.5
+                model.slow_seen.add(key)
+        # Every key that the slow supplier works on, it knows at the newest version; in the end, all that it ever saw.
+        told = {row[0] for row in (*visits, *sides["conv"], *sides["cost"])}
+        told |= model.slow_seen if number == 2 else set()
+        visits += [_visit(key, model.fast[key]) for key in sorted(told - model.deleted)]
+        put(f"{number:03d}", "visit", visits)
+        for source, rows in sides.items():
+            put(f"{number:03d}", source, rows)
+        result = run(spark, log)
+        assert (result.number, result.late) == (number + 1, {})
+    with open_target(log.target) as house:
+        values = ", ".join(f"({key}, {sign}, 0, {fast}, {fast})" for key, sign, fast in model.log)
+        house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) VALUES {values}")
+        found = house.rows(f"SELECT id, F, SlowVersion, dur, goals, money, cost FROM {house.name} FINAL ORDER BY id")
+    assert [row[0] for row in found] == sorted(set(model.fast) - model.deleted)
+    for key, fast, slow, dur, goals, money, cost in found:
+        assert fast == model.fast[key], key
+        if slow:
+            assert dur == key * 10 + fast
+            assert sorted(goals) == sorted(model.goals.get(key, [])), key
+            assert (money, cost) == (model.money.get(key), model.cost.get(key)), key
+    proof = prove_clickhouse(spark, log, state_rows(spark, log))
+    assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
+
+
+def test_outputs_stand_under_their_names_with_a_manifest(spark: Any, log: Difflog, put: Put) -> None:
+    put("a", "visit", [_visit(1, 1), _visit(2, 1)])
+    put("a", "conv", [(1, 1, [5], 2.0), (1, 1, [6], 3.0)])
+    result = run(spark, replace(log, target=_plain(log.target)))
+    folder = Path(result.folder)
+    for name in (
+        "diff_log_0_state",
+        "processing/visit_visit/visit_log_slow",
+        "processing/visit_visit/visits_patched_new_only",
+        "diff_log_1_visit/visits_patched",
+        "processing/visit_conv/visit_log_slow",
+        "diff_log_2_conv/visits_patched",
+        "visit_log_wide",
+    ):
+        assert any((folder / name).glob("*.parquet")), name
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["outputs"]["diff_log_1_visit"]["diff"] == 4
+    assert manifest["outputs"]["diff_log_2_conv"] | {"bytes": 0} == {
+        "diff": 2, "new": 1, "late": 0, "late_reasons": {}, "bytes": 0,
+    }  # fmt: skip
+    assert run(spark, replace(log, target=_plain(log.target))).number == 0, "nothing is taken twice"
+    found = _states(spark, log)
+    assert (found[1]["SlowVersion"], found[1]["goals"], found[1]["money"], found[1]["Fast"]["ua"]) == (
+        2,
+        [5, 6],
+        5.0,
+        "ua1.1",
+    )
+
+
+def test_late_rows_are_kept_aside_told_and_rejoined(spark: Any, log: Difflog, put: Put) -> None:
+    log = replace(log, target=_plain(log.target))
+    put("a", "visit", [_visit(1, 3), _visit(2, 1)])
+    run(spark, log)
+    put("b", "conv", [(1, 2, [1], 1.0), (None, 1, [1], 1.0), (2, None, [1], 1.0)])
+    result = run(spark, log)
+    assert result.late == {"diff_log_1_conv": 3}
+    manifest = json.loads((Path(result.folder) / "manifest.json").read_text())
+    assert manifest["outputs"]["diff_log_1_conv"]["late_reasons"] == {"older": 1, "no key": 1, "no version": 1}
+    aside = spark.read.parquet(str(Path(result.folder) / "late" / "conv")).collect()
+    assert {(row["id"], row["reason"], row["newest_version"]) for row in aside} == {
+        (1, "older", 3), (None, "no key", None), (2, "no version", None),
+    }  # fmt: skip
+    put("c", "conv", [(1, 2, [7], 1.0)])
+    assert run(spark, log, rejoin_late=True).late == {}
+    assert (_states(spark, log)[1]["goals"], _states(spark, log)[1]["F"]) == ([7], 3)
+
+
+def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Any, log: Difflog, put: Put) -> None:
+    put("a", "visit", [_visit(1, 1)])
+    put("a", "conv", [(1, 1000, [1], 1.0)])
+    with pytest.raises(CheckFailed, match="conv: F 1000"):
+        run(spark, log)
+    assert not (Path(log.work) / "runs").exists()
+    assert not Path(log.state.path).exists()
+
+
+def test_empty_chunks_and_columns_gained_later(spark: Any, log: Difflog, put: Put) -> None:
+    log = replace(log, target=_plain(log.target))
+    put("a", "visit", [_visit(1, 1)])
+    put("a", "conv", [])
+    result = run(spark, log)
+    assert result.rows == {"diff_log_1_visit": 2, "diff_log_2_conv": 0}
+    put("b", "cost", [(1, 1, 2.0, "EUR")], "id long, F long, cost double, currency string")
+    run(spark, log)
+    found = _states(spark, log)[1]
+    assert (found["cost"], found["currency"], found["SlowVersion"]) == (2.0, "EUR", 2)
+    put("c", "visit", [_visit(2, 1)])
+    run(spark, log)
+    assert {key: row["currency"] for key, row in _states(spark, log).items()} == {1: "EUR", 2: None}
+
+
+def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(spark: Any, log: Difflog, put: Put) -> None:
+    entity = replace(log.entity, dropped=("ua", "day"))
+    state = replace(log.state, ttl_days=30, ttl_column="day")
+    log = replace(log, entity=entity, state=state, target=_plain(log.target))
+    schema = VISIT + ", day date"
+    from datetime import date, timedelta
+
+    today = date.today()
+    old, fresh = today - timedelta(days=40), today - timedelta(days=2)
+    put("a", "visit", [(*_visit(1, 1), fresh), (*_visit(2, 1), old)], schema)
+    result = run(spark, log)
+    assert result.late == {"diff_log_1_visit": 1}
+    assert sorted(_states(spark, log)) == [1]
+
+
+def test_only_the_files_that_may_hold_a_key_are_read(
+    spark: Any, log: Difflog, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state far larger than the run: of its files, those of the run's keys are opened, and replaced."""
+    monkeypatch.setattr(state_module, "ROWS_A_FILE", 500)
+    log = replace(log, target=_plain(log.target))
+    place = Path(log.work) / "chunks" / "a" / "visit"
+    rows = (
+        "id",
+        "1L AS F",
+        "false AS gone",
+        "'u' AS ua",
+        "1 AS dur",
+        "array(1) AS goals",
+        "1.0D AS money",
+        "1.0D AS cost",
+    )
+    spark.range(20_000).selectExpr(*rows).write.parquet(str(place))
+    run(spark, log)
+    table = StateTable(Path(log.state.path), log.entity.key, log.state.buckets)
+    before = {each.path for each in table.files()}
+    assert len(before) >= 40
+    put("b", "cost", [(key, 1, 5.0) for key in range(7_000, 7_050)])
+    result = run(spark, log)
+    assert result.files_in_state == len(before)
+    assert result.files_read <= 4
+    after = {each.path for each in table.files()}
+    assert len(before - after) == result.files_read
+    assert sum(each.rows for each in table.files()) == 20_000
+    found = {row["id"]: row["cost"] for row in state_rows(spark, log).where("id BETWEEN 6990 AND 7060").collect()}
+    assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in found.items())
+
+
+def test_any_delta_reader_can_open_the_state(spark: Any, log: Difflog, put: Put) -> None:
+    from deltalake import DeltaTable
+
+    put("a", "visit", [_visit(key, 1) for key in range(10)])
+    run(spark, replace(log, target=_plain(log.target)))
+    table = DeltaTable(log.state.path).to_pyarrow_table()
+    assert sorted(table.column("id").to_pylist()) == list(range(10))
+    assert set(table.column("SlowVersion").to_pylist()) == {1}
+
+
+def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Any, log: Difflog, put: Put) -> None:
+    from trueup.difflog.manifest import only_one
+    from trueup.errors import StoreError
+
+    with pytest.raises(ConfigError, match="no chunk set"):
+        run(spark, log, names=["nowhere"])
+    with only_one(Path(log.work)), pytest.raises(StoreError, match="another run"):
+        run(spark, log)

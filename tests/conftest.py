@@ -117,7 +117,8 @@ def spark() -> Iterator[Any]:
     """The one Spark session of the run; verbs with engine="spark" find it and use it."""
     from trueup.engine.session import start_session
 
-    session = start_session(slots=2)
+    # Tables of a few rows: each further partition would only cost time.
+    session = start_session(slots=2, conf={"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
 

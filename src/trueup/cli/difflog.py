@@ -104,14 +104,21 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
 
 
 @difflog.command()
+@click.option(
+    "--fast-log",
+    multiple=True,
+    metavar="DIR",
+    help="Prove over the logs instead of ClickHouse: the fast supplier's signed rows, as Parquet.",
+)
 @_common
-def prove(**options: Any) -> int:
+def prove(fast_log: tuple[str, ...], **options: Any) -> int:
     """Prove that every key collapses to one row, the one in the state table. Exit codes as diff."""
     from trueup.difflog.call import prove_log_table
     from trueup.report.difflog import proof_summary
 
     config, spark = _settings(options)
-    proof = prove_log_table(config, spark=spark, task_db=options["task_db"])
+    places = [Path(each) for each in fast_log]
+    proof = prove_log_table(config, fast_log=places, spark=spark, task_db=options["task_db"])
     _show(options, proof.as_json(), proof_summary(proof.as_json()))
     return proof.exit_code
 

@@ -16,11 +16,11 @@ from trueup.difflog.join import Joined, join
 from trueup.difflog.manifest import Runs, only_one
 from trueup.difflog.merge import quoted
 from trueup.difflog.model import Difflog
-from trueup.difflog.prove import Proof, prove_clickhouse
+from trueup.difflog.prove import Proof, prove_clickhouse, prove_log
 from trueup.difflog.run import RunResult, run
 from trueup.difflog.state import StateTable
 from trueup.engine.progress import Progress, Silent, Told
-from trueup.errors import Interrupted, TrueupError
+from trueup.errors import ConfigError, Interrupted, TrueupError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, TaskStore
 
 T = TypeVar("T")
@@ -66,14 +66,36 @@ def run_log(
     return _as_task("DIFFLOG_RUN", difflog, context, work, asdict, task_db, progress)
 
 
-def prove_log_table(difflog: Difflog, *, spark: SparkSettings | None = None, task_db: str | None = None) -> Proof:
-    """Whether every key of the ClickHouse table collapses to one row, the one that the state table holds."""
+def prove_log_table(
+    difflog: Difflog,
+    *,
+    fast_log: Sequence[Path] = (),
+    spark: SparkSettings | None = None,
+    task_db: str | None = None,
+) -> Proof:
+    """Whether every key collapses to one row, the one that the state table holds.
+
+    The ClickHouse table is asked; with `fast_log` (the fast supplier's signed rows as Parquet), the logs themselves.
+    """
 
     def work(told: Progress) -> Proof:
         with spark_session(spark or SparkSettings()) as session:
-            return prove_clickhouse(session, difflog, state_rows(session, difflog))
+            state = state_rows(session, difflog)
+            if not fast_log:
+                return prove_clickhouse(session, difflog, state)
+            fast = session.read.parquet(*map(str, fast_log))
+            return prove_log(session, fast, _slow_log(session, difflog), difflog, state)
 
     return _as_task("DIFFLOG_PROVE", difflog, {"work": difflog.work}, work, Proof.as_json, task_db, None)
+
+
+def _slow_log(session: Any, difflog: Difflog) -> Any:
+    """All signed rows that the finished runs have written."""
+    runs = [run for run in Runs(Path(difflog.work)).all() if run.has("visit_log_wide")]
+    if not runs:
+        raise ConfigError("there is no run yet, so there is nothing to prove", cure="trueup difflog run")
+    paths = [str(run.path("visit_log_wide")) for run in runs]
+    return session.read.option("mergeSchema", "true").parquet(*paths)
 
 
 def join_logs(

@@ -90,6 +90,14 @@ def read_source(session: Any, difflog: Difflog, work: Path, names: Sequence[str]
     return frame
 
 
+def read_late(session: Any, folder: Path) -> DataFrame | None:
+    """Updates that an earlier run kept aside because they were older than the state."""
+    if not any(folder.glob("*.parquet")):
+        return None
+    frame: DataFrame = session.read.parquet(str(folder)).where("reason = 'older'").drop("reason", "newest_version")
+    return frame
+
+
 def check_versions(frames: dict[str, DataFrame], difflog: Difflog) -> None:
     """A fast version that reaches the multiplier would read as a slow one: refused before anything is written."""
     from pyspark.sql import functions as f

@@ -92,6 +92,17 @@ class Runs:
         """The chunk sets that a run has taken."""
         return {name for run in self.all() for name in run.facts["chunks"]}
 
+    def late_runs(self) -> list[int]:
+        """The finished runs with late rows that no run has joined since."""
+        joined = {number for run in self.all() for number in run.facts.get("late_from", ())}
+        return [
+            run.number
+            for run in self.all()
+            if run.is_finished
+            and run.number not in joined
+            and any("older" in facts.get("late_reasons", {}) for facts in run.facts["outputs"].values())
+        ]
+
     def begin(self, facts: Mapping[str, Any]) -> Run:
         """A new run; it is there from the moment its manifest is."""
         number = max((run.number for run in self.all()), default=0) + 1

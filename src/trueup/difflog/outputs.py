@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.difflog import chunks
 from trueup.difflog.manifest import Run
 from trueup.difflog.merge import quoted
-from trueup.difflog.model import SLOW, Difflog
+from trueup.difflog.model import SLOW, Difflog, SideLog
 from trueup.difflog.state import StateTable
 from trueup.difflog.step import DELETED, whole_step
 from trueup.difflog.widen import FAST, fast_columns, fast_rows, known_versions, widen
@@ -44,6 +44,9 @@ def write_step(
 
     log = next((log for log in difflog.logs if log.name == source), None)
     options = difflog.step_options(order_by=log.order_by if log else "", rejoin_late=run.facts["rejoin_late"])
+    if log and log.id and all(name in updates.columns for name in log.id):
+        # A row that a chunk tells twice is one row.
+        updates = _once(difflog, log, updates)
     usable, refused = _usable(difflog, run, source, updates)
     before = session.read.parquet(str(run.path(previous))).drop(FAST, EXPIRES)
     step = whole_step(before, usable, options, keep=True)
@@ -67,6 +70,15 @@ def write_step(
         late_reasons={row[0]: row[1] for row in reasons},
         bytes=diff["bytes"],
     )
+
+
+def _once(difflog: Difflog, log: SideLog, updates: DataFrame) -> DataFrame:
+    """Each row of a log once; rows without an id all count."""
+    from pyspark.sql import functions as f
+
+    named = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
+    once = updates.where(named).dropDuplicates([*difflog.entity.key, *log.id])
+    return once.unionByName(updates.where(~named))
 
 
 def write_wide_log(session: Any, difflog: Difflog, run: Run, frames: dict[str, DataFrame]) -> None:

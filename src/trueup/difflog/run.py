@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +59,17 @@ def run(
         current = runs.unfinished()
         resumed = current is not None
         taken = list(current.facts["chunks"]) if current else _chosen(work, runs, names)
-        if not taken:
+        if current is not None:
+            late_from = list(current.facts["late_from"])
+        else:
+            late_from = runs.late_runs() if rejoin_late else []
+        if not taken and not late_from:
             return RunResult(0)
-        frames = _frames(session, difflog, work, taken)
+        late = [runs.folder / f"{number:06d}" / "late" for number in late_from]
+        frames = _frames(session, difflog, work, taken, late)
         if current is None:
             chunks.check_versions(frames, difflog)
-            current = runs.begin(_facts(difflog, table, taken, rejoin_late))
+            current = runs.begin({**_facts(difflog, table, taken, rejoin_late), "late_from": late_from})
         progress.stage("steps", len(frames) + 4)
         _work(session, difflog, table, current, frames, progress)
         current.note(finished=_now(), seconds=round(time.monotonic() - started, 3))
@@ -103,9 +109,18 @@ def _chosen(work: Path, runs: Runs, names: Sequence[str]) -> list[str]:
     return chunks.waiting_chunks(work, taken)
 
 
-def _frames(session: Any, difflog: Difflog, work: Path, taken: Sequence[str]) -> dict[str, DataFrame]:
-    found = {source: chunks.read_source(session, difflog, work, taken, source) for source in chunks.sources(difflog)}
-    return {source: frame for source, frame in found.items() if frame is not None}
+def _frames(
+    session: Any, difflog: Difflog, work: Path, taken: Sequence[str], late: Sequence[Path]
+) -> dict[str, DataFrame]:
+    """The updates of each source: those of the chunks, and the late ones of earlier runs that are joined now."""
+    found = {}
+    for source in chunks.sources(difflog):
+        frames = [chunks.read_source(session, difflog, work, taken, source)]
+        frames += [chunks.read_late(session, folder / source) for folder in late]
+        there = [frame for frame in frames if frame is not None]
+        if there:
+            found[source] = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), there)
+    return found
 
 
 def _facts(difflog: Difflog, table: StateTable, taken: Sequence[str], rejoin_late: bool) -> dict[str, Any]:

@@ -44,6 +44,11 @@ def start_session(*, slots: int, master: str = "", remote: str = "", conf: Mappi
         return _start(slots, master, conf or {})
     except EngineError:
         raise
+    except ImportError as error:
+        raise EngineError(
+            f"Spark did not start: {str(error).splitlines()[0]}",
+            cure="pip install 'trueup[connect]'" if remote else "pip install trueup again, with all it needs",
+        ) from error
     except Exception as error:
         raise EngineError(
             f"Spark did not start: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",

@@ -1,0 +1,134 @@
+"""A run that is killed with SIGKILL anywhere goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.difflog.call import state_rows
+from trueup.difflog.clickhouse import open_target
+from trueup.difflog.config import load_difflog
+from trueup.difflog.prove import prove_clickhouse
+from trueup.difflog.run import run
+
+CONFIG = """
+work = "."
+[entity]
+name = "visit"
+key = ["id"]
+fast_version = "F"
+dropped = ["ua"]
+[[log]]
+name = "conv"
+key = ["id"]
+[log.columns]
+money = "sum"
+[state]
+path = "state"
+buckets = 2
+[clickhouse]
+path = "clickhouse"
+table = "visits"
+"""
+# Runs in a process of its own, and dies at a certain point; `points` are what the outputs do one after the other.
+VICTIM = """
+import os, signal, sys
+from trueup.difflog import outputs, state
+from trueup.difflog.call import run_log
+from trueup.difflog.clickhouse import ClickHouse
+from trueup.difflog.config import load_difflog
+from trueup.difflog.manifest import Run
+
+point = sys.argv[1]
+
+def dies_after(owner, name, when):
+    whole = getattr(owner, name)
+    def dying(self, *arguments, **options):
+        result = whole(self, *arguments, **options)
+        if when(*arguments):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, dying)
+
+if point == "mid-step":
+    inside = Run.output
+    def output(self, name):
+        if name == "diff_log_2_conv/visits_patched":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return inside(self, name)
+    Run.output = output
+elif point == "files written":
+    dies_after(state.StateTable, "write_files", lambda *_: True)
+elif point == "committed":
+    dies_after(state.StateTable, "commit", lambda *_: True)
+elif point == "inserting":
+    dies_after(ClickHouse, "insert_parquet", lambda *_: True)
+else:
+    dies_after(Run, "done", lambda name, **_: name == point)
+run_log(load_difflog("difflog.toml"))
+"""
+POINTS = ["diff_log_0_state", "mid-step", "files written", "committed", "inserting"]
+
+
+def _here(path: str) -> str:
+    """An absolute path: the JVM has another idea of the current folder."""
+    return str(Path(path).absolute())
+
+
+def _prepare(spark: Any) -> None:
+    """Two chunk sets: the first is run whole, in the second the run dies."""
+    Path("difflog.toml").write_text(CONFIG)
+    visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
+    spark.range(300).selectExpr(*[each.format(fast=1) for each in visits]).write.parquet(_here("chunks/a/visit"))
+    run(spark, load_difflog("difflog.toml"))
+    spark.range(100, 400).selectExpr(*[each.format(fast=2) for each in visits]).write.parquet(_here("chunks/b/visit"))
+    money = "id % 350 AS id", "IF(id % 350 < 100, 1L, 2L) AS F", "1.5D AS money"
+    spark.range(500).selectExpr(*money).write.parquet(_here("chunks/b/conv"))
+
+
+def _outcome(spark: Any) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+    """The signed log, the states, and what stands in ClickHouse."""
+    log = load_difflog("difflog.toml")
+    wide = Counter(tuple(row) for row in spark.read.parquet(_here("runs/000002/visit_log_wide")).collect())
+    states = Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in state_rows(spark, log).collect())
+    with open_target(log.target) as house:
+        found = house.rows(
+            f"SELECT id, Version, sum(Sign), count() FROM {house.name} GROUP BY ALL HAVING sum(Sign) != 0"
+        )
+    return wide, states, Counter((row[0], row[1], row[2]) for row in found)
+
+
+@pytest.fixture(scope="module")
+def expected(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+    """What comes out when nobody kills anything."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        _prepare(spark)
+        run(spark, load_difflog("difflog.toml"))
+        return _outcome(spark)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_run_goes_on(spark: Any, expected: Any, point: str, tmp_path: Path) -> None:
+    _prepare(spark)
+    victim = subprocess.run([sys.executable, "-c", VICTIM, point], capture_output=True, text=True)
+    assert victim.returncode == -signal.SIGKILL, victim.stderr
+    result = run(spark, load_difflog("difflog.toml"))
+    assert (result.number, result.resumed) == (2, True)
+    assert _outcome(spark) == expected
+    assert run(spark, load_difflog("difflog.toml")).number == 0
+    log = load_difflog("difflog.toml")
+    if point == "inserting":
+        with open_target(log.target) as house:
+            fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
+            house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) {fast}")
+        proof = prove_clickhouse(spark, log, state_rows(spark, log))
+        assert (proof.verdict, proof.keys) == ("MATCH", 400), proof

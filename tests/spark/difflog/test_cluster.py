@@ -26,8 +26,10 @@ from trueup.difflog.call import run_log, spark_session, state_rows
 from trueup.difflog.config import load_difflog
 from trueup.difflog.model import Target
 
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 settings = SparkSettings(master=sys.argv[1], conf={"spark.executor.memory": "512m", "spark.cores.max": "2",
-                         "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"})
+                         "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2",
+                         "spark.driver.extraJavaOptions": QUICK, "spark.executor.extraJavaOptions": QUICK})
 log = replace(load_difflog("difflog.toml"), target=Target())
 with spark_session(settings) as session:
     visits = ("id AS VisitID", "{fast}L AS y_VisitVersion", "concat('b', id) AS UserAgent",

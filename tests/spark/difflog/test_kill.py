@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from trueup.difflog.call import state_rows
 from trueup.difflog.clickhouse import open_target
 from trueup.difflog.config import load_difflog
+from trueup.difflog.model import Target
 from trueup.difflog.prove import prove_clickhouse
 from trueup.difflog.run import run
 
@@ -74,7 +77,7 @@ else:
     dies_after(Run, "done", lambda name, **_: name == point)
 run_log(load_difflog("difflog.toml"))
 """
-POINTS = ["diff_log_0_state", "mid-step", "files written", "committed", "inserting"]
+POINTS = ["diff_log_0_state", "mid-step", "files written", "committed"]
 
 
 def _here(path: str) -> str:
@@ -82,12 +85,13 @@ def _here(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _prepare(spark: Any) -> None:
+def _prepare(spark: Any, target: Target | None = None) -> None:
     """Two chunk sets: the first is run whole, in the second the run dies."""
     Path("difflog.toml").write_text(CONFIG)
     visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
     spark.range(300).selectExpr(*[each.format(fast=1) for each in visits]).write.parquet(_here("chunks/a/visit"))
-    run(spark, load_difflog("difflog.toml"))
+    log = load_difflog("difflog.toml")
+    run(spark, replace(log, target=target or log.target))
     spark.range(100, 400).selectExpr(*[each.format(fast=2) for each in visits]).write.parquet(_here("chunks/b/visit"))
     money = "id % 350 AS id", "IF(id % 350 < 100, 1L, 2L) AS F", "1.5D AS money"
     spark.range(500).selectExpr(*money).write.parquet(_here("chunks/b/conv"))
@@ -106,29 +110,48 @@ def _outcome(spark: Any) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
 
 
 @pytest.fixture(scope="module")
-def expected(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
-    """What comes out when nobody kills anything."""
-    folder = tmp_path_factory.mktemp("whole")
+def prepared(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log with one run done and chunks waiting, to be copied."""
+    folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        _prepare(spark)
+        # The table in ClickHouse begins with the second run: its folder cannot be copied.
+        _prepare(spark, Target())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(spark: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What comes out when nobody kills anything."""
+    folder = tmp_path_factory.mktemp("whole")
+    shutil.copytree(prepared, folder, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         run(spark, load_difflog("difflog.toml"))
         return _outcome(spark)
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_killed_run_goes_on(spark: Any, expected: Any, point: str, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on(spark: Any, prepared: Path, expected: Any, point: str, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
+    _die_and_go_on(spark, point)
+    assert _outcome(spark) == expected
+    assert run(spark, load_difflog("difflog.toml")).number == 0
+
+
+def test_a_kill_between_two_inserts(spark: Any) -> None:
     _prepare(spark)
+    _die_and_go_on(spark, "inserting")
+    log = load_difflog("difflog.toml")
+    with open_target(log.target) as house:
+        fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
+        house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) {fast}")
+    proof = prove_clickhouse(spark, log, state_rows(spark, log))
+    assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
+
+
+def _die_and_go_on(spark: Any, point: str) -> None:
     victim = subprocess.run([sys.executable, "-c", VICTIM, point], capture_output=True, text=True)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
     result = run(spark, load_difflog("difflog.toml"))
     assert (result.number, result.resumed) == (2, True)
-    assert _outcome(spark) == expected
-    assert run(spark, load_difflog("difflog.toml")).number == 0
-    log = load_difflog("difflog.toml")
-    if point == "inserting":
-        with open_target(log.target) as house:
-            fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
-            house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) {fast}")
-        proof = prove_clickhouse(spark, log, state_rows(spark, log))
-        assert (proof.verdict, proof.keys) == ("MATCH", 400), proof

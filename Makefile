@@ -1,9 +1,9 @@
-# make install | demo | test | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
+# make install | demo | test | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
 
 PYTHON = python3
 BIN = .venv/bin
 
-.PHONY: install demo test clean
+.PHONY: install demo test bench clean
 
 install: .venv/.installed
 
@@ -23,6 +23,11 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# Beside its peers, on this machine; writes bench/RESULTS-*.md.
+bench: install
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	@$(BIN)/python bench/difflog.py --growth
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -114,3 +115,22 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
     assert process.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)
     _wait_for(lambda: not _postgres_below(folder), "the servers to end")
     _wait_for(lambda: not list(folder.glob("trueup-*")), "the data to be removed")
+
+
+def test_the_demo_of_the_version_log(environment: dict[str, str], tmp_path: Path) -> None:
+    assert "`trueup demo difflog`" in README
+    command = ["trueup", "demo", "difflog", "--rows", "2000", "--keep"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "MATCH: every key collapses to one row" in done.stdout
+    assert re.search(r"diff_log_2_conversions +[1-9].* signed rows, 66 kept aside", done.stdout)
+    proof = ["trueup", "difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json"]
+    proof += [
+        "--fast-log",
+        str(tmp_path / "trueup-demo/raw/1/fast"),
+        "--fast-log",
+        str(tmp_path / "trueup-demo/raw/2/fast"),
+    ]
+    again = subprocess.run(proof, env=environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert json.loads(again.stdout)["keys"] == 2000

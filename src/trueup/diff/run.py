@@ -30,9 +30,9 @@ from trueup.diff.work import Job
 from trueup.engine.choose import EngineStarter, slots_for
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, Interrupted, TrueupError
+from trueup.errors import CheckFailed, TrueupError
 from trueup.report.model import DiffResult
-from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
+from trueup.store import COMPLETED, FAILED, Task, TaskStore, working
 
 
 def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
@@ -40,21 +40,11 @@ def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = N
     kind = "TABLE_CHECK" if request.digests_only else "TABLE_DIFF"
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
-    try:
+    with working(
+        store, task.task_id, interrupted=f"nothing was changed on any node; trueup tasks show {task.task_id[:8]}"
+    ):
         told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
         ending, result = _compare(request, task, told)
-    except KeyboardInterrupt:
-        store.finish(task.task_id, INTERRUPTED, error="stopped by the user")
-        raise Interrupted(
-            "stopped by the user; nothing was changed on any node",
-            cure=f"trueup tasks show {task.task_id[:8]}",
-        ) from None
-    except TrueupError as error:
-        store.finish(task.task_id, FAILED, error=str(error))
-        raise
-    except BaseException as error:
-        store.finish(task.task_id, FAILED, error=type(error).__name__)
-        raise
     store.finish(
         task.task_id,
         FAILED if result.verdict == "INCOMPLETE" else COMPLETED,

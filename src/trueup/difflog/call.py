@@ -20,8 +20,8 @@ from trueup.difflog.prove import Proof, prove_clickhouse, prove_log
 from trueup.difflog.run import RunResult, run
 from trueup.difflog.state import StateTable
 from trueup.engine.progress import Progress, Silent, Told
-from trueup.errors import ConfigError, Interrupted, TrueupError
-from trueup.store import COMPLETED, FAILED, INTERRUPTED, TaskStore
+from trueup.errors import ConfigError
+from trueup.store import COMPLETED, TaskStore, working
 
 T = TypeVar("T")
 
@@ -135,17 +135,8 @@ def _as_task(
     """Do the work as a task of the store."""
     with TaskStore(task_db) as store:
         task = store.start(kind, table=difflog.entity.name, context=context)
-        try:
+        with working(store, task.task_id, interrupted="run again: it goes on where it stopped"):
             result = work(Told(progress or Silent(), partial(store.heartbeat, task.task_id)))
-        except KeyboardInterrupt:
-            store.finish(task.task_id, INTERRUPTED, error="stopped by the user")
-            raise Interrupted("stopped by the user", cure="run again: it goes on where it stopped") from None
-        except TrueupError as error:
-            store.finish(task.task_id, FAILED, error=str(error))
-            raise
-        except BaseException as error:
-            store.finish(task.task_id, FAILED, error=type(error).__name__)
-            raise
         store.finish(task.task_id, COMPLETED, summary=summary(result))
         return result
 

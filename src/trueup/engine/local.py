@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-from trueup.engine.work import Room, Tasks, Work, perform
+from trueup.engine.work import Room, Tasks, Work, perform, without_marks
 
 T = TypeVar("T")
 
@@ -42,4 +42,4 @@ class LocalEngine:
 
 
 def _all(work: Work[T], task: T) -> list[Any]:
-    return list(perform(work, task, Room()))
+    return list(without_marks(perform(work, task, Room()), 1))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trueup.engine.work import Room, Tasks, Work, perform
+from trueup.engine.work import Room, Tasks, Work, perform, without_marks
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class SparkEngine:
         size = self.slots * SLICES_A_SLOT
         while wave := tasks.take(size):
             started = time.monotonic()
-            yield from self._wave(work, wave)
+            yield from without_marks(self._wave(work, wave), len(wave))
             seconds = max(time.monotonic() - started, 0.001)
             if len(wave) == size:
                 size = min(_LARGEST_WAVE, max(self.slots * SLICES_A_SLOT, int(size * min(WAVE_SECONDS / seconds, 2))))

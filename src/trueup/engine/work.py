@@ -49,6 +49,11 @@ class Failure:
     error: TrueupError
 
 
+@dataclass(frozen=True)
+class Finished:
+    """The last answer of every task: engines count them, so that no task can get lost without a word."""
+
+
 class Tasks(Generic[T]):
     """A queue of tasks: given ones (read lazily), and those added while others run."""
 
@@ -89,7 +94,7 @@ class Engine(Protocol):
 
 
 def perform(work: Work[T], task: T, room: Room) -> Iterator[Any]:
-    """The results of one task; an error becomes a result too, so that the other tasks go on."""
+    """The results of one task, and that it is finished; an error becomes a result, so that the other tasks go on."""
     try:
         yield from work(task, room)
     except TrueupError as error:
@@ -104,4 +109,19 @@ def perform(work: Work[T], task: T, room: Room) -> Iterator[Any]:
                 f"unexpected {type(error).__name__} at {where}: {mask(str(error))}",
                 cure="this is a defect of trueup: please report it with this line",
             ),
+        )
+    yield Finished()
+
+
+def without_marks(results: Iterable[Any], tasks: int) -> Iterator[Any]:
+    """The results of so many tasks; raises if one of them was never finished."""
+    finished = 0
+    for result in results:
+        if isinstance(result, Finished):
+            finished += 1
+        else:
+            yield result
+    if finished != tasks:
+        raise EngineError(
+            f"{tasks - finished} of {tasks} tasks gave no answer", cure="look at the executors' logs, and run again"
         )

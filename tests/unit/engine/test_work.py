@@ -1,0 +1,45 @@
+"""No task gets lost: every one is finished, or the run says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trueup.engine.local import LocalEngine
+from trueup.engine.work import Failure, Finished, Room, Tasks, perform, without_marks
+from trueup.errors import EngineError, QueryError
+
+
+def _double(task: int, room: Room) -> Iterator[int]:
+    if task == 3:
+        raise QueryError("unlucky", node="n1")
+    yield task * 2
+
+
+def test_every_task_says_that_it_is_finished() -> None:
+    assert list(perform(_double, 1, Room())) == [2, Finished()]
+    failed = list(perform(_double, 3, Room()))
+    assert isinstance(failed[0], Failure)
+    assert failed[1:] == [Finished()]
+
+
+def test_a_task_without_an_end_is_an_error() -> None:
+    answers: list[Any] = [2, Finished(), 4]
+    found = []
+    with pytest.raises(EngineError, match="1 of 2 tasks gave no answer"):
+        found.extend(without_marks(answers, 2))
+
+
+def test_threads_work_through_the_queue_and_what_is_added() -> None:
+    engine = LocalEngine(2)
+    tasks = Tasks(range(5))
+    answers = []
+    for answer in engine.run(_double, tasks):
+        if isinstance(answer, int):
+            answers.append(answer)
+            if answer == 8:
+                tasks.add([100])
+    engine.close()
+    assert sorted(answers) == [0, 2, 4, 8, 200]

@@ -91,6 +91,18 @@ def test_spark_and_threads_report_the_same(
     assert differences(distributed) == differences(local)
 
 
+def _workers() -> list[psutil.Process]:
+    """The Python workers of this process's Spark: children of its daemon that have none themselves."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children():
+                found.append(child)
+        except psutil.Error:
+            continue  # it ended while we looked
+    return found
+
+
 def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_all: Any, compare: Any) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
@@ -107,11 +119,7 @@ def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_
 
         def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
             if not self.killed:
-                workers = [
-                    child
-                    for child in psutil.Process().children(recursive=True)
-                    if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children()
-                ]
+                workers = _workers()
                 for worker in workers:
                     worker.kill()
                 self.killed = len(workers)

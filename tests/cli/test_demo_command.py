@@ -11,9 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+
+from trueup.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,6 +101,13 @@ def test_make_demo(environment: dict[str, str]) -> None:
     assert "n1 with 1 key, n2 with 7 keys, n3 with 3 keys" in done.stdout
 
 
+def _is_loading(folder: Path) -> bool:
+    backends = [
+        process for process in psutil.process_iter(["cmdline"]) if "INSERT" in " ".join(process.info["cmdline"] or [])
+    ]
+    return len(_postgres_below(folder)) >= 3 and any("postgres:" in " ".join(each.info["cmdline"]) for each in backends)
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: Path, stop: signal.Signals) -> None:
     folder = Path(environment["TMPDIR"])
@@ -107,7 +117,8 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    _wait_for(lambda: len(_postgres_below(folder)) >= 3 or process.poll() is not None, "three servers")
+    # Three servers, and rows being loaded into one of them.
+    _wait_for(lambda: _is_loading(folder) or process.poll() is not None, "three servers that load rows")
     assert process.poll() is None, process.communicate()[1]
     # As a terminal does it: to everybody in the group.
     os.killpg(process.pid, stop)
@@ -117,20 +128,14 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
     _wait_for(lambda: not list(folder.glob("trueup-*")), "the data to be removed")
 
 
-def test_the_demo_of_the_version_log(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_demo_of_the_version_log(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, which has a Spark session already."""
     assert "`trueup demo difflog`" in README
-    command = ["trueup", "demo", "difflog", "--rows", "2000", "--keep"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "MATCH: every key collapses to one row" in done.stdout
-    assert re.search(r"diff_log_2_conversions +[1-9].* signed rows, 66 kept aside", done.stdout)
-    proof = ["trueup", "difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json"]
-    proof += [
-        "--fast-log",
-        str(tmp_path / "trueup-demo/raw/1/fast"),
-        "--fast-log",
-        str(tmp_path / "trueup-demo/raw/2/fast"),
-    ]
-    again = subprocess.run(proof, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert json.loads(again.stdout)["keys"] == 2000
+    assert run(["demo", "difflog", "--rows", "2000", "--keep"]) == 0
+    shown = capsys.readouterr().out
+    assert "MATCH: every key collapses to one row" in shown
+    assert re.search(r"diff_log_2_conversions +[1-9].* signed rows, 66 kept aside", shown)
+    raw = tmp_path / "trueup-demo" / "raw"
+    logs = ["--fast-log", str(raw / "1" / "fast"), "--fast-log", str(raw / "2" / "fast")]
+    assert run(["difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json", *logs]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"] == 2000

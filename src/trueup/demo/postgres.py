@@ -217,6 +217,10 @@ class Server:
             (self.data_dir / "postmaster.pid").unlink(missing_ok=True)
         self.pid = self._process = None
 
+    def cancel(self) -> None:
+        """End all that runs on it, at once: whoever waits for a statement gets an error."""
+        self.stop("immediate")
+
     def restart(self, mode: str = "fast") -> None:
         """Stop the server if it runs, and start it again on the same port and data."""
         self.stop(mode)
@@ -226,7 +230,8 @@ class Server:
         """Stop the server, and remove the folders that were made for it."""
         self.stop("immediate")
         for path in self.made:
-            shutil.rmtree(path, ignore_errors=True)
+            # A process of the server that ends last may still write a file into it.
+            wait_until(lambda path=path: _removed(path), 10)  # type: ignore[misc]
         if self.made:
             # What would point to data that are gone.
             for leftover in (self.folder / "data", self.folder / "server.json"):
@@ -317,6 +322,11 @@ class _PortTaken(NodeError):
 
 # The servers of this process that end with it.
 _mine: list[Server] = []
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
 
 
 def _after_fork() -> None:

@@ -282,7 +282,7 @@ class History:
         self.waiting["goals"] = [(row["k"], row["id"], row["Goals"], "", row["at"], None) for row in goals]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_random_batches_apply_every_row_of_a_visit_that_ever_comes(spark: Any, seed: int) -> None:
     history = History(seed)
     for batch in range(3):

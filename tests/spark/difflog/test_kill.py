@@ -43,6 +43,7 @@ table = "visits"
 # Runs in a process of its own, and dies at a certain point; `points` are what the outputs do one after the other.
 VICTIM = """
 import os, signal, sys
+from trueup.config import SparkSettings
 from trueup.difflog import outputs, state
 from trueup.difflog.call import run_log
 from trueup.difflog.clickhouse import ClickHouse
@@ -75,7 +76,9 @@ elif point == "inserting":
     dies_after(ClickHouse, "insert_parquet", lambda *_: True)
 else:
     dies_after(Run, "done", lambda name, **_: name == point)
-run_log(load_difflog("difflog.toml"))
+quick = {"spark.sql.shuffle.partitions": "2",
+         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
+run_log(load_difflog("difflog.toml"), spark=SparkSettings(conf=quick))
 """
 POINTS = ["diff_log_0_state", "mid-step", "files written", "committed"]
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+import trueup
 
 TABLE = """
     CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz);
@@ -154,3 +157,20 @@ def test_keyless_tables_are_multisets(databases: Any, on_all: Any, compare: Any,
     }
     assert copies == {"1": {"n1": 12, "n2": 10}, "500": {"n1": 1, "n2": 0}}
     assert compare(nodes, "logs", quick=True).verdict == "DIFFER"
+
+
+def test_what_is_compared_can_be_configured(databases: Any, on_all: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on the command line and in the call; what is said there wins."""
+    nodes = databases(2)
+    on_all(nodes, TABLE)
+    nodes[1].execute("UPDATE items SET name = 'x' WHERE id IN (1, 2, 3); UPDATE items SET price = 0 WHERE id IN (3, 4)")
+    lines = [f'n{number} = "{node.uri}"' for number, node in enumerate(nodes, 1)]
+    settings = ['table_filter = "id < 4"', 'exclude_columns = "price"', "recheck = 0"]
+    Path("trueup.toml").write_text("\n".join(["[nodes]", *lines, "[diff]", *settings]))
+    assert trueup.diff("items").pairs["n1/n2"].changed == 3
+    assert trueup.diff("items", table_filter="id < 3").pairs["n1/n2"].changed == 2
+    assert trueup.diff("items", columns=["price"], table_filter="true").pairs["n1/n2"].changed == 2
+    monkeypatch.setenv("TRUEUP__DIFF__TABLE_FILTER", "id = 1")
+    assert trueup.diff("items").pairs["n1/n2"].changed == 1
+    monkeypatch.setenv("TRUEUP__DIFF__KEY", "name")
+    assert trueup.diff("items", table_filter="id = 9").verdict == "MATCH"

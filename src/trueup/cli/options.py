@@ -83,12 +83,28 @@ def compare_options(command: F) -> F:
             _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
             _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
             click.option(
-                "--table-filter", default="", metavar="SQL", help="Compare only the rows that meet this condition."
+                "--table-filter",
+                default="",
+                metavar="SQL",
+                help="Compare only the rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
             ),
-            click.option("--columns", default="", metavar="A,B,…", help="Compare only these columns, and the key."),
-            click.option("--exclude-columns", default="", metavar="A,B,…", help="Compare all columns but these."),
             click.option(
-                "--key", default="", metavar="A,B,…", help="Columns that name a row, where no key is declared."
+                "--columns",
+                default="",
+                metavar="A,B,…",
+                help="Compare only these columns, and the key. [env: TRUEUP__DIFF__COLUMNS]",
+            ),
+            click.option(
+                "--exclude-columns",
+                default="",
+                metavar="A,B,…",
+                help="Compare all columns but these. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]",
+            ),
+            click.option(
+                "--key",
+                default="",
+                metavar="A,B,…",
+                help="Columns that name a row, where no key is declared. [env: TRUEUP__DIFF__KEY]",
             ),
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
             _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),

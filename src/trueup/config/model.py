@@ -56,6 +56,11 @@ class DiffSettings:
     retries: int = 3
     long_value: int = 1_048_576
     report_dir: str = ""
+    # What is compared of a table, for every diff that does not say otherwise; columns are written as "a, b".
+    table_filter: str = ""
+    columns: str = ""
+    exclude_columns: str = ""
+    key: str = ""
 
     def validated(self, name_of: Callable[[str], str] = str) -> DiffSettings:
         """Itself, or a ConfigError that lists all that is wrong, where `name_of` says how to call a field."""

@@ -70,6 +70,14 @@ TEMPLATE = """\
 #long_value = 1_048_576
 # The folder for reports; empty is the current folder.
 #report_dir = ""
+# Compare only the rows that meet this condition, in every table.
+#table_filter = ""
+# Compare only these columns, and the key: "a, b".
+#columns = ""
+# Compare all columns but these: "a, b".
+#exclude_columns = ""
+# Columns that name a row, where no key is declared: "a, b".
+#key = ""
 
 [spark]
 # Where the work runs: in "spark", in this process ("local"), or "auto": by size.

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from trueup.config import Config, DiffSettings, SparkSettings, load
+from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def _run(
         config = load(config, nodes=given)
     elif given:
         raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
+    settings = _changed(config.diff, options).validated(_option)
+    if not (columns or exclude_columns):
+        # Whoever names columns means just those, whatever is configured.
+        columns, exclude_columns = parse_column_names(settings.columns), parse_column_names(settings.exclude_columns)
     if columns and exclude_columns:
         raise ConfigError("--columns and --exclude-columns contradict each other", cure="give one of them")
     names = list(nodes) if nodes else None
@@ -64,12 +69,12 @@ def _run(
         table=table,
         nodes=config.select(cluster, names),
         cluster=cluster or "",
-        settings=_changed(config.diff, options).validated(_option),
+        settings=settings,
         spark=_changed(config.spark, options).validated(_option),
-        filter=table_filter,
+        filter=table_filter or settings.table_filter,
         columns=tuple(columns),
         exclude_columns=tuple(exclude_columns),
-        key=tuple(key),
+        key=tuple(key) or parse_column_names(settings.key),
         digests_only=digests_only,
     )
     unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))

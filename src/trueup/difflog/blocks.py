@@ -15,7 +15,12 @@ itself a tombstone there is nothing to cancel (no block 1).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 @dataclass(frozen=True)
@@ -42,18 +47,18 @@ BLOCKS = (
 )
 
 
-def blocks_sql(multiplier: int) -> str:
-    """The signed versions of a row as an array; the row has old_F, new_F, old_S, old_deleted and new_deleted."""
-    parts = []
-    for block in BLOCKS:
-        state = "CAST(NULL AS STRING)" if block.state == "empty" else f"'{block.state}'"
-        fields = [
-            f"'Block', {block.number}",
-            f"'Sign', CAST({block.sign} AS TINYINT)",
-            f"'S', {block.slow}",
-            f"'F', {block.fast}",
-            f"'Version', {multiplier}L * ({block.slow}) + ({block.fast})",
-            f"'state', {state}",
-        ]
-        parts.append(f"CASE WHEN {block.when} THEN named_struct({', '.join(fields)}) END")
-    return f"filter(array({', '.join(parts)}), part -> part IS NOT NULL)"
+def blocks() -> Column:
+    """The numbers of all blocks, to be exploded: a row then stands once for each, and `when` says which of them are."""
+    from pyspark.sql import functions as f
+
+    return f.array(*[f.lit(block.number) for block in BLOCKS])
+
+
+def of_block(what: str, states: Mapping[str, str] | None = None) -> str:
+    """Spark SQL for one column of the table, by the number in `Block`; `states` tells where old and merged are."""
+    told = {
+        block.number: (states or {}).get(block.state, "NULL") if what == "state" else getattr(block, what)
+        for block in BLOCKS
+    }
+    cases = " ".join(f"WHEN {number} THEN {text}" for number, text in told.items() if text != "NULL")
+    return f"CASE Block {cases} END"

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from trueup.config.wording import problem, suggest
-from trueup.difflog.model import SIGN, SLOW, VERSION, Difflog, Rule, Target
+from trueup.difflog.model import DELETED, SIGN, SLOW, VERSION, Difflog, Rule, Target
 from trueup.difflog.state import BUCKET
-from trueup.difflog.step import DELETED
 from trueup.errors import ConfigError
 
 # Columns that the log, the state or the rows kept aside get from us, and that the widening works with.

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,13 +104,16 @@ def check_versions(frames: dict[str, DataFrame], difflog: Difflog) -> None:
     from pyspark.sql import functions as f
 
     reasons = []
-    fast = quoted(difflog.entity.fast_version)
-    for source, frame in frames.items():
-        row = frame.agg(f.max(fast).alias("most"), f.min(fast).alias("least")).collect()[0]
+    fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
+    told = [
+        frame.agg(f.lit(source).alias("source"), f.max(fast).alias("most"), f.min(fast).alias("least"))
+        for source, frame in frames.items()
+    ]
+    for row in reduce(lambda one, other: one.union(other), told).collect():
         if row["most"] is not None and (row["most"] >= difflog.multiplier or row["least"] < 0):
             worst = row["most"] if row["most"] >= difflog.multiplier else row["least"]
             reasons.append(
-                f"{source}: {difflog.entity.fast_version} {worst} is not from 0 to below the multiplier"
+                f"{row['source']}: {difflog.entity.fast_version} {worst} is not from 0 to below the multiplier"
                 f" {difflog.multiplier}"
             )
     if reasons:

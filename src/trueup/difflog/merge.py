@@ -13,7 +13,10 @@ from trueup.difflog.model import Rule, StepOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
+
+
+# The order of the updates of a key, while they are merged: the greatest is the newest.
+RANK = "order of updates"
 
 
 def quoted(name: str) -> str:
@@ -65,34 +68,74 @@ def _ordered_by(column: str, options: StepOptions) -> list[str]:
     return [name for name, rule in options.rules.items() if rule.name == "last" and rule.by == column]
 
 
-def plus(columns: Sequence[str], schema: StructType, options: StepOptions) -> list[Column]:
-    """`new + old` for all these columns of a frame that has the structs `old` and `new`."""
-    from pyspark.sql import functions as f
-
-    return [f.expr(plus_sql(name, schema[name].dataType.simpleString(), options)).alias(name) for name in columns]
+def clocks(options: StepOptions) -> set[str]:
+    """The time columns of all `last` rules."""
+    return {rule.by for rule in options.rules.values() if rule.name == "last"}
 
 
-def merge_updates(updates: DataFrame, columns: Sequence[str], options: StepOptions) -> DataFrame:
-    """One row a key: its updates folded from the oldest to the newest, with the newest fast version."""
+def merge_updates(
+    updates: DataFrame, columns: Sequence[str], options: StepOptions, more: Sequence[Column] = ()
+) -> DataFrame:
+    """One row a key: its updates merged from the oldest to the newest, with the newest fast version.
+
+    `more` are further aggregates over the updates of a key; they may use the column `RANK`, which is greatest in
+    the newest update.
+    """
     from pyspark.sql import functions as f
 
     fast = options.fast_version
     marks = [name for name in (options.deleted,) if name in updates.columns]
     order = [fast, *[name for name in (options.order_by,) if name in updates.columns and name != fast]]
-    ordering = f.struct(*[f.col(quoted(name)) for name in order])
-    data = f.struct(*[f.expr(_said(name, columns, options)).alias(name) for name in (*marks, *columns)])
-    grouped = updates.groupBy(*[f.col(quoted(name)) for name in options.key]).agg(
-        f.max(quoted(fast)).alias(fast),
-        f.array_sort(f.collect_list(f.struct(ordering.alias("o"), data.alias("d")))).alias("all"),
-    )
+    # Of two updates with one order a tombstone is the newer, else the same one whenever it is asked.
+    tie = f.xxhash64(*[f.col(quoted(name)) for name in (*marks, *columns)])
+    ranked = updates.withColumn(RANK, f.struct(*[f.col(quoted(name)) for name in (*order, *marks)], tie.alias(_TIE)))
+    parts = [f.max(quoted(fast)).alias(fast)]
+    # Whether it is deleted is said by the newest update alone.
+    parts += [f.max_by(f.col(quoted(name)), f.col(RANK)).alias(name) for name in marks]
+    if all(_rule_of(name, options).name in _AGGREGATES for name in columns):
+        parts += [_aggregate(name, _type(updates, name), columns, options).alias(name) for name in columns]
+        return ranked.groupBy(*_key(options)).agg(*parts, *more)
+    data = f.struct(*[f.expr(_said(name, columns, options)).alias(name) for name in columns])
+    pairs = f.array_sort(f.collect_list(f.struct(f.col(RANK), data.alias("d"))))
+    grouped = ranked.groupBy(*_key(options)).agg(*parts, pairs.alias(_ALL), *more)
     fields = [f"'{_escaped(name)}', {plus_sql(name, _type(updates, name), options)}" for name in columns]
-    if marks:
-        # Whether it is deleted is said by the newest update alone.
-        fields.insert(0, f"'{_escaped(marks[0])}', new.{quoted(marks[0])}")
-    fold = f"aggregate(slice(all.d, 2, size(all)), all[0].d, (old, new) -> named_struct({', '.join(fields)}))"
-    folded = f.when(f.size("all") == 1, f.expr("all[0].d")).otherwise(f.expr(fold))
-    merged = grouped.select(*[f.col(quoted(name)) for name in (*options.key, fast)], folded.alias("merged"))
-    return merged.select(*[f.col(quoted(name)) for name in (*options.key, fast)], "merged.*")
+    every = quoted(_ALL)
+    fold = (
+        f"aggregate(slice({every}.d, 2, size({every})), {every}[0].d, (old, new) -> named_struct({', '.join(fields)}))"
+    )
+    folded = f.when(f.size(every) == 1, f.expr(f"{every}[0].d")).otherwise(f.expr(fold))
+    return grouped.withColumn(_ALL, folded).select(
+        *[f.col(quoted(name)) for name in grouped.columns if name != _ALL], f"{every}.*"
+    )
+
+
+# Rules whose merge of many updates is an aggregate of Spark's own; the others fold the updates one by one.
+_AGGREGATES = ("replace", "sum", "min", "max")
+_TIE, _ALL = "tie", "all updates"
+
+
+def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOptions) -> Column:
+    """The updates of a key merged in one column; NULL is nothing said here too."""
+    from pyspark.sql import functions as f
+
+    rule, value = _rule_of(name, options).name, f.expr(_said(name, columns, options))
+    if rule == "sum" and kind in ("float", "double"):
+        # Added up in one order, whatever order they come in: a repeated run must say the same to the last bit.
+        every = f.array_sort(f.collect_list(value))
+        added = f.aggregate(f.slice(every, 2, f.size(every)), every[0], lambda total, each: total + each)
+        return f.when(f.size(every) > 0, added)
+    if rule == "sum":
+        return f.sum(value).cast(kind)
+    if rule in ("min", "max"):
+        return f.min(value) if rule == "min" else f.max(value)
+    # The aggregate passes over rows whose rank is NULL.
+    return f.max_by(value, f.when(value.isNotNull(), f.col(RANK)))
+
+
+def _key(options: StepOptions) -> list[Column]:
+    from pyspark.sql import functions as f
+
+    return [f.col(quoted(name)) for name in options.key]
 
 
 def _type(frame: DataFrame, column: str) -> str:

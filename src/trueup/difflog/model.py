@@ -11,6 +11,9 @@ RULES: tuple[RuleName, ...] = ("replace", "sum", "min", "max", "append", "union"
 
 # Columns of the log and of the state that are ours.
 SIGN, SLOW, VERSION = "Sign", "SlowVersion", "Version"
+DELETED = "IsDeleted"
+# In the state table alone: what the fast supplier said at the state's fast version, and the day it is forgotten.
+FAST, EXPIRES = "Fast", "Expires"
 
 
 @dataclass(frozen=True)

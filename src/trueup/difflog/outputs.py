@@ -2,120 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.difflog import chunks
+from trueup.difflog.frame import RunFrame, alive
 from trueup.difflog.manifest import Run
 from trueup.difflog.merge import quoted
-from trueup.difflog.model import SLOW, Difflog, SideLog
-from trueup.difflog.state import StateTable
-from trueup.difflog.step import DELETED, whole_step
-from trueup.difflog.widen import FAST, fast_columns, fast_rows, known_versions, widen
+from trueup.difflog.model import DELETED, EXPIRES, FAST, SLOW, Difflog
+from trueup.difflog.state import DataFile, StateTable
+from trueup.difflog.step import diff, late, new_only, states_at, unchanged
+from trueup.difflog.widen import fast_state, widen
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
 
-EXPIRES = "Expires"
 ROWS_A_FILE = 500_000
 
 
-def write_old_state(session: Any, difflog: Difflog, table: StateTable, run: Run, frames: dict[str, DataFrame]) -> None:
+def write_old_state(difflog: Difflog, table: StateTable, run: Run, frame: RunFrame) -> None:
     """`diff_log_0_state`: the states of the visits that the chunks name, from the files that may hold them."""
-    keys = _keys(difflog, frames)
-    every = table.files(run.facts["state_version"])
-    files = table.files_for(keys, every)
-    schema = table.schema(session) or _first_schema(difflog, frames)
-    found = _alive(table.read(session, files, schema), run).join(keys, list(difflog.entity.key), "left_semi")
-    with run.output("diff_log_0_state") as folder:
-        found.write.parquet(str(folder))
-    paths = [each.path for each in files]
-    run.done("diff_log_0_state", files=paths, of=len(every), **_size(run.path("diff_log_0_state")))
-
-
-def write_step(
-    session: Any, difflog: Difflog, run: Run, source: str, updates: DataFrame, previous: str, name: str
-) -> None:
-    """One step: the signed log, the new states only, all states, and what came too late."""
     from pyspark.sql import functions as f
 
-    log = next((log for log in difflog.logs if log.name == source), None)
-    options = difflog.step_options(order_by=log.order_by if log else "", rejoin_late=run.facts["rejoin_late"])
-    if log and log.id and all(name in updates.columns for name in log.id):
-        # A row that a chunk tells twice is one row.
-        updates = _once(difflog, log, updates)
-    usable, refused = _usable(difflog, run, source, updates)
-    before = session.read.parquet(str(run.path(previous))).drop(FAST, EXPIRES)
-    step = whole_step(before, usable, options, keep=True)
+    options = difflog.step_options()
+    known = frame.data.where(f.col(quoted(frame.first.fast)).isNotNull())
+    fast = fast_state(frame.glue, frame.first.fast)
+    with run.output("diff_log_0_state") as folder:
+        states_at(known, frame.first, options, [fast] if fast is not None else []).write.parquet(str(folder))
+    of = len(table.files(run.facts["state_version"]))
+    run.done("diff_log_0_state", files=list(frame.files), of=of, **_size(run.path("diff_log_0_state")))
+
+
+def write_step(session: Any, difflog: Difflog, run: Run, source: str, frame: RunFrame, name: str) -> None:
+    """One step: the signed log, the new states only, all states, and what came too late."""
+    move, options = frame.moves[source], frame.options[source]
     place = f"processing/{difflog.entity.name}_{source}"
-    with run.output(f"{place}/visit_log_slow") as folder:
-        step.diff.write.parquet(str(folder))
-    with run.output(f"{place}/visits_patched_new_only") as folder:
-        step.patched_new_only.write.parquet(str(folder))
-    with run.output(f"{name}/visits_patched") as folder:
-        step.patched.write.parquet(str(folder))
-    with run.output(f"late/{source}") as folder:
-        step.late.unionByName(refused, allowMissingColumns=True).write.parquet(str(folder))
-    step.forget()
-    reasons = session.read.parquet(str(run.path(f"late/{source}"))).groupBy("reason").agg(f.count("*")).collect()
-    diff = _size(run.path(f"{place}/visit_log_slow"))
+    aside = late(frame.data, move, options).unionByName(frame.refused[source], allowMissingColumns=True)
+    _all_at_once(
+        partial(_write, run, f"{place}/visit_log_slow", diff(frame.data, move, options)),
+        partial(_write_states, run, place, name, frame, source),
+        partial(_write, run, f"late/{source}", aside),
+    )
+    signed = _size(run.path(f"{place}/visit_log_slow"))
+    reasons = _reasons(session, run.path(f"late/{source}"))
     run.done(
         name,
-        diff=diff["rows"],
+        diff=signed["rows"],
         new=_size(run.path(f"{place}/visits_patched_new_only"))["rows"],
-        late=sum(row[1] for row in reasons),
-        late_reasons={row[0]: row[1] for row in reasons},
-        bytes=diff["bytes"],
+        late=sum(reasons.values()),
+        late_reasons=reasons,
+        bytes=signed["bytes"],
     )
 
 
-def _once(difflog: Difflog, log: SideLog, updates: DataFrame) -> DataFrame:
-    """Each row of a log once; rows without an id all count."""
+def _write(run: Run, name: str, frame: DataFrame) -> None:
+    with run.output(name) as folder:
+        frame.write.parquet(str(folder))
+
+
+def _write_states(run: Run, place: str, name: str, frame: RunFrame, source: str) -> None:
+    """The changed states, and all states: the second folder has the files of the first, and the unchanged beside."""
+    move, options = frame.moves[source], frame.options[source]
+    _write(run, f"{place}/visits_patched_new_only", new_only(frame.data, move, options))
+    with run.output(f"{name}/visits_patched") as folder:
+        unchanged(frame.data, move, options).write.parquet(str(folder))
+        for file in run.path(f"{place}/visits_patched_new_only").glob("*.parquet"):
+            _link(file, folder / f"new-{file.name}")
+
+
+def _link(file: Path, place: Path) -> None:
+    """The same file under a second name; a copy where the file system knows no second names."""
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copyfile(file, place)
+
+
+def _all_at_once(*jobs: Callable[[], None]) -> None:
+    """Several Spark jobs side by side: one plans while another computes. The first that fails is told."""
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for done in [pool.submit(job) for job in jobs]:
+            done.result()
+
+
+def _reasons(session: Any, folder: Path) -> dict[str, int]:
+    """How many rows were kept aside for which reason."""
     from pyspark.sql import functions as f
 
-    named = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
-    once = updates.where(named).dropDuplicates([*difflog.entity.key, *log.id])
-    return once.unionByName(updates.where(~named))
+    if not _size(folder)["rows"]:
+        return {}
+    found = session.read.parquet(str(folder)).groupBy("reason").agg(f.count("*")).collect()
+    return {row[0]: row[1] for row in found}
 
 
-def write_wide_log(session: Any, difflog: Difflog, run: Run, frames: dict[str, DataFrame]) -> None:
+def write_wide_log(difflog: Difflog, run: Run, frame: RunFrame) -> None:
     """`visit_log_wide`: the signed logs of all steps, with the dropped columns glued on."""
-    diffs = [
-        session.read.parquet(str(run.path(f"processing/{difflog.entity.name}_{each}/visit_log_slow")))
-        for each in frames
-    ]
-    every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), diffs)
-    versions, fast = _versions(session, difflog, run, frames)
-    wide = widen(every, versions, difflog, fast) if versions is not None else every
+    more = frame.glue.columns()
+    parts = []
+    for source, move in frame.moves.items():
+        signed = diff(frame.data, move, frame.options[source], more)
+        parts.append(widen(signed, signed.columns[: -len(more)], difflog, frame.glue))
+    wide = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     with run.output("visit_log_wide") as folder:
         wide.drop("Block").write.option("maxRecordsPerFile", ROWS_A_FILE).parquet(str(folder))
     run.done("visit_log_wide", **_size(run.path("visit_log_wide")))
 
 
-def commit_states(
-    session: Any, difflog: Difflog, table: StateTable, run: Run, frames: dict[str, DataFrame], last: str
-) -> None:
+def commit_states(session: Any, difflog: Difflog, table: StateTable, run: Run, frame: RunFrame) -> None:
     """The new states into the state table: the files that were read are replaced, in one commit."""
-
-    key = list(difflog.entity.key)
     old = set(run.facts["outputs"]["diff_log_0_state"]["files"])
     every = table.files(run.facts["state_version"])
     removed = [each for each in every if each.path in old]
     if table.last_run() < run.number:
-        states = _with_fast(session, difflog, run, frames, session.read.parquet(str(run.path(last))))
-        schema = table.schema(session)
-        if schema is not None and removed:
-            untouched = table.read(session, removed, schema).join(states.select(*key), key, "left_anti")
-            states = states.unionByName(untouched, allowMissingColumns=True)
-        if difflog.state.ttl_days:
-            states = states.withColumn(EXPIRES, _expires(difflog, states))
-        states = _alive(states, run)
-        added = table.write_files(states.select(*_ordered(difflog, states)), run.number)
-        table.commit(run.number, states.select(*_ordered(difflog, states)).schema, added, removed)
+        states = _new_states(session, difflog, table, run, frame, removed)
+        added = table.write_files(states, run.number)
+        table.commit(run.number, states.schema, added, removed)
     run.done("state", removed=len(removed))
+
+
+def _new_states(
+    session: Any, difflog: Difflog, table: StateTable, run: Run, frame: RunFrame, removed: Sequence[DataFile]
+) -> DataFrame:
+    """The states after the last step, and those that stood beside the old ones in their files."""
+    from pyspark.sql import functions as f
+
+    place = [frame.first, *[move.after for move in frame.moves.values()]][-1]
+    fast = fast_state(frame.glue, place.fast)
+    known = frame.data.where(f.col(quoted(place.fast)).isNotNull())
+    states = states_at(known, place, difflog.step_options(), [fast] if fast is not None else [])
+    schema = table.schema(session)
+    if schema is not None and removed:
+        untouched = table.read(session, removed, schema).join(frame.keys, list(difflog.entity.key), "left_anti")
+        states = states.unionByName(untouched, allowMissingColumns=True)
+    if difflog.state.ttl_days:
+        states = states.withColumn(EXPIRES, _expires(difflog, states))
+    states = alive(states, run)
+    return states.select(*_ordered(difflog, states))
 
 
 def insert_log(session: Any, difflog: Difflog, run: Run) -> None:
@@ -133,88 +159,6 @@ def insert_log(session: Any, difflog: Difflog, run: Run) -> None:
     run.done("clickhouse", inserted=inserted, skipped=skipped)
 
 
-def _keys(difflog: Difflog, frames: dict[str, DataFrame]) -> DataFrame:
-    """Every key that the chunks name, once."""
-    from pyspark.sql import functions as f
-
-    usable = [frame.where(chunks.unusable(difflog).isNull()) for frame in frames.values()]
-    names = [f.col(quoted(name)) for name in difflog.entity.key]
-    return reduce(lambda one, other: one.union(other), [each.select(*names) for each in usable]).distinct()
-
-
-def _usable(difflog: Difflog, run: Run, source: str, updates: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """The updates that can be judged, with the columns of the slow state; and those that cannot, with the reason."""
-    from pyspark.sql import functions as f
-
-    entity = difflog.entity
-    reason = chunks.unusable(difflog)
-    if difflog.state.ttl_days and difflog.state.ttl_column in updates.columns:
-        due = f.date_add(f.to_date(quoted(difflog.state.ttl_column)), difflog.state.ttl_days)
-        reason = f.coalesce(reason, f.when(due < f.lit(run.facts["today"]).cast("date"), "expired"))
-    marked = updates.withColumn("reason", reason)
-    refused = marked.where("reason IS NOT NULL")
-    skip = {*entity.dropped, "reason"}
-    for log in difflog.logs:
-        # What only names or orders the rows of a log is no part of the state.
-        skip |= {*log.id, log.order_by} - set(difflog.rules) if log.name != source else set(log.id) - set(difflog.rules)
-    columns = [f.col(quoted(name)) for name in updates.columns if name not in skip]
-    return marked.where("reason IS NULL").select(*columns), refused
-
-
-def _versions(
-    session: Any, difflog: Difflog, run: Run, frames: dict[str, DataFrame]
-) -> tuple[DataFrame | None, list[str]]:
-    """What the fast supplier said at each version, as the chunks of visits and the old states tell it."""
-
-    visits = frames.get(difflog.entity.name)
-    old = session.read.parquet(str(run.path("diff_log_0_state")))
-    known = [] if FAST not in old.columns else [old.select(*difflog.entity.key, difflog.entity.fast_version, FAST)]
-    fast = fast_columns(difflog, visits) if visits is not None else []
-    if fast and visits is not None:
-        told = fast_rows(difflog, visits.where(chunks.unusable(difflog).isNull()))
-        if known:
-            # Columns may have been gained since: both structs get all of them.
-            fast = list(dict.fromkeys((*_fields(old), *fast)))
-            known = [_restruct(known[0], fast, told), _restruct(told, fast, known[0])]
-        else:
-            known = [told]
-    elif known:
-        fast = list(_fields(old))
-    return (known_versions(difflog, known), fast) if known and fast else (None, [])
-
-
-def _fields(frame: DataFrame) -> dict[str, DataType]:
-    """The columns inside the struct of what the fast supplier said."""
-    from pyspark.sql.types import StructType
-
-    kind = frame.schema[FAST].dataType
-    assert isinstance(kind, StructType)
-    return {each.name: each.dataType for each in kind.fields if each.name != "nothing"}
-
-
-def _restruct(frame: DataFrame, names: Sequence[str], other: DataFrame) -> DataFrame:
-    """The struct of fast columns with exactly these names; what a frame lacks is NULL, of the other's type."""
-    from pyspark.sql import functions as f
-
-    mine, theirs = _fields(frame), _fields(other)
-    fields = [
-        (f.col(FAST).getField(name) if name in mine else f.lit(None).cast(theirs[name])).alias(name) for name in names
-    ]
-    return frame.withColumn(FAST, f.when(f.col(FAST).isNotNull(), f.struct(*fields)))
-
-
-def _with_fast(session: Any, difflog: Difflog, run: Run, frames: dict[str, DataFrame], states: DataFrame) -> DataFrame:
-    """The new states with what the fast supplier said at their fast version."""
-    from pyspark.sql import functions as f
-
-    versions, fast = _versions(session, difflog, run, frames)
-    if versions is None or not fast:
-        return states
-    exact = f.element_at("versions", f.col(quoted(difflog.entity.fast_version)))
-    joined = states.join(versions, list(difflog.entity.key), "left")
-    return joined.withColumn(FAST, f.coalesce(exact, f.col("newest"))).drop("versions", "newest")
-
-
 def _expires(difflog: Difflog, states: DataFrame) -> Column:
     """The day from which a state is forgotten."""
     from pyspark.sql import functions as f
@@ -224,16 +168,6 @@ def _expires(difflog: Difflog, states: DataFrame) -> Column:
     return f.date_add(f.to_date(value), difflog.state.ttl_days)
 
 
-def _alive(states: DataFrame, run: Run) -> DataFrame:
-    """Without the states whose time is over."""
-    from pyspark.sql import functions as f
-
-    if EXPIRES not in states.columns:
-        return states
-    today = f.lit(run.facts["today"]).cast("date")
-    return states.where(f.col(EXPIRES).isNull() | (f.col(EXPIRES) >= today))
-
-
 def _ordered(difflog: Difflog, states: DataFrame) -> list[Column]:
     """The state table's columns in a fixed order, ours first."""
     from pyspark.sql import functions as f
@@ -241,16 +175,6 @@ def _ordered(difflog: Difflog, states: DataFrame) -> list[Column]:
     ours = [*difflog.entity.key, difflog.entity.fast_version, SLOW, DELETED]
     rest = [name for name in states.columns if name not in ours]
     return [f.col(quoted(name)) for name in (*ours, *rest)]
-
-
-def _first_schema(difflog: Difflog, frames: dict[str, DataFrame]) -> StructType:
-    """The columns of a state before there is one: key and versions."""
-    from pyspark.sql.types import BooleanType, LongType, StructField, StructType
-
-    some = next(iter(frames.values())).schema
-    fields = [StructField(name, some[name].dataType) for name in difflog.entity.key]
-    fields += [StructField(difflog.entity.fast_version, LongType()), StructField(SLOW, LongType())]
-    return StructType([*fields, StructField(DELETED, BooleanType())])
 
 
 def _size(folder: Path) -> dict[str, int]:

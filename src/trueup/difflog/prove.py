@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.difflog.backends import identifier, names
 from trueup.difflog.clickhouse import ClickHouse, open_target
 from trueup.difflog.merge import quoted
-from trueup.difflog.model import SIGN, SLOW, VERSION, Difflog
-from trueup.difflog.step import DELETED
+from trueup.difflog.model import DELETED, SIGN, SLOW, VERSION, Difflog
 from trueup.errors import CheckFailed
 from trueup.report.model import EXIT_CODES, Verdict
 

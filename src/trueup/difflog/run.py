@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trueup.difflog import chunks, outputs
+from trueup.difflog.frame import run_frame
 from trueup.difflog.manifest import Run, Runs, only_one
 from trueup.difflog.model import Difflog
 from trueup.difflog.state import StateTable
@@ -80,22 +81,23 @@ def _work(
     session: Any, difflog: Difflog, table: StateTable, current: Run, frames: dict[str, DataFrame], progress: Progress
 ) -> None:
     """Every output in turn; those that an earlier try finished are left as they are."""
-    if not current.has("diff_log_0_state"):
-        outputs.write_old_state(session, difflog, table, current, frames)
-    progress.advance()
-    previous = "diff_log_0_state"
-    for number, source in enumerate(frames, 1):
-        name = f"diff_log_{number}_{source}"
-        if not current.has(name):
-            outputs.write_step(session, difflog, current, source, frames[source], previous, name)
-        previous = f"{name}/visits_patched"
+    steps = {source: f"diff_log_{number}_{source}" for number, source in enumerate(frames, 1)}
+    if not all(current.has(name) for name in ("diff_log_0_state", *steps.values(), "visit_log_wide", "state")):
+        frame = run_frame(session, difflog, table, current, frames)
+        if not current.has("diff_log_0_state"):
+            outputs.write_old_state(difflog, table, current, frame)
         progress.advance()
-    if not current.has("visit_log_wide"):
-        outputs.write_wide_log(session, difflog, current, frames)
-    progress.advance()
-    if not current.has("state"):
-        outputs.commit_states(session, difflog, table, current, frames, previous)
-    progress.advance()
+        for source, name in steps.items():
+            if not current.has(name):
+                outputs.write_step(session, difflog, current, source, frame, name)
+            progress.advance()
+        if not current.has("visit_log_wide"):
+            outputs.write_wide_log(difflog, current, frame)
+        progress.advance()
+        if not current.has("state"):
+            outputs.commit_states(session, difflog, table, current, frame)
+        progress.advance()
+        frame.forget()
     if difflog.target.table and not current.has("clickhouse"):
         outputs.insert_log(session, difflog, current)
     progress.advance()

@@ -13,7 +13,10 @@ import pytest
 
 from trueup.difflog import state as state_module
 from trueup.difflog.call import state_rows
+from trueup.difflog.chunks import read_source
 from trueup.difflog.clickhouse import open_target
+from trueup.difflog.frame import run_frame
+from trueup.difflog.manifest import Runs
 from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
 from trueup.difflog.prove import prove_clickhouse
 from trueup.difflog.run import run
@@ -268,6 +271,32 @@ def test_only_the_files_that_may_hold_a_key_are_read(
     assert sum(each.rows for each in table.files()) == 20_000
     found = {row["id"]: row["cost"] for row in state_rows(spark, log).where("id BETWEEN 6990 AND 7060").collect()}
     assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in found.items())
+
+
+def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Any, log: Difflog, put: Put) -> None:
+    put("a", "visit", [_visit(1, 1)])
+    run(spark, replace(log, target=Target()))
+    put("b", "visit", [_visit(1, 2), _visit(2, 1)])
+    put("b", "conv", [(1, 2, [7], 1.5)])
+    put("b", "cost", [(2, 1, 1.5)])
+    runs = Runs(Path(log.work))
+    table = StateTable(Path(log.state.path), log.entity.key, log.state.buckets)
+    facts = {"state_version": table.version(), "today": "2026-01-01", "rejoin_late": False}
+    found = {each: read_source(spark, log, Path(log.work), ["b"], each) for each in SCHEMAS}
+    frames = {source: frame for source, frame in found.items() if frame is not None}
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        frame = run_frame(spark, log, table, runs.begin(facts), frames)
+        frame.forget()
+        plan = frame.data._jdf.queryExecution().executedPlan().toString()
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    # The keys, the state and three sides: five shuffles for four joins.
+    assert plan.count("SortMergeJoin") == 4
+    assert plan.count("Exchange hashpartitioning") == 5
+    assert "Cartesian" not in plan
+    assert "NestedLoop" not in plan
+    assert "Python" not in plan
 
 
 def test_any_delta_reader_can_open_the_state(spark: Any, log: Difflog, put: Put) -> None:

@@ -110,11 +110,15 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", media=kind, features=wanted)
 
     def open(self, path: Path) -> None:
-        """Go to a file and wait until it is there and painted once."""
+        """Go to a file and wait until it is loaded, scripts and all."""
+        self._browser.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
-        self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
-        # Without scripts of its own a page still answers ours.
-        self.call("Page.captureScreenshot", format="jpeg", quality=1)
+        end = time.monotonic() + _PATIENCE
+        # The state of the document would not do: right after the navigation it may still be the one of the last page.
+        while not any(event["method"] == "Page.loadEventFired" for event in self._browser.events):
+            assert time.monotonic() < end, f"{path} was not loaded"
+            self.call("Runtime.evaluate", expression="0")
+            time.sleep(0.005)
 
     def js(self, expression: str) -> Any:
         """The value of an expression in the page."""

@@ -16,7 +16,8 @@ from trueup.report.page import page_of_diff, page_of_task
 
 NASTY = [
     '</script><img src=x onerror="window.hacked=1">',
-    "<!--<script>",
+    "<!--<script> <!--<script x",
+    "</script x <b>",
     "\"double\" 'single' &amp; & \\ \\u003c",
     "a\u202egnp.exe",
     "nul-like \x01 \x7f \u2028",

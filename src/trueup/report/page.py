@@ -93,7 +93,7 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
         # A check counts no rows that differ: a 0 there would look like good news.
         for name in ("diff_rows_count", "diff_row_limit_reached"):
             found.pop(name, None)
-    plain = {name: value for name, value in found.items() if not isinstance(value, Mapping | list) and value != ""}
+    plain = {name: value for name, value in found.items() if not _is_table(value)}
     took = task["time_taken"]
     return Page(
         title=f"{task['schema']}.{task['table_name']}".strip(".") or task["task_type"],
@@ -185,18 +185,22 @@ def _named_tables(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> list[
 
 
 def _inner_tables(found: Mapping[str, Any]) -> list[Table]:
-    """Mappings and lists of an answer, each as a table."""
+    """What of an answer is more than a line, each as a table."""
     tables: list[Table] = []
     for name, value in found.items():
         if isinstance(value, Mapping):
             tables += _named(_words(name).capitalize(), value)
-        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        elif _is_table(value):
             heads = list(dict.fromkeys(str(head) for each in value for head in each))
             rows = [[_plain(each.get(head)) for head in heads] for each in value]
             tables.append(Table(_words(name).capitalize(), heads, rows))
-        elif isinstance(value, list) and value:
-            tables.append(Table(_words(name).capitalize(), [], [[_plain(each)] for each in value]))
     return tables
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, Mapping)
 
 
 def _named(title: str, values: Mapping[str, Any]) -> list[Table]:
@@ -208,7 +212,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {_plain(part)}" for name, part in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(_plain(part) for part in value)
+        return ", ".join(f"({_plain(part)})" if isinstance(part, list | tuple) else _plain(part) for part in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)

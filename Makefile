@@ -19,6 +19,7 @@ demo: install
 	@$(BIN)/trueup demo
 
 test: install
+	@tests/install-tools
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +397,45 @@ def test_no_arguments_show_the_help(cli: Any) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("Usage: trueup")
+
+
+def test_output_writes_a_page_besides_the_report(cli: Any, given: Any, drifted: Any, tmp_path: Path) -> None:
+    ran = cli("diff", "items", *given(drifted), "--output", "json", "--output", "html", "--json")
+    assert ran.code == 1
+    page, report = Path(ran.json["page"]), Path(ran.json["report"])
+    assert (page.suffix, page.stem) == (".html", report.stem)
+    assert oct(page.stat().st_mode)[-3:] == "600"
+    # The same page is made of the report afterwards.
+    cli("report", report, "--output", "html", "--to", tmp_path / "later.html")
+    assert (tmp_path / "later.html").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    alone = cli("diff", "items", *given(drifted), "--output", "html")
+    assert "  page: " in alone.out
+    assert "next: open the page" in alone.out
+    assert cli("diff", "items", *given(drifted), "--json").json["page"] == ""
+
+
+def test_output_can_be_configured(cli: Any, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "json, html")
+    assert Path(cli("diff", "items", *given(drifted), "--json").json["page"]).is_file()
+    monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "pdf")
+    ran = cli("diff", "items", *given(drifted))
+    assert ran.code == 2
+    assert 'must be "json", "html" or both' in ran.err
+
+
+def test_a_page_that_cannot_be_written_costs_no_answer(
+    cli: Any, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trueup.report import html
+
+    def full(*given: Any) -> Iterator[str]:
+        yield "{"
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(html, "_data", full)
+    ran = cli("diff", "items", *given(drifted), "--output", "html", "--json")
+    assert (ran.code, ran.json["verdict"], ran.json["page"]) == (1, "DIFFER", "")
+    assert Path(ran.json["report"]).is_file()
+    (remark,) = ran.json["remarks"]
+    assert "No space left on device" in remark
+    assert f"trueup report {ran.json['task_id'][:8]} --output html" in remark

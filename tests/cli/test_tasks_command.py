@@ -165,28 +165,75 @@ def test_report_as_html(cli: Any, ran: Any, drifted: Any, given: Any, tmp_path: 
     page = Path(found.out.strip())
     assert (page.suffix, oct(page.stat().st_mode)[-3:]) == (".html", "600")
     text = page.read_text(encoding="utf-8")
-    assert "&lt;script&gt;" in text
-    assert "<script" not in text
+    assert "<script>alert" not in text
+    assert "\\u003cscript\\u003ealert(1)" in text
     own = cli("report", task_id, "--output", "html", "--to", tmp_path / "own.html")
     assert (tmp_path / "own.html").read_text(encoding="utf-8") == text
     assert own.out.strip() == str(tmp_path / "own.html")
 
 
-def test_a_report_that_is_not_there(cli: Any, ran: Any, tmp_path: Path) -> None:
-    found = cli("report", ran["check"]["task_id"])
+def test_report_of_a_damaged_report(cli: Any, ran: Any, tmp_path: Path) -> None:
+    """Whatever is taken out of a report, it is shown or refused: never a crash, never half a page."""
+    whole = json.loads(Path(ran["differ"]["report"]).read_text(encoding="utf-8"))
+    path = tmp_path / "part.json"
+    (first, *_) = (pair := whole["diffs"]["n1/n2"])["differences"]
+    for inside in (whole, whole["summary"], pair, first):
+        for name in list(inside):
+            kept = inside.pop(name)
+            for output, damage in (("text", {}), ("html", {}), ("html", {name: {"nothing": None}})):
+                inside.update(damage)
+                path.write_text(json.dumps(whole), encoding="utf-8")
+                found = cli("report", path, "--output", output)
+                assert "unexpected" not in found.err, (name, output, damage)
+                assert found.code == 0 or f"cannot read the report {path}" in found.err
+                assert bool(found.code) != path.with_suffix(".html").exists() or output == "text"
+                path.with_suffix(".html").unlink(missing_ok=True)
+            inside[name] = kept
+
+
+def test_report_of_a_check(cli: Any, ran: Any, tmp_path: Path) -> None:
+    task_id = ran["check"]["task_id"]
+    assert "verdict   DIFFER" in cli("report", task_id).out
+    assert cli("report", task_id, "--output", "json").json["task_context"]["diff_summary"]["verdict"] == "DIFFER"
+    page = Path(cli("report", task_id, "--output", "html").out.strip())
+    assert page == tmp_path / f"table_check-{task_id[:8]}.html"
+    text = page.read_text(encoding="utf-8")
+    assert "≠ DIFFER" in text
+    assert "public.items" in text
+
+
+def test_report_of_a_version_log(cli: Any, tmp_path: Path) -> None:
+    proof = {"verdict": "INCOMPLETE", "keys": 7, "standing_twice": 1, "incomplete": ["there is no state yet"]}
+    proof["examples"] = [{"key": {"id": 3}, "problem": "twice", "standing": [[1, 2]], "columns": []}]
+    with TaskStore() as store:
+        task = store.start("DIFFLOG_PROVE", table="visits", context={"work": "/log"})
+        store.finish(task.task_id, "COMPLETED", summary=proof)
+        waiting = store.start("DIFFLOG_RUN", table="visits", context={"work": "/log"})
+    text = Path(cli("report", task.task_id, "--output", "html").out.strip()).read_text(encoding="utf-8")
+    assert "⚠ INCOMPLETE" in text
+    assert "there is no state yet" in text
+    assert "id: 3" in text
+    assert "there is no state yet" in cli("report", task.task_id).out
+    found = cli("report", waiting.task_id, "--output", "html")
     assert found.code == 2
-    assert "a check writes none" in found.err
+    assert f"trueup tasks show {waiting.task_id[:8]}" in found.err
+
+
+def test_a_report_that_is_not_there(cli: Any, ran: Any, tmp_path: Path) -> None:
     failed = cli("tasks", "--json").json[1]["task_id"]
     assert f"trueup tasks show {failed[:8]}" in cli("report", failed).err
     Path(ran["differ"]["report"]).unlink()
     found = cli("report", ran["differ"]["task_id"])
     assert found.code == 2
     assert ran["differ"]["report"] in found.err
-    for path, text in ((tmp_path / "damaged.json", "{"), (tmp_path / "other.json", "[]"), (tmp_path / "o.json", "{}")):
+    path = tmp_path / "damaged.json"
+    for text in ("{", "[]", "{}", '{"summary": {}, "diffs": {}}', "not JSON"):
         path.write_text(text, encoding="utf-8")
-        found = cli("report", path)
-        assert found.code == 2
-        assert f"cannot read the report {path}" in found.err
+        for output in ("text", "html"):
+            found = cli("report", path, "--output", output)
+            assert (found.code, found.out) == (2, "")
+            assert f"cannot read the report {path}" in found.err
+    assert not path.with_suffix(".html").exists()
     found = cli("report", ran["cut"]["task_id"], "--to", tmp_path / "nowhere" / "file")
     assert found.code == 2
     assert "make the folder" in found.err

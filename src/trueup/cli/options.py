@@ -144,6 +144,13 @@ def row_options(command: F) -> F:
             ),
             _setting("max_diff_rows", int, "Stop after so many differences of a pair of nodes.", metavar="N"),
             _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
+            click.option(
+                "--output",
+                multiple=True,
+                type=click.Choice(["json", "html"]),
+                help="html: a page to look at, besides the JSON report. May be given for both."
+                " [default: json] [env: TRUEUP__DIFF__OUTPUT]",
+            ),
         )
     ):
         command = option(command)

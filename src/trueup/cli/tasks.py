@@ -80,42 +80,61 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
 @_STORE
 @verbose_option
 def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> None:
-    """Show the report of a diff.
+    """Show the report of a diff, or what any other task found.
 
     ID is that of its task (the start is enough), or the path of a JSON report.
     """
-    from trueup.report.json_file import read_report
+    if task_id.endswith(".json"):
+        click.echo(_diff_report(Path(task_id), output, to))
+        return
+    with _store(task_db) as store:
+        task = store.get(task_id)
+    if task.task_type == "TABLE_DIFF" and task.diff_file_path:
+        click.echo(_diff_report(Path(task.diff_file_path), output, to))
+    elif "diff_summary" in task.task_context:
+        click.echo(_task_report(asdict(task), output, to))
+    else:
+        cure = f"see why with: trueup tasks show {task.task_id[:8]}"
+        raise ConfigError(f"task {task.task_id[:8]} has no report (it is {task.task_status})", cure=cure)
 
-    path = Path(task_id) if task_id.endswith(".json") else _path_of(task_id, task_db)
-    found = read_report(path)
-    click.echo(_shown(found, path, output, to))
 
-
-def _shown(found: dict[str, Any], path: Path, output: str, to: Path | None) -> str:
+def _diff_report(path: Path, output: str, to: Path | None) -> str:
+    """The report of a diff, from its file."""
     from trueup.report.html import write_html
+    from trueup.report.json_file import read_report, showing
+    from trueup.report.page import page_of_diff
     from trueup.report.text import report_text
 
+    found = read_report(path)
+    with showing(path):
+        if output == "html":
+            pairs = [(pair, counts, counts["differences"]) for pair, counts in found["diffs"].items()]
+            page = page_of_diff(found, found["diffs"], str(path))
+            return str(write_html(to or path.with_suffix(".html"), page, pairs))
+        text = report_text(found) if output == "text" else json.dumps(found, indent=1)
+    return _given(text, to)
+
+
+def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
+    """What a task without a file of its own found, from the task store."""
+    from trueup.report.html import write_html
+    from trueup.report.page import page_of_task
+    from trueup.report.text import task_text
+
     if output == "html":
-        return str(write_html(found, to or path.with_suffix(".html")))
-    text = report_text(found) if output == "text" else json.dumps(found, indent=1)
+        name = f"{task['task_type'].lower()}-{task['task_id'][:8]}.html"
+        return str(write_html(to or Path(name).absolute(), page_of_task(task)))
+    return _given(task_text(task) if output == "text" else json.dumps(task, indent=1), to)
+
+
+def _given(text: str, to: Path | None) -> str:
+    """The text for stdout, or the name of the file it is in now."""
     if to is None:
         return text
     from trueup.report.json_file import write_private
 
     write_private(to, text + "\n")
     return str(to)
-
-
-def _path_of(task_id: str, task_db: str | None) -> Path:
-    with _store(task_db) as store:
-        task = store.get(task_id)
-    if task.diff_file_path:
-        return Path(task.diff_file_path)
-    if task.task_type == "TABLE_CHECK":
-        cure = "a check writes none: run trueup diff to see the rows"
-    else:
-        cure = f"see why with: trueup tasks show {task.task_id[:8]}"
-    raise ConfigError(f"task {task.task_id[:8]} has no report (it is {task.task_status})", cure=cure)
 
 
 def _store(task_db: str | None) -> TaskStore:

@@ -56,11 +56,18 @@ class DiffSettings:
     retries: int = 3
     long_value: int = 1_048_576
     report_dir: str = ""
+    # What is written of a diff: "json", or "json, html". The JSON report is always there, for others read it.
+    output: str = "json"
     # What is compared of a table, for every diff that does not say otherwise; columns are written as "a, b".
     table_filter: str = ""
     columns: str = ""
     exclude_columns: str = ""
     key: str = ""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The kinds of reports to write."""
+        return tuple(word.strip() for word in self.output.split(",") if word.strip())
 
     def validated(self, name_of: Callable[[str], str] = str) -> DiffSettings:
         """Itself, or a ConfigError that lists all that is wrong, where `name_of` says how to call a field."""
@@ -78,6 +85,7 @@ class DiffSettings:
             ("block_timeout", math.isfinite(self.block_timeout), "must be a finite number of seconds"),
             _one_of(self, "numeric", "value", "representation"),
             _one_of(self, "digest", "auto", "native", "portable"),
+            ("output", bool(self.outputs) and set(self.outputs) <= {"json", "html"}, 'must be "json", "html" or both'),
             (
                 "max_block_size",
                 self.max_block_size >= self.min_block_size,

@@ -70,6 +70,8 @@ TEMPLATE = """\
 #long_value = 1_048_576
 # The folder for reports; empty is the current folder.
 #report_dir = ""
+# What is written of a diff: "json", or "json, html" for a page to look at besides.
+#output = "json"
 # Compare only the rows that meet this condition, in every table.
 #table_filter = ""
 # Compare only these columns, and the key: "a, b".

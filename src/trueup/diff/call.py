@@ -58,6 +58,8 @@ def _run(
         config = load(config, nodes=given)
     elif given:
         raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
+    if isinstance(options.get("output"), list | tuple):
+        options["output"] = ",".join(options["output"]) or None
     settings = _changed(config.diff, options).validated(_option)
     if not (columns or exclude_columns):
         # Whoever names columns means just those, whatever is configured.

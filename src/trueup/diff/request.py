@@ -48,5 +48,6 @@ class DiffRequest:
             "recheck_wait": settings.recheck_wait,
             "snapshot": settings.snapshot,
             "numeric": settings.numeric,
+            "output": settings.output,
             "engine": self.spark.engine,
         }

@@ -15,6 +15,7 @@ from trueup.diff.collect import Collected
 from trueup.diff.ranges import Ranges
 from trueup.diff.request import DiffRequest
 from trueup.engine.work import Failure
+from trueup.errors import StoreError
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.model import DiffResult, PairCounts, ReportedDifference, Verdict
 from trueup.rows.align import Difference, Group, Pair, changed_columns, kind_of, rows_in
@@ -134,7 +135,29 @@ def _with_report(
         "remarks": list(whole.remarks),
     }
     write_report(path, head, _pair_reports(ending, pairs))
-    return whole
+    return _with_page(ending, whole, pairs, head) if "html" in ending.request.settings.outputs else whole
+
+
+def _with_page(
+    ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], head: Mapping[str, Any]
+) -> DiffResult:
+    from dataclasses import replace
+
+    from trueup.report.html import write_html
+    from trueup.report.page import page_of_diff
+
+    found = [
+        (pair, counts, (difference.as_json() for difference in differences))
+        for pair, counts, differences in _pair_reports(ending, pairs)
+    ]
+    page = page_of_diff(head, {pair: counts for pair, counts, _ in found}, result.report)
+    try:
+        written = write_html(Path(result.report).with_suffix(".html"), page, found)
+    except StoreError as error:
+        # The answer stands, and its report is there: hours of work are not thrown away for a page.
+        cure = f"trueup report {ending.task_id[:8]} --output html --to FILE"
+        return replace(result, remarks=(*result.remarks, f"there is no page: {error}; to make one: {cure}"))
+    return replace(result, page=str(written))
 
 
 def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> dict[str, Any]:

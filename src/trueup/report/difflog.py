@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_MEANING = {
+MEANING = {
     "MATCH": "every key collapses to one row, and it is the one of the state table",
     "DIFFER": "some keys are not as they should be",
     "INCOMPLETE": "not everything was looked at; nothing is proven",
@@ -43,7 +43,7 @@ def run_summary(result: Mapping[str, Any]) -> str:
 
 def proof_summary(proof: Mapping[str, Any]) -> str:
     """What was proven, in a few lines."""
-    lines = [f"{proof['verdict']}: {_MEANING[proof['verdict']]}", f"  {proof['keys']:,} keys"]
+    lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {proof['keys']:,} keys"]
     lines += [f"  {proof[name]:,} keys {text}" for name, text in _PROBLEMS.items() if proof[name]]
     if proof["waiting"]:
         lines.append(

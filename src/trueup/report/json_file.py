@@ -87,7 +87,7 @@ def read_report(path: Path) -> dict[str, Any]:
     """A report read back."""
     try:
         with open(path, encoding="utf-8") as file:
-            report = json.load(file)
+            report = json.load(file, parse_constant=str)
     except OSError as error:
         raise _cannot_read(path, error.strerror or "it cannot be opened") from None
     except ValueError as error:
@@ -95,6 +95,15 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
         raise _cannot_read(path, "it is not a report of a diff")
     return report
+
+
+@contextmanager
+def showing(path: Path) -> Iterator[None]:
+    """The block shows a report that was read from here: a part that is not there, or not as it should be, is named."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _cannot_read(path, f"a part is missing or damaged ({type(error).__name__}: {error})") from error
 
 
 def _cannot_read(path: Path, why: str) -> StoreError:

@@ -48,6 +48,8 @@ class DiffResult:
     # Why the verdict is INCOMPLETE, one reason a line; empty otherwise.
     incomplete: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    # The HTML page, where one was asked for.
+    page: str = ""
 
     @property
     def exit_code(self) -> int:

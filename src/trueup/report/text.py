@@ -8,7 +8,7 @@ from typing import Any
 
 from trueup.report.model import DiffResult
 
-_MEANING = {
+MEANING = {
     ("MATCH", "diff"): "all rows were compared and are equal",
     ("MATCH", "check"): "the digests of all rows agree",
     ("DIFFER", "diff"): "the nodes differ",
@@ -17,12 +17,12 @@ _MEANING = {
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
 }
 _MOST_REASONS = 10
-_KINDS = ("missing", "extra", "changed", "in_flight")
+KINDS = ("missing", "extra", "changed", "in_flight")
 
 
 def summary(result: DiffResult) -> str:
     """The result in a few lines."""
-    meaning = _MEANING[result.verdict, result.mode]
+    meaning = MEANING[result.verdict, result.mode]
     lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
     lines.append(
@@ -41,6 +41,8 @@ def summary(result: DiffResult) -> str:
         lines.append(f"  … and {len(result.incomplete) - _MOST_REASONS} more, see {where}")
     if result.report:
         lines.append(f"  report: {result.report}")
+    if result.page:
+        lines.append(f"  page: {result.page}")
     lines.append(f"  next: {_next(result)}")
     return "\n".join(lines)
 
@@ -50,7 +52,7 @@ def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
     summary = report["summary"]
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
-    lines.append(f"  {checked}; {_moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
+    lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
     lines += [f"  note: {remark}" for remark in report["remarks"]]
@@ -58,7 +60,7 @@ def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
     lines += _pair_table(report["diffs"])
     for pair, found in report["diffs"].items():
         if found["differences"]:
-            lines += ["", f"  {pair}:", *_difference_lines(found["differences"][:most])]
+            lines += ["", f"  {pair}:", *difference_lines(found["differences"][:most])]
         if len(found["differences"]) > most:
             lines.append(f"    … and {len(found['differences']) - most:,} more (--output json or html has them)")
     return "\n".join(lines)
@@ -69,7 +71,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [
             task["task_id"][:8],
-            _moment(task["started_at"]),
+            moment(task["started_at"]),
             task["task_type"],
             task["task_status"],
             task["task_context"].get("diff_summary", {}).get("verdict", "-"),
@@ -97,8 +99,8 @@ def task_text(task: Mapping[str, Any]) -> str:
         "table": f"{task['schema']}.{task['table_name']}".strip("."),
         "cluster": task["cluster_name"],
         "report": task["diff_file_path"],
-        "started": _moment(task["started_at"]),
-        "finished": _moment(task["finished_at"]) + took if task["finished_at"] else "",
+        "started": moment(task["started_at"]),
+        "finished": moment(task["finished_at"]) + took if task["finished_at"] else "",
         "process": f"{task['pid']} on {task['host']}",
     }
     # What the summary repeats of the request, or the head has said, is not said again.
@@ -122,10 +124,10 @@ def _count(number: int, what: str) -> str:
 
 def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The counts of all pairs below one another; `missing` is said in full, for it has two readings."""
-    rows = [["", *(kind.replace("_", " ") for kind in _KINDS), ""]]
+    rows = [["", *(kind.replace("_", " ") for kind in KINDS), ""]]
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
-        rows.append([pair, *(f"{counts[kind]:,}" for kind in _KINDS), limit])
+        rows.append([pair, *(f"{counts[kind]:,}" for kind in KINDS), limit])
     lines = ["  " + line for line in _aligned(rows, right={1, 2, 3, 4})]
     if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
         lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
@@ -139,6 +141,8 @@ def _next(result: DiffResult) -> str:
         return "mend what is named and run again"
     if result.mode == "check":
         return f"trueup diff {_shell(result.table)}  (shows which rows differ)"
+    if result.page:
+        return "open the page in a browser  (shows the rows)"
     return f"trueup report {result.task_id[:8]} --output html  (shows the rows)"
 
 
@@ -148,7 +152,8 @@ def _shell(text: str) -> str:
     return shlex.quote(text)
 
 
-def _difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Differences as aligned lines: kind, key, and what changed."""
     rows = []
     for each in differences:
         changes = [
@@ -179,7 +184,7 @@ def _value(value: Any) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")
 
 
-def _moment(text: str) -> str:
+def moment(text: str) -> str:
     """`2025-07-22T12:03:51.042Z` to the second, for people."""
     return text[:19].replace("T", " ")
 

@@ -1,0 +1,222 @@
+"""What a page of HTML says: of a diff, from its report; of any other task, from the task store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trueup.report.text import KINDS, MEANING, moment
+
+# How the verdict looks. Green is for what is proven, and for nothing else.
+Tone = Literal["good", "differ", "trouble", "plain"]
+
+# The data in a page: raised when its shape changes, so that whatever reads pages can tell.
+FORMAT = 1
+_CONTRADICTS = "the report contradicts itself; nothing is proven"
+_SETTINGS = (
+    *("block_size", "compare_unit_size", "concurrency_factor", "max_connections", "max_diff_rows"),
+    *("recheck", "recheck_wait", "numeric", "engine"),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table; columns in `numbers` stand on the right."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Page:
+    """All of a page but the differences, which may be many and come as a stream."""
+
+    title: str
+    verdict: str
+    tone: Tone
+    meaning: str
+    facts: Mapping[str, str]
+    trouble: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    # Folded away until asked for.
+    details: Sequence[Table] = ()
+    # The head of the differences (None: the page has none), and the name of the file that has them all.
+    data: Mapping[str, Any] | None = None
+    report: str = ""
+    task_id: str = ""
+
+
+def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]], report: str) -> Page:
+    """The page of a diff: the head of its report, the counts of its pairs, and the report's path."""
+    summary: Mapping[str, Any] = head["summary"]
+    trouble = [str(reason) for reason in head.get("incomplete") or ()]
+    verdict = str(summary["verdict"])
+    tone = _tone(verdict, trouble, counts.values())
+    return Page(
+        title=f"{summary['schema']}.{summary['table']}",
+        verdict=verdict,
+        tone=tone,
+        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else MEANING[verdict, "diff"],
+        facts=_diff_facts(summary, counts),
+        trouble=trouble,
+        remarks=[str(remark) for remark in head.get("remarks") or ()],
+        tables=[_pair_table(counts)],
+        details=[_node_table(summary, head.get("proof") or {}), *_named_tables(summary, head.get("proof") or {})],
+        data={
+            "format": FORMAT,
+            "task": summary["task_id"],
+            "schema": summary["schema"],
+            "table": summary["table"],
+            "nodes": list(summary["nodes"]),
+            "key": list(summary["primary_key"]),
+            "columns": list(summary["columns"]),
+        },
+        report=Path(report).name,
+        task_id=str(summary["task_id"]),
+    )
+
+
+def page_of_task(task: Mapping[str, Any]) -> Page:
+    """The page of a task that has no rows to show: a check, a run of a version log, its proof."""
+    context = dict(task["task_context"])
+    found = dict(context.pop("diff_summary", None) or {})
+    error = str(context.pop("error", ""))
+    trouble = [str(reason) for reason in found.pop("incomplete", None) or ()]
+    trouble = trouble or ([error] if error else [])
+    verdict = str(found.pop("verdict", "") or task["task_status"])
+    if task["task_type"] == "TABLE_CHECK":
+        # A check counts no rows that differ: a 0 there would look like good news.
+        for name in ("diff_rows_count", "diff_row_limit_reached"):
+            found.pop(name, None)
+    plain = {name: value for name, value in found.items() if not _is_table(value)}
+    took = task["time_taken"]
+    return Page(
+        title=f"{task['schema']}.{task['table_name']}".strip(".") or task["task_type"],
+        verdict=verdict,
+        tone="plain" if (verdict, trouble) == ("COMPLETED", []) else _tone(verdict, trouble, ()),
+        meaning=_task_meaning(verdict, str(task["task_type"])),
+        facts={
+            "task": _words(task["task_type"]).lower(),
+            "status": str(task["task_status"]),
+            "started (UTC)": moment(task["started_at"]),
+            "time": "" if took is None else f"{took:,.1f} s",
+        },
+        trouble=trouble,
+        tables=[*_named("Result", plain), *_inner_tables(found)],
+        details=_named("Request", context),
+        task_id=str(task["task_id"]),
+    )
+
+
+def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, Any]]) -> Tone:
+    differs = any(each.get(kind) for each in counts for kind in ("missing", "extra", "changed"))
+    if verdict == "MATCH" and not trouble and not differs:
+        return "good"
+    return "differ" if verdict == "DIFFER" and not trouble else "trouble"
+
+
+def _task_meaning(verdict: str, kind: str) -> str:
+    if kind == "DIFFLOG_PROVE":
+        from trueup.report.difflog import MEANING as PROOF
+
+        return PROOF.get(verdict, "")
+    return MEANING.get((verdict, "check"), "") if kind == "TABLE_CHECK" else ""
+
+
+def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    blocks, differ = summary.get("blocks", 0), summary.get("mismatched_ranges_count", 0)
+    total = sum(each.get("total", 0) for each in counts.values())
+    key = ", ".join(map(str, summary["primary_key"]))
+    return {
+        "differences" if len(counts) < 2 else "differences of all pairs": f"{total:,}",
+        "rows compared": f"{summary.get('total_rows_checked', 0):,}",
+        "blocks": f"{blocks:,}, {differ:,} differ",
+        "nodes": ", ".join(map(str, summary["nodes"])),
+        "key": key or "none: rows as a multiset",
+        "only rows with": str(summary.get("table_filter") or ""),
+        "ended (UTC)": moment(str(summary.get("end_time", ""))),
+        "time": f"{summary.get('time_taken', 0):,.1f} s",
+    }
+
+
+def _pair_table(counts: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = []
+    for pair, each in counts.items():
+        numbers = [f"{each.get(kind, 0):,}" for kind in (*KINDS, "total")]
+        rows.append([pair, *numbers, "limit reached, more may exist" if each.get("limit_reached") else ""])
+    heads = ["pair", *(_words(kind) for kind in KINDS), "differences", ""]
+    return Table("Pairs of nodes", heads, rows, frozenset(range(1, 6)))
+
+
+def _node_table(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> Table:
+    """What each node held, and where its snapshot stood."""
+    positions: Mapping[str, Mapping[str, Any]] = proof.get("nodes") or {}
+    alone = summary.get("alone") or {}
+    rows = []
+    for node in summary["nodes"]:
+        at = positions.get(node) or {}
+        count = (summary.get("rows") or {}).get(node)
+        rows.append(
+            [
+                str(node),
+                "" if count is None else f"{count:,}",
+                str(at.get("log_position") or ""),
+                str(at.get("transactions") or ""),
+                moment(str(at.get("taken_at") or "")),
+                f"{at.get('server_version', '')}{', a standby' if at.get('in_recovery') else ''}",
+                *([f"{alone.get(node, 0):,}"] if alone else []),
+            ]
+        )
+    heads = ["node", "rows", "log position", "transactions", "snapshot taken (UTC)", "server"]
+    heads += ["keys it is alone with"] if alone else []
+    return Table("Nodes and their snapshots", heads, rows, frozenset({1, 6}))
+
+
+def _named_tables(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> list[Table]:
+    settings = {name: summary[name] for name in _SETTINGS if name in summary}
+    rests_on = {name: value for name, value in proof.items() if name != "nodes"}
+    columns = ", ".join(map(str, summary["columns"]))
+    return [*_named("Settings", {**settings, "columns": columns}), *_named("What the answer rests on", rests_on)]
+
+
+def _inner_tables(found: Mapping[str, Any]) -> list[Table]:
+    """What of an answer is more than a line, each as a table."""
+    tables: list[Table] = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            tables += _named(_words(name).capitalize(), value)
+        elif _is_table(value):
+            heads = list(dict.fromkeys(str(head) for each in value for head in each))
+            rows = [[_plain(each.get(head)) for head in heads] for each in value]
+            tables.append(Table(_words(name).capitalize(), heads, rows))
+    return tables
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, Mapping) for each in value)
+    return isinstance(value, Mapping)
+
+
+def _named(title: str, values: Mapping[str, Any]) -> list[Table]:
+    rows = [[_words(str(name)), _plain(value)] for name, value in values.items() if value not in ("", None, [], {})]
+    return [Table(title, [], rows)] if rows else []
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_plain(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(f"({_plain(part)})" if isinstance(part, list | tuple) else _plain(part) for part in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

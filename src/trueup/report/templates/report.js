@@ -1,0 +1,349 @@
+"use strict";
+(() => {
+  // Values longer than SHORT are shortened, around what changed; a page of the table has PAGE differences.
+  const SHORT = 120, AROUND = 40, PAGE = 100, PRINTED = 1000, MOST_SIGNS = 2000;
+  const KINDS = { missing: "−", extra: "+", changed: "≠" };
+  const at = (id) => document.getElementById(id);
+  const number = (value) => value.toLocaleString("en-US");
+
+  function make(tag, properties, ...children) {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children);
+    return made;
+  }
+
+  // Light or dark: as the system has it, until somebody chooses.
+  const THEMES = ["system", "dark", "light"];
+  function useTheme(name) {
+    if (name === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    at("theme").textContent = `theme: ${name}`;
+    at("theme").dataset.now = name;
+  }
+  function startTheme() {
+    let kept = "system";
+    // Some browsers keep nothing for files.
+    try { kept = localStorage.getItem("trueup-theme") || kept; } catch { }
+    useTheme(THEMES.includes(kept) ? kept : "system");
+    at("theme").hidden = false;
+    at("theme").addEventListener("click", () => {
+      const next = THEMES[(THEMES.indexOf(at("theme").dataset.now) + 1) % THEMES.length];
+      useTheme(next);
+      try { localStorage.setItem("trueup-theme", next); } catch { }
+    });
+  }
+
+  // Characters that cannot be seen, or that turn others around, are written out.
+  const UNSEEN = /(?! )[\p{C}\p{Z}\u034f\ufe00-\ufe0f]/gu;
+  const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "␍", " ": "·" };
+  function sign(character) {
+    const code = `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    return make("span", { className: "sign", title: code, textContent: SIGNS[character] || code });
+  }
+  function written(text, budget) {
+    const pieces = [];
+    let from = 0;
+    for (const found of text.matchAll(UNSEEN)) {
+      if (budget.left-- <= 0) break;
+      pieces.push(text.slice(from, found.index), sign(found[0]));
+      if (found[0] === "\n") pieces.push("\n");
+      from = found.index + found[0].length;
+    }
+    pieces.push(text.slice(from));
+    return pieces.filter((piece) => piece !== "");
+  }
+  // Blanks at the ends are seen too.
+  function withEnds(text, isStart, isEnd, budget) {
+    const lead = isStart ? text.match(/^ */)[0].length : 0;
+    const trail = isEnd ? text.slice(lead).match(/ *$/)[0].length : 0;
+    const dots = (count) => Array.from({ length: Math.min(count, 20) }, () => sign(" "));
+    return [...dots(lead), ...written(text.slice(lead, text.length - trail), budget), ...dots(trail)];
+  }
+
+  const isHigh = (code) => code >= 0xd800 && code < 0xdc00;
+  const isLow = (code) => code >= 0xdc00 && code < 0xe000;
+  // How much two texts have in common at the start and at the end; no character is cut in two.
+  function common(one, other) {
+    const most = Math.min(one.length, other.length);
+    let start = 0, end = 0;
+    while (start < most && one.charCodeAt(start) === other.charCodeAt(start)) start++;
+    if (start && isHigh(one.charCodeAt(start - 1))) start--;
+    while (end < most - start && one.charCodeAt(one.length - 1 - end) === other.charCodeAt(other.length - 1 - end)) end++;
+    if (end && isLow(one.charCodeAt(one.length - end))) end--;
+    return [start, end];
+  }
+
+  function painted(text, from, to, change) {
+    const budget = { left: MOST_SIGNS };
+    const piece = (start, end) => {
+      [start, end] = [Math.max(start, from), Math.min(end, to)];
+      return start < end ? withEnds(text.slice(start, end), start === 0, end === text.length, budget) : [];
+    };
+    if (!change) return piece(from, to);
+    const [start, end] = [change[0], text.length - change[1]];
+    const middle = make("mark", {}, ...piece(start, end));
+    if (start === end) Object.assign(middle, { className: "gap", title: "the other node has more here" });
+    return [...piece(from, start), middle, ...piece(end, to)];
+  }
+
+  // A text in its cell: short, with the whole on a click.
+  function putText(cell, text, other) {
+    const change = other === undefined ? null : typeof other === "string" ? common(text, other) : [0, 0];
+    if (text === "") {
+      cell.append(make("span", { className: "null", textContent: "empty text" }));
+      return;
+    }
+    if (text.length <= SHORT) {
+      cell.append(...painted(text, 0, text.length, change));
+      return;
+    }
+    let from = change ? Math.max(0, Math.min(change[0] - AROUND, text.length - SHORT)) : 0;
+    let to = from + SHORT;
+    if (isLow(text.charCodeAt(from))) from--;
+    if (to < text.length && isLow(text.charCodeAt(to))) to++;
+    const place = make("span");
+    const button = make("button", { type: "button", className: "more" });
+    const show = (whole) => {
+      button.setAttribute("aria-expanded", String(whole));
+      button.textContent = whole ? "less" : `all ${number(text.length)} characters`;
+      place.className = whole ? "whole" : "short";
+      if (whole) place.replaceChildren(...painted(text, 0, text.length, change));
+      else place.replaceChildren(from ? "…" : "", ...painted(text, from, to, change), to < text.length ? "…" : "");
+    };
+    button.addEventListener("click", () => show(button.getAttribute("aria-expanded") !== "true"));
+    show(false);
+    cell.append(place, button);
+  }
+
+  const isLong = (value) => value !== null && typeof value === "object";
+  function put(cell, value, other) {
+    const none = (text) => {
+      const shown = make("span", { className: "null", textContent: text });
+      cell.append(other === undefined ? shown : make("mark", {}, shown));
+    };
+    if (value === null || value === undefined) none("NULL");
+    else if (isLong(value)) putText(cell, `${number(value.length)} bytes, sha256 ${value.sha256}`, undefined);
+    else if (value === "" && other !== undefined) none("empty text");
+    else putText(cell, String(value), isLong(other) ? null : other);
+  }
+  const same = (one, other) => one === other || (isLong(one) && isLong(other) && one.sha256 === other.sha256 && one.length === other.length);
+
+  startTheme();
+  const source = at("differences");
+  if (!source) return;
+  const data = JSON.parse(source.textContent);
+  const keyColumns = data.key.map((name) => data.columns.indexOf(name));
+  const otherColumns = data.columns.map((_, index) => index).filter((index) => !keyColumns.includes(index));
+  const keyless = data.key.length === 0;
+  const state = { pair: 0, text: "", kinds: new Set(Object.keys(KINDS)), changedOnly: false, page: 0 };
+
+  // What the filter looks at; no text goes over the border of a cell.
+  function textOf(difference) {
+    const values = difference.rows.flatMap((row) => row || []);
+    const shown = values.map((value) => value === null ? "null" : isLong(value) ? value.sha256 : value);
+    return [difference.kind, ...difference.key, ...shown].join("\0").toLowerCase();
+  }
+  function found(pair) {
+    const wanted = state.text.toLowerCase();
+    if (wanted) pair.texts ??= pair.differences.map(textOf);
+    return pair.differences.filter((difference, index) =>
+      state.kinds.has(difference.kind) && (!wanted || pair.texts[index].includes(wanted)));
+  }
+  function columnsOf(differences) {
+    if (!state.changedOnly) return otherColumns;
+    const changed = new Set(differences.flatMap((difference) => difference.columns));
+    return otherColumns.filter((column) => changed.has(column));
+  }
+
+  function copyButton(difference) {
+    const button = make("button", { type: "button", className: "copy", textContent: "copy", title: "Copy the key" });
+    button.addEventListener("click", async () => {
+      const names = keyless ? ["row_hash"] : data.key;
+      const named = Object.fromEntries(names.map((name, index) => [name, difference.key[index]]));
+      const text = names.length === 1 ? String(difference.key[0]) : JSON.stringify(named);
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "copied";
+      } catch {
+        // Not allowed here: select it, so that the user can.
+        getSelection().selectAllChildren(button.previousElementSibling);
+        button.textContent = "press Ctrl+C";
+      }
+    });
+    return button;
+  }
+  function keyCell(difference, lines) {
+    const cell = make("th", { className: "key", scope: "rowgroup", rowSpan: lines });
+    const values = make("span");
+    difference.key.forEach((value, index) => {
+      if (index) values.append("\n");
+      if (difference.key.length > 1) values.append(make("small", { textContent: `${data.key[index]} ` }));
+      put(values, value, undefined);
+    });
+    cell.append(values, copyButton(difference));
+    return cell;
+  }
+  function kindCell(difference, pair, lines) {
+    const names = difference.columns.map((column) => data.columns[column]);
+    const changed = names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
+    const where = difference.kind === "changed" ? changed : `on ${pair.nodes[1]}`;
+    const more = difference.copies ? "copies " + difference.copies.map(number).join(" → ") : where;
+    const cell = make("td", { className: "kind", rowSpan: lines });
+    cell.append(make("b", { textContent: KINDS[difference.kind] || "?" }), difference.kind);
+    if (more) cell.append(make("small", { textContent: more }));
+    if (data.nodes.length > 2) {
+      const groups = difference.agree.map((group) => group.join(" = ")).join(" ≠ ");
+      cell.append(make("small", { textContent: groups, title: "which nodes agree" }));
+    }
+    return cell;
+  }
+
+  // One difference: a line for each node that has a row, cells that agree joined into one.
+  function body(difference, pair, columns) {
+    let sides = [0, 1].filter((side) => difference.rows[side]);
+    if (difference.copies) sides = sides.slice(0, 1);
+    const two = sides.length === 2;
+    const rows = (sides.length ? sides : [0]).map((side, line) => {
+      const row = make("tr");
+      if (line === 0) row.append(keyCell(difference, two ? 2 : 1), kindCell(difference, pair, two ? 2 : 1));
+      const place = side ? "second" : "first";
+      const nodes = difference.copies ? pair.nodes.filter((_, index) => difference.copies[index]).join(", ") : pair.nodes[side];
+      row.append(make("td", { className: `node ${difference.copies ? "" : place}`, textContent: sides.length ? nodes : "values were not read" }));
+      for (const column of columns) {
+        const value = difference.rows[side]?.[column];
+        const other = two ? difference.rows[1 - side][column] : undefined;
+        const changed = two && difference.columns.includes(column);
+        const joined = two && !changed && same(value, other);
+        if (joined && line) continue;
+        const cell = make("td", { className: changed ? `changed ${place}` : two ? "same" : "" });
+        if (joined) cell.rowSpan = 2;
+        if (sides.length) put(cell, value, changed ? other : undefined);
+        row.append(cell);
+      }
+      return row;
+    });
+    const made = make("tbody", { className: `is-${difference.kind}` }, ...rows);
+    made.dataset.at = pair.differences.indexOf(difference);
+    return made;
+  }
+  function head(columns) {
+    const key = keyless ? "row hash" : data.key.join(", ");
+    const names = ["difference", "node", ...columns.map((column) => data.columns[column])];
+    const cells = names.map((name) => make("th", { scope: "col", textContent: name, title: name }));
+    return make("thead", {}, make("tr", {}, make("th", { scope: "col", className: "key", textContent: key, title: key }), ...cells));
+  }
+
+  function render(most = PAGE) {
+    const pair = data.pairs[state.pair];
+    const matching = found(pair);
+    const pages = Math.max(1, Math.ceil(matching.length / most));
+    state.page = Math.max(0, Math.min(state.page, pages - 1));
+    const first = state.page * most;
+    const some = matching.slice(first, first + most);
+    const columns = columnsOf(matching);
+    const of = matching.length === pair.differences.length ? "" : ` (of ${number(pair.differences.length)})`;
+    const hidden = columns.length === otherColumns.length ? "" : `, ${columns.length} of ${otherColumns.length} columns`;
+    at("status").textContent = (some.length ? `${number(first + 1)}–${number(first + some.length)} of ${number(matching.length)}` : "none") + of + hidden;
+    at("previous").disabled = state.page === 0;
+    at("next").disabled = state.page === pages - 1;
+    at("cut").hidden = !pair.cut;
+    const json = at("report") ? `The JSON report (${at("report").textContent}) has all.` : "The JSON report has all.";
+    at("cut").lastElementChild.textContent =
+      `This page has the first ${number(pair.differences.length)} differences of ${pair.pair}; there are more. ${json}`;
+    for (const button of document.querySelectorAll("[data-pair]")) {
+      button.setAttribute("aria-current", String(Number(button.dataset.pair) === state.pair));
+    }
+    const table = make("table", {}, head(columns));
+    table.setAttribute("aria-label", `Differences of ${pair.pair}`);
+    table.append(...some.map((difference) => body(difference, pair, columns)));
+    const none = pair.differences.length ? "Nothing matches the filter." : `No differences between ${pair.nodes.join(" and ")}.`;
+    at("rows").replaceChildren(some.length ? table : make("p", { textContent: none }));
+    at("rows").scrollTop = 0;
+  }
+
+  function go(change) {
+    Object.assign(state, { page: 0 }, change);
+    render();
+  }
+  function showPair(index) {
+    at("pair").value = String(index);
+    kindButtons(data.pairs[index]);
+    go({ pair: index });
+  }
+  function kindButtons(pair) {
+    const buttons = Object.entries(KINDS).map(([kind, mark]) => {
+      const count = pair.differences.reduce((sum, difference) => sum + (difference.kind === kind), 0);
+      const button = make("button", { type: "button", textContent: `${mark} ${kind} ${number(count)}` });
+      button.dataset.kind = kind;
+      button.setAttribute("aria-pressed", String(state.kinds.has(kind)));
+      button.addEventListener("click", () => {
+        if (!state.kinds.delete(kind)) state.kinds.add(kind);
+        button.setAttribute("aria-pressed", String(state.kinds.has(kind)));
+        go({});
+      });
+      return button;
+    });
+    document.querySelector(".kinds").replaceChildren(...buttons);
+  }
+  function pairPicker() {
+    at("pair").replaceChildren(...data.pairs.map((pair, index) => make("option", { value: index, textContent: pair.pair })));
+    at("pair").addEventListener("change", () => showPair(Number(at("pair").value)));
+    if (data.pairs.length < 2) return;
+    at("pair").closest("label").hidden = false;
+    document.querySelectorAll("#pairs tbody th").forEach((cell, index) => {
+      const button = make("button", { type: "button", textContent: cell.textContent, title: "Show the differences of this pair" });
+      button.dataset.pair = index;
+      button.addEventListener("click", () => {
+        showPair(index);
+        at("explorer").scrollIntoView();
+      });
+      cell.replaceChildren(button);
+    });
+  }
+  function turn(pages) {
+    if (at(pages < 0 ? "previous" : "next").disabled) return;
+    state.page += pages;
+    render();
+  }
+  function keys(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (event.key === "Escape" && event.target === at("filter")) {
+      at("filter").value = "";
+      go({ text: "" });
+    } else if (typing) {
+      return;
+    } else if (event.key === "/") {
+      event.preventDefault();
+      at("filter").focus();
+    } else if (event.key === "n" || event.key === "p") turn(event.key === "n" ? 1 : -1);
+  }
+
+  if (!data.pairs.some((pair) => pair.differences.length || pair.cut)) return;
+  let timer = 0;
+  at("filter").addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => go({ text: at("filter").value }), 50);
+  });
+  at("changed-only").addEventListener("change", () => go({ changedOnly: at("changed-only").checked }));
+  at("previous").addEventListener("click", () => turn(-1));
+  at("next").addEventListener("click", () => turn(1));
+  document.addEventListener("keydown", keys);
+  // Paper has no pages to turn: what matches is printed, up to a limit that the line above the table shows.
+  const folded = [...document.querySelectorAll("details")];
+  addEventListener("beforeprint", () => {
+    folded.forEach((each) => { each.dataset.was = each.open; each.open = true; });
+    state.turned = state.page;
+    state.page = 0;
+    render(PRINTED);
+  });
+  addEventListener("afterprint", () => {
+    folded.forEach((each) => { each.open = each.dataset.was === "true"; });
+    state.page = state.turned;
+    render();
+  });
+  pairPicker();
+  at("explorer").hidden = false;
+  const first = data.pairs.findIndex((pair) => pair.differences.length || pair.cut);
+  showPair(Math.max(first, 0));
+})();

@@ -1,0 +1,169 @@
+"""The HTML report as a file: whole, private, of one piece, every value escaped; what it says when rows were cut."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.report import html
+from trueup.report.page import page_of_diff, page_of_task
+
+NASTY = [
+    '</script><img src=x onerror="window.hacked=1">',
+    "<!--<script> <!--<script x",
+    "</script x <b>",
+    "\"double\" 'single' &amp; & \\ \\u003c",
+    "a\u202egnp.exe",
+    "nul-like \x01 \x7f \u2028",
+    "lone \ud800 half",
+    "{{ 7 * 7 }} {% if %}",
+]
+
+
+class Read(HTMLParser):
+    """The elements of a page with their attributes, and the texts of its scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements[-1:] and self.elements[-1][0] == "script":
+            self.scripts.append(data)
+
+
+def read(path: Path) -> Read:
+    found = Read()
+    found.feed(path.read_text(encoding="utf-8"))
+    return found
+
+
+def data_of(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="differences">(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def rows(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
+    return [
+        ({"id": str(at), "name": f"item {at}", "note": "n"}, {"id": str(at), "name": f"other {at}", "note": "n"})
+        for at in range(count)
+    ]
+
+
+def test_the_file_is_private_and_needs_nothing_else(made: Any, written: Any) -> None:
+    path = written(made(rows(3)))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text(encoding="utf-8")
+    assert "://" not in text
+    elements = read(path).elements
+    assert not [tag for tag, _ in elements if tag in ("link", "img", "iframe", "object", "base", "form")]
+    assert not [
+        name for _, given in elements for name in given if name.startswith("on") or name in ("src", "href", "style")
+    ]
+    (policy,) = [given["content"] for _, given in elements if given.get("http-equiv") == "Content-Security-Policy"]
+    assert policy
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_every_value_is_in_the_data_as_it_is(made: Any, written: Any) -> None:
+    pairs = [({"id": text, "name": text, "note": None}, {"id": text, "name": "", "note": text}) for text in NASTY]
+    path = written(made(pairs))
+    (pair,) = data_of(path)["pairs"]
+    assert [each["key"] for each in pair["differences"]] == [[text] for text in NASTY]
+    assert [each["rows"] for each in pair["differences"]] == [[[t, t, None], [t, "", t]] for t in NASTY]
+    assert [each["columns"] for each in pair["differences"]] == [[1, 2]] * len(NASTY)
+    # Read as a browser reads it, the values have made no element.
+    assert [tag for tag, _ in read(path).elements if tag in ("img", "script")] == ["script", "script"]
+
+
+@pytest.mark.parametrize("nasty", NASTY)
+def test_names_and_reasons_are_escaped_too(made: Any, written: Any, nasty: str) -> None:
+    report = made(
+        rows(1), columns=("id", "name", "note"), nodes=("n1", nasty), verdict="INCOMPLETE", incomplete=[nasty]
+    )
+    report["summary"].update(table=nasty, table_filter=nasty)
+    report["remarks"] = [nasty]
+    path = written(report)
+    found = read(path)
+    assert [tag for tag, _ in found.elements if tag in ("img", "script")] == ["script", "script"]
+    # What could turn the text around, or is no text at all, is written out.
+    outside = re.sub(r"<script.*?</script>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert all(each.isprintable() or each == "\n" for each in outside)
+
+
+def test_rows_that_were_cut_are_said_to_be(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MOST_ROWS", 5)
+    (pair,) = data_of(written(made(rows(5))))["pairs"]
+    assert (len(pair["differences"]), pair["cut"]) == (5, False)
+    (pair,) = data_of(written(made(rows(6))))["pairs"]
+    assert (len(pair["differences"]), pair["cut"], pair["changed"]) == (5, True, 6)
+
+
+def test_long_values_leave_every_pair_its_share(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "MOST_BYTES", 30_000)
+    long = [({**left, "note": "x" * 3000}, right) for left, right in rows(20)]
+    path = written(made(long, nodes=("n1", "n2", "n3")))
+    found = data_of(path)["pairs"]
+    assert [pair["cut"] for pair in found] == [True, True, True]
+    assert all(len(pair["differences"]) == 3 for pair in found)
+
+
+def test_names_of_nodes_may_hold_a_slash(made: Any, written: Any) -> None:
+    report = made(rows(1), nodes=("a/b", "c", "b/c"))
+    assert [pair["nodes"] for pair in data_of(written(report))["pairs"]] == [["a/b", "c"], ["a/b", "b/c"], ["c", "b/c"]]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "count", "incomplete", "tone"),
+    [
+        ("MATCH", 0, [], "good"),
+        ("DIFFER", 1, [], "differ"),
+        ("INCOMPLETE", 0, ["a block was left out"], "trouble"),
+        # No verdict makes green what is not proven.
+        ("MATCH", 0, ["a block was left out"], "trouble"),
+        ("MATCH", 1, [], "trouble"),
+        ("DIFFER", 1, ["a block was left out"], "trouble"),
+        ("OTHER", 0, [], "trouble"),
+    ],
+)
+def test_only_what_is_proven_is_green(made: Any, verdict: str, count: int, incomplete: list[str], tone: str) -> None:
+    report = made(rows(count), verdict=verdict, incomplete=incomplete)
+    assert page_of_diff(report, report["diffs"], "x.json").tone == tone
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "summary", "tone"),
+    [
+        ("TABLE_CHECK", "COMPLETED", {"verdict": "MATCH", "blocks": 3}, "good"),
+        ("TABLE_CHECK", "FAILED", {"verdict": "INCOMPLETE"}, "trouble"),
+        ("DIFFLOG_RUN", "COMPLETED", {"number": 1, "rows": {"visit_log_wide": 12}, "late": {}}, "plain"),
+        ("DIFFLOG_PROVE", "COMPLETED", {"verdict": "DIFFER", "keys": 9, "examples": [{"key": {"id": 1}}]}, "differ"),
+        ("DIFFLOG_PROVE", "COMPLETED", {"verdict": "MATCH", "incomplete": ["no state"]}, "trouble"),
+        ("A_KIND_TO_COME", "COMPLETED", {"list": [1, [2, {"a": None}]], "nothing": None}, "plain"),
+        ("A_KIND_TO_COME", "FAILED", {}, "trouble"),
+    ],
+)
+def test_a_page_of_any_other_task(tmp_path: Path, kind: str, status: str, summary: Any, tone: str) -> None:
+    task = {
+        **{"task_id": "1234", "task_type": kind, "task_status": status, "schema": "", "table_name": "<b>"},
+        **{"started_at": "2026-10-01T12:04:13.000Z", "time_taken": None},
+        "task_context": {"nodes": "n1,n2", "diff_summary": summary},
+    }
+    page = page_of_task(task)
+    assert page.tone == tone
+    text = html.write_html(tmp_path / "task.html", page).read_text(encoding="utf-8")
+    assert "&lt;b&gt;" in text
+    assert 'id="differences"' not in text

@@ -1,0 +1,287 @@
+"""The HTML report in a real browser: what a person sees, types, clicks and prints, and what the page may not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NASTY = "</script x><!--<script x></script><img src=x onerror='window.hacked=1'> \" &amp;"
+# Whether a colour is more green than anything else.
+GREEN = """(() => {{
+    const colour = getComputedStyle(document.querySelector("{}")).{};
+    const [red, green, blue] = colour.match(/[0-9.]+/g).map(Number);
+    return green > red && green > blue;
+}})()"""
+
+
+def row(at: int, **values: Any) -> dict[str, Any]:
+    return {"id": str(at), "name": f"item {at}", "note": "n", **values}
+
+
+def drift(count: int) -> list[tuple[Any, Any]]:
+    """Changed rows, and one that is missing and one that is extra."""
+    changed = [(row(at), row(at, name=f"other {at}")) for at in range(2, count)]
+    return [(row(0), None), (None, row(1)), *changed]
+
+
+@pytest.fixture
+def compared(databases: Any, on_all: Any, compare: Any, tab: Any) -> Callable[..., Any]:
+    """`compared(on both, on the second only, nodes)`: a real diff with its page, open in the browser."""
+
+    def run(before: str, after: str, count: int = 2, **options: Any) -> Any:
+        nodes = databases(count)
+        on_all(nodes, before)
+        nodes[1].execute(after)
+        result = compare(nodes, "items", output=["json", "html"], **options)
+        tab.open(Path(result.page))
+        assert tab.complaints() == []
+        assert tab.requests() == [Path(result.page).as_uri()]
+        return tab
+
+    return run
+
+
+def test_a_real_diff_of_nasty_values(compared: Any) -> None:
+    tab = compared(
+        "CREATE TABLE items (id text PRIMARY KEY, name text, long text);"
+        "INSERT INTO items VALUES ('1', 'a', 'x'), ('2', 'same', 'x'), ('<b>3', 'gone', NULL)",
+        f"UPDATE items SET name = $${NASTY}$$, long = repeat('é', 400000) || U&'\\202e' WHERE id = '1';"
+        "DELETE FROM items WHERE id = '<b>3'; INSERT INTO items VALUES ('4', '', NULL)",
+    )
+    assert tab.text(".verdict strong") == "≠ DIFFER"
+    assert tab.js("window.hacked") is None
+    assert tab.texts("#pairs td") == ["1", "1", "1", "0", "3", ""]
+    assert tab.texts("tbody.is-changed td.changed")[0] == "a"
+    assert tab.texts("tbody.is-changed td.changed")[2] == NASTY
+    assert tab.texts("tbody.is-missing .key > span") == ["<b>3"]
+    assert tab.texts("tbody.is-missing td") == ["−missing\non n2", "n1", "gone", "NULL"]
+    assert tab.texts("tbody.is-extra td") == ["+extra\non n2", "n2", "empty text", "NULL"]
+    # The whole of a long value, on a click; what would turn it around is written out.
+    assert tab.text("button.more") == "all 400,001 characters"
+    tab.click("button.more")
+    assert tab.js("document.querySelector('.whole').textContent") == "é" * 400_000 + "U+202E"
+    assert tab.text("button.more") == "less"
+    tab.click("button.more")
+    assert tab.count(".whole") == 0
+
+
+def test_a_table_without_a_key(compared: Any) -> None:
+    tab = compared(
+        "CREATE TABLE items (name text); INSERT INTO items VALUES ('three'), ('three'), ('three'), ('gone')",
+        "DELETE FROM items WHERE ctid IN ('(0,1)', '(0,2)', '(0,4)')",
+    )
+    found = {tuple(tab.texts(f"tbody[data-at='{at}'] td")) for at in (0, 1)}
+    assert found == {("−missing\ncopies 3 → 1", "n1, n2", "three"), ("−missing\ncopies 1 → 0", "n1", "gone")}
+
+
+def test_every_pair_of_three_nodes(compared: Any) -> None:
+    tab = compared(
+        "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'a'), (2, 'b')",
+        "UPDATE items SET name = 'x' WHERE id = 2",
+        count=3,
+    )
+    assert tab.texts("#pairs tbody th") == ["n1/n2", "n1/n3", "n2/n3"]
+    assert tab.texts("tbody.is-changed small") == ["name", "n1 = n3 ≠ n2"]
+    tab.click("[data-pair='2']")
+    assert tab.texts("td.changed") == ["x", "b"]
+    tab.click("[data-pair='1']")
+    assert tab.text("#rows") == "No differences between n1 and n3."
+
+
+def test_filter_kinds_and_columns(made: Any, shown: Any) -> None:
+    tab = shown(made(drift(250)))
+    assert tab.text("#status") == "1–100 of 250"
+    assert tab.texts(".kinds button") == ["− missing 1", "+ extra 1", "≠ changed 248"]
+    tab.press("/", "/")
+    tab.type("OTHER 24")
+    tab.wait("document.getElementById('status').textContent.startsWith('1–11 of 11')")
+    assert tab.texts(".key > span") == ["24", *map(str, range(240, 250))]
+    tab.press("Escape")
+    tab.wait("document.getElementById('status').textContent === '1–100 of 250'")
+    # No text matches over the border of two cells.
+    tab.type("item 2n")
+    tab.wait("document.getElementById('rows').textContent === 'Nothing matches the filter.'")
+    tab.press("Escape")
+    tab.click("[data-kind='changed']")
+    assert tab.texts("#rows tbody .kind") == ["−missing\non n2", "+extra\non n2"]
+    tab.click("[data-kind='changed']")
+    tab.click("#changed-only")
+    assert tab.texts("#rows thead th") == ["id", "difference", "node", "name"]
+    assert tab.text("#status") == "1–100 of 250, 1 of 2 columns"
+
+
+def test_pages_are_turned_with_the_mouse_and_the_keyboard(made: Any, shown: Any) -> None:
+    tab = shown(made(drift(250)))
+    assert tab.js("document.getElementById('previous').disabled")
+    tab.click("#next")
+    assert (tab.text("#status"), tab.count("#rows tbody")) == ("101–200 of 250", 100)
+    tab.press("n", "n")
+    assert (tab.text("#status"), tab.count("#rows tbody")) == ("201–250 of 250", 50)
+    tab.press("n", "n")
+    assert tab.text("#status") == "201–250 of 250"
+    tab.press("p", "p")
+    assert tab.texts(".key > span")[0] == "100"
+
+
+def test_all_can_be_reached_with_the_keyboard(made: Any, shown: Any) -> None:
+    tab = shown(made([(row(1, note="x" * 500), row(1, note="y" * 500))]))
+    seen = []
+    for _ in range(14):
+        tab.press("Tab")
+        seen.append(
+            tab.js("document.activeElement.id || document.activeElement.className || document.activeElement.tagName")
+        )
+    wanted = ["theme", "SUMMARY", "filter", "changed-only", "rows", "copy", "more"]
+    assert [name for name in wanted if name not in seen] == []
+    tab.js("document.querySelector('button.more').focus()")
+    tab.press("Enter", "\r")
+    assert tab.count(".whole") == 1
+
+
+def test_what_changed_is_marked_and_cells_that_agree_are_one(made: Any, shown: Any) -> None:
+    left, right = row(1, name="a long, long text 1 more", note=None), row(1, name="a long, long text 2 more", note="")
+    tab = shown(made([(left, right)]))
+    assert tab.texts("td.changed.first mark") == ["1", "NULL"]
+    assert tab.texts("td.changed.second mark") == ["2", "empty text"]
+    # Not by colour alone.
+    assert "underline" in tab.js("getComputedStyle(document.querySelector('mark')).textDecorationLine")
+    tab = shown(made([(row(1), row(1, name="x"))]))
+    assert tab.texts("td.same") == ["n"]
+    assert tab.js("document.querySelector('td.same').rowSpan") == 2
+    # Far inside a long value, the part that changed is what is shown.
+    tab = shown(made([(row(1, note="a" * 5000 + "🙂" + "b" * 5000), row(1, note="a" * 5000 + "😀" + "b" * 5000))]))
+    assert tab.texts("mark") == ["🙂", "😀"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("lone \ud800 half", "lone U+D800 half"),
+        ("a\u202egnp.exe", "aU+202Egnp.exe"),
+        ("zero\u200bwidth\u00a0", "zeroU+200BwidthU+00A0"),
+        (" ends ", "·ends·"),
+        ("two\nlines\t", "two↵\nlines⇥"),
+        ("\x01\x7f", "U+0001U+007F"),
+        ("NULL", "NULL"),
+    ],
+)
+def test_characters_that_cannot_be_seen_are_shown(made: Any, shown: Any, text: str, seen: str) -> None:
+    tab = shown(made([(row(1, name=text), None)]))
+    cell = "document.querySelector('#rows tbody td:nth-of-type(3)')"
+    assert tab.js(f"{cell}.textContent") == seen
+    assert tab.js(f"{cell}.querySelectorAll('.null').length") == 0
+
+
+def test_the_key_is_copied(made: Any, shown: Any) -> None:
+    tab = shown(made([(row(7), None)], key=("id", "name")))
+    tab.js("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    tab.click("button.copy")
+    tab.wait("document.querySelector('button.copy').textContent === 'copied'")
+    assert tab.js("window.copied") == '{"id":"7","name":"item 7"}'
+    # Where that is not allowed, the key is selected.
+    tab.js("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
+    tab.click("button.copy")
+    tab.wait("document.querySelector('button.copy').textContent === 'press Ctrl+C'")
+    assert "item 7" in tab.js("getSelection().toString()")
+
+
+def test_dark_mode_follows_the_system_until_it_is_chosen(made: Any, shown: Any) -> None:
+    tab = shown(made(drift(3)))
+    light = "getComputedStyle(document.body).backgroundColor"
+    day = tab.js(light)
+    tab.media(prefers_color_scheme="dark")
+    night = tab.js(light)
+    assert day != night
+    tab.click("#theme")
+    assert (tab.text("#theme"), tab.js(light)) == ("theme: dark", night)
+    tab.click("#theme")
+    assert (tab.text("#theme"), tab.js(light)) == ("theme: light", day)
+    # The choice is kept.
+    tab = shown(made(drift(3)))
+    assert (tab.text("#theme"), tab.js(light)) == ("theme: light", day)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_incomplete_looks_like_trouble(made: Any, shown: Any, tab: Any, scheme: str) -> None:
+    tab.media(prefers_color_scheme=scheme)
+    shown(made([], verdict="MATCH"))
+    assert tab.js(GREEN.format(".verdict strong", "color"))
+    shown(made(drift(3), verdict="INCOMPLETE", incomplete=["node n2: the connection was lost"]))
+    assert tab.text(".verdict strong") == "⚠ INCOMPLETE"
+    assert tab.texts(".notes.trouble li") == ["node n2: the connection was lost"]
+    for place in (".verdict", ".verdict strong", ".notes.trouble h2"):
+        for part in ("color", "backgroundColor"):
+            assert not tab.js(GREEN.format(place, part))
+    assert "✓" not in tab.text("body")
+
+
+def test_ten_thousand_differences_of_twenty_columns(made: Any, shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = ["id", *(f"c{at}" for at in range(19))]
+    values = [{"id": str(at), **{name: f"{name} {at}" for name in columns[1:]}} for at in range(10_001)]
+    tab = shown(made([(each, {**each, "c7": "x"}) for each in values], columns=columns))
+    assert tab.text("#status") == "1–100 of 10,000"
+    # Few of them are elements: that is what keeps it quick.
+    assert tab.js("document.querySelectorAll('*').length") < 10_000
+    assert tab.text("#cut") == (
+        "⚠ This page has the first 10,000 differences of n1/n2; there are more. The JSON report (report.json) has all."
+    )
+    tab.js("document.getElementById('filter').focus()")
+    tab.type("c3 9999")
+    tab.wait("document.getElementById('status').textContent === '1–1 of 1 (of 10,000)'")
+    assert tab.texts(".key > span") == ["9999"]
+
+
+def test_without_scripts_the_first_rows_are_there(made: Any, written: Any, tab: Any) -> None:
+    path = written(made([*drift(10), (row(99), row(99, name=NASTY))]))
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    tab.open(path)
+    assert "item 5" in tab.text("noscript pre")
+    assert "</script x><!--<script x></script>" in tab.text("noscript pre")
+    assert tab.count("img") == 0
+    assert not tab.js("document.getElementById('explorer').checkVisibility()")
+
+
+def test_paper_has_more_than_one_page_of_rows(made: Any, shown: Any) -> None:
+    tab = shown(made(drift(250)))
+    tab.click("#next")
+    tab.js("document.documentElement.dataset.theme = 'dark'")
+    tab.media("print")
+    tab.js("dispatchEvent(new Event('beforeprint'))")
+    assert tab.count("#rows tbody") == 250
+    assert tab.js("[...document.querySelectorAll('details')].every(each => each.open)")
+    assert tab.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not tab.js("document.getElementById('filter').checkVisibility()")
+    tab.js("dispatchEvent(new Event('afterprint'))")
+    assert tab.text("#status") == "101–200 of 250"
+    assert not tab.js("[...document.querySelectorAll('details')].some(each => each.open)")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "refused_by"),
+    [
+        ("document.body.innerHTML = '<b>x</b>'", "require-trusted-types-for"),
+        ("document.body.setAttribute('onclick', 'window.hacked = 1')", "require-trusted-types-for"),
+        ("new Image().src = 'data:image/gif,x'", "img-src"),
+        ("fetch('data:text/plain,x').catch(() => 0)", "connect-src"),
+        (
+            "document.body.append(Object.assign(document.createElement('style'), {textContent: 'b {}'}))",
+            "style-src-elem",
+        ),
+    ],
+)
+def test_the_policy_of_the_page_holds(made: Any, shown: Any, attempt: str, refused_by: str) -> None:
+    tab = shown(made(drift(3)))
+    found = tab.js(f"""new Promise((done) => {{
+        document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
+        try {{ {attempt} }} catch {{ }}
+    }})""")
+    assert found == refused_by
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(made: Any, shown: Any, tab: Any) -> None:
+    tab.size(390, 844, mobile=True)
+    shown(made(drift(20), incomplete=["x" * 300]))
+    assert tab.js("document.documentElement.scrollWidth") <= 390

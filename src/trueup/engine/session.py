@@ -63,7 +63,11 @@ def existing_session() -> Any | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    # A session through Spark Connect has no context, as in the notebooks of Databricks.
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    return connect.SparkSession.getActiveSession() if connect is not None else None
 
 
 def _connect(remote: str, conf: Mapping[str, str]) -> Any:
@@ -81,7 +85,7 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java())
-    settings = {**_ALWAYS, **({} if master else _LOCAL), **conf}
+    settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
     # In one process a failed slice is tried again too, as on a cluster.
     spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder:

@@ -5,8 +5,9 @@ The envelope is opened only by the trueup that closed it: another version might 
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import pickle
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -83,9 +84,11 @@ def failed_job(error: Exception) -> EngineError:
             f"the executors run another Python than this one ({mine})",
             cure="set spark.pyspark.python (or PYSPARK_PYTHON) to the same version on the executors",
         )
-    lines = text.splitlines() or [""]
+    # The last error of a traceback is the cause; around it stand Spark's own words.
+    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)
+    first = next((line for line in text.splitlines() if line.strip()), "")
     return EngineError(
-        mask(f"the Spark job failed: {type(error).__name__}: {lines[0]}"),
+        mask(f"the Spark job failed: {causes[-1] if causes else f'{type(error).__name__}: {first.strip()}'}"),
         cure="look at the executors' logs, or try --engine local",
     )
 
@@ -96,8 +99,12 @@ _REFUSED = "the executors "
 def _reason_to_refuse(version: str) -> str:
     if version != __version__:
         return f"{_REFUSED}have trueup {__version__}, and this is trueup {version}"
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    return f"{_REFUSED}lack the package {missing[0]}, which trueup needs" if missing else ""
+    for name in _NEEDED:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            return f"{_REFUSED}lack the package {name}, which trueup needs ({error})"
+    return ""
 
 
 def _results(work: Work[Any], tasks: Sequence[Any]) -> Iterator[pa.RecordBatch]:

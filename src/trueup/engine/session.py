@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,24 @@ def existing_session() -> Any | None:
 def _connect(remote: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.remote(remote)
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = SparkSession.builder.remote(remote).getOrCreate()
+    fixed = [key for key, value in conf.items() if not _set(session, key, value)]
+    if fixed:
+        warnings.warn(
+            f"the Spark Connect server was started with its own {', '.join(fixed)}: change them there", stacklevel=2
+        )
+    return session
+
+
+def _set(session: Any, key: str, value: str) -> bool:
+    """Whether a running server takes this setting; what concerns its memory or executors it does not."""
+    try:
+        session.conf.set(key, value)
+    except Exception as error:
+        if "CANNOT_MODIFY" not in str(error):
+            raise
+        return bool(session.conf.get(key, None) == value)
+    return True
 
 
 def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import psutil
 import psycopg
 import pytest
 
+import trueup
 from trueup.demo.postgres import Server
 from trueup.demo.processes import wait_until
 
@@ -42,8 +44,8 @@ DRIFTS = (
     """,
     "UPDATE items SET seen = NULL WHERE part IN (1, 700, 1200); DELETE FROM items WHERE part BETWEEN 100 AND 110",
 )
-# Slow enough that a kill comes in the middle of it: every fiftieth row takes its time.
-SLOW = "part % 50 <> 0 OR pg_catalog.pg_sleep(0.03) IS NOT NULL"
+# Slow enough that a kill comes in the middle of it: every hundredth row takes its time.
+SLOW = "part % 100 <> 0 OR pg_catalog.pg_sleep(0.02) IS NOT NULL"
 DIFF = ["-m", "trueup", "-v", "diff", "items", "--block-size=100", "--override-block-size", "--compare-unit-size=25",
         "--recheck=1", "--recheck-wait=0", f"--table-filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
 CORES = 3
@@ -188,7 +190,7 @@ def _page(ui: str, page: str) -> bytes:
 def _comparable(report: dict[str, Any]) -> dict[str, Any]:
     """A report without times, places and what was drawn by lot."""
     summary = dict(report["summary"])
-    for key in ("task_id", "start_time", "end_time", "time_taken", "engine"):
+    for key in ("task_id", "start_time", "end_time", "time_taken", "engine", "concurrency_factor"):
         del summary[key]
     proof = {key: report["proof"][key] for key in ("digest", "one_snapshot_a_node", "long_value")}
     diffs = {
@@ -217,17 +219,25 @@ def test_the_report_of_threads(expected: dict[str, Any]) -> None:
     assert counts == {"n1/n2": (2, 2, 14), "n1/n3": (11, 0, 3), "n2/n3": (13, 2, 17)}
 
 
-def test_spark_in_one_process(run: Run, expected: dict[str, Any]) -> None:
-    _check(run(["--engine=spark", "--master=local[2]"]), expected)
+def test_spark_in_one_process(run: Run, expected: dict[str, Any], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >> {tmp_path}/started\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    _check(run(["--engine=spark", "--master=local[2]"], conf={"spark.pyspark.python": str(python)}), expected)
+    assert (tmp_path / "started").exists()
 
 
-def test_a_master_with_two_workers(run: Run, expected: dict[str, Any], spark_cluster: Any) -> None:
+def test_a_master_with_two_workers(run: Run, expected: dict[str, Any], spark_cluster: Any, tmp_path: Path) -> None:
     ui = f"http://127.0.0.1:{_free_port()}"
-    conf = {**spark_cluster.conf, "spark.ui.port": ui.rpartition(":")[2]}
-    ran = run([f"--master={spark_cluster.url}"], conf=conf, cluster=spark_cluster, ui=ui)
+    package = Path(trueup.__file__).parent
+    brought = shutil.make_archive(str(tmp_path / "sent"), "zip", package.parent, package.name)
+    conf = {**spark_cluster.conf, "spark.ui.port": ui.rpartition(":")[2], "spark.submit.pyFiles": brought}
+    two_of_three = "--concurrency-factor=0.67"
+    ran = run([f"--master={spark_cluster.url}", two_of_three], conf=conf, cluster=spark_cluster, ui=ui)
     _check(ran, expected)
-    # One for each core of the cluster, and the driver's.
-    assert set(ran.seen.sessions.values()) == {CORES + 1}
+    # Two thirds of the cluster's cores, and the driver's.
+    assert set(ran.seen.sessions.values()) == {2 + 1}
+    assert list(spark_cluster.folder.glob("worker*/*/*/sent.zip")), "the executors did not get the package"
     _check_secrecy(ran, spark_cluster)
 
 
@@ -271,6 +281,7 @@ import json, shutil, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import trueup
+from trueup.engine.slots import Cores
 
 def home(batches):
     import pyarrow, trueup
@@ -282,7 +293,8 @@ package = Path(trueup.__file__).parent
 session.addArtifact(shutil.make_archive("brought", "zip", package.parent, package.name), pyfile=True)
 result = trueup.diff("items", engine="spark", max_connections=2, concurrency_factor=4.0, block_size=100,
                      override_block_size=True, recheck=1, recheck_wait=0, table_filter=sys.argv[2])
-print(json.dumps({**result.as_json(), "home": session.range(1).mapInArrow(home, "home string").first()[0]}))
+found = {"home": session.range(1).mapInArrow(home, "home string").first()[0], "cores": Cores(session).now()}
+print(json.dumps({**result.as_json(), **found}))
 """
 
 
@@ -292,7 +304,9 @@ def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_c
     assert ran.report["summary"]["diff_rows_count"] == expected["summary"]["diff_rows_count"]
     # Three cores are free; one of the two connections is the driver's, so that one core may be used.
     assert set(ran.seen.sessions.values()) == {2}
-    assert "brought.zip" in json.loads(ran.said.splitlines()[0])["home"]
+    found = json.loads(ran.said.splitlines()[0])
+    assert found["cores"] == CORES
+    assert "brought.zip" in found["home"]
 
 
 def _busy_worker(cluster: Any, port: int) -> psutil.Process | None:

@@ -70,11 +70,6 @@ def test_other_installations_are_refused(spark: Any, workers_with: Any, code: st
     assert "docs/clusters.md" in error.cure
 
 
-def test_the_same_installation_is_not(spark: Any, workers_with: Any) -> None:
-    workers_with("")
-    assert sorted(SparkEngine(spark, Share(), owned=False).run(_same, Tasks([1, 2]))) == [1, 2]
-
-
 def test_another_python_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "2.7")
     error = _error(spark)

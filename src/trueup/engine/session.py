@@ -115,6 +115,8 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
                     f"Spark did not start: {_last_words(log) or error}",
                     cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
                 ) from error
+    # Only spark-submit heeds this setting; a driver like this one takes the variable, which is this Python.
+    context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import QueryError
@@ -36,7 +37,7 @@ def _double(task: int, room: Room) -> Iterator[int]:
 
 
 def test_results_and_errors_of_tasks_come_home(spark: Any) -> None:
-    engine = SparkEngine(spark, 2, owned=False)
+    engine = SparkEngine(spark, Share(), owned=False)
     answers = list(engine.run(_double, Tasks(range(20))))
     failures = {answer.task: answer.error for answer in answers if isinstance(answer, Failure)}
     assert sorted(answer for answer in answers if isinstance(answer, int)) == [
@@ -50,7 +51,7 @@ def test_results_and_errors_of_tasks_come_home(spark: Any) -> None:
 def test_tasks_added_meanwhile_are_run(spark: Any) -> None:
     tasks: Tasks[int] = Tasks([1])
     answers = []
-    for answer in SparkEngine(spark, 2, owned=False).run(_double, tasks):
+    for answer in SparkEngine(spark, Share(), owned=False).run(_double, tasks):
         answers.append(answer)
         if answer < 100:
             tasks.add([answer])
@@ -67,7 +68,7 @@ def _die_once(task: str, room: Room) -> Iterator[str]:
 
 def test_a_killed_worker_is_replaced_and_its_tasks_run_again(spark: Any, tmp_path: Path) -> None:
     marks = [str(tmp_path / str(number)) for number in range(2)]
-    assert sorted(SparkEngine(spark, 2, owned=False).run(_die_once, Tasks(marks))) == marks
+    assert sorted(SparkEngine(spark, Share(), owned=False).run(_die_once, Tasks(marks))) == marks
 
 
 def test_spark_and_threads_report_the_same(

@@ -110,12 +110,14 @@ class SparkSettings:
     master: str = ""
     remote: str = ""
     local_rows: int = 5_000_000
+    slots: int = 0
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # A remote can hold a token, a Spark setting a storage key.
         shown = [f"engine={self.engine!r}", f"master={self.master!r}", f"remote={mask(self.remote)!r}"]
-        return f"SparkSettings({', '.join(shown)}, local_rows={self.local_rows!r}, conf={sorted(self.conf)!r})"
+        shown += [f"local_rows={self.local_rows!r}", f"slots={self.slots!r}", f"conf={sorted(self.conf)!r}"]
+        return f"SparkSettings({', '.join(shown)})"
 
     def validated(self, name_of: Callable[[str], str] = str) -> SparkSettings:
         """Itself, or a ConfigError that lists all that is wrong, where `name_of` says how to call a field."""
@@ -123,7 +125,7 @@ class SparkSettings:
         return self
 
     def _wrong_values(self, name_of: Callable[[str], str]) -> list[str]:
-        rules = [_one_of(self, "engine", "auto", "spark", "local"), *_at_least(self, 0, "local_rows")]
+        rules = [_one_of(self, "engine", "auto", "spark", "local"), *_at_least(self, 0, "local_rows", "slots")]
         broken = _broken(self, rules, name_of)
         if self.master and self.remote:
             broken.append(f"{name_of('master')} and {name_of('remote')} cannot be given together")

@@ -90,6 +90,8 @@ TEMPLATE = """\
 #remote = ""
 # With "auto", tables of fewer estimated rows are compared in this process.
 #local_rows = 5_000_000
+# Tasks at once; 0 counts the cores of this machine or of the cluster, and takes diff.concurrency_factor of them.
+#slots = 0
 
 # Settings that are passed to Spark as they are; none by default.
 #[spark.conf]

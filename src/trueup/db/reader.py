@@ -132,6 +132,15 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
             _busy.discard(reader)
 
 
+def close_idle() -> None:
+    """Close the sessions that wait for the next task in this process."""
+    with _lock:
+        idle = [reader for readers in _idle.values() for reader in readers]
+        _idle.clear()
+    for reader in idle:
+        reader.close()
+
+
 def stop_all(application: str) -> None:
     """End a run in this process: cancel the queries still under way, close the idle sessions."""
     with _lock:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trueup.config.model import Node
 from trueup.db import reader
+from trueup.db.connections import as_connected, check_free
 from trueup.db.names import parse_table_name
 from trueup.db.node import named
 from trueup.db.snapshot import Control
@@ -27,7 +28,7 @@ from trueup.diff.result import Ending, conclude, summary_fields
 from trueup.diff.spool import Spool
 from trueup.diff.together import together
 from trueup.diff.work import Job
-from trueup.engine.choose import EngineStarter, slots_for
+from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
@@ -60,7 +61,9 @@ def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Endi
     settings = request.settings
     application = f"trueup {'check' if request.digests_only else 'diff'} {task.task_id[:8]}"
     with ExitStack() as stack:
-        starter = EngineStarter(request.spark, slots_for(settings.concurrency_factor, settings.max_connections))
+        starter = EngineStarter(
+            request.spark, concurrency_factor=settings.concurrency_factor, max_connections=settings.max_connections
+        )
         stack.callback(starter.close)
         controls = _connect(request, application)
         for control in controls:
@@ -73,7 +76,7 @@ def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Endi
         ranges = plan_ranges(controls, spec, settings.block_size)
         job = Job(
             spec=spec,
-            nodes=request.nodes,
+            nodes=tuple(map(as_connected, controls)),
             snapshots={control.node.name: control.snapshot_id for control in controls},
             application=application,
             timeout=settings.block_timeout,
@@ -87,6 +90,7 @@ def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Endi
         state = Collected(request.node_names, settings.max_diff_rows, _spool(request))
         stack.callback(lambda: state.suspects.close())
         engine = starter.get(max(ranges.estimates.values()))
+        engine.most = check_free(controls, engine.slots)
         _look(engine, job, ranges, state, controls, request, progress)
         # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
         _let_go(controls, state)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trueup.engine.local import LocalEngine
+from trueup.engine.slots import Share, cores_here
 from trueup.engine.work import Engine
 
 if TYPE_CHECKING:
     from trueup.config.model import SparkSettings
-
-
-def slots_for(concurrency_factor: float, max_connections: int) -> int:
-    """How many tasks at once: a share of the cores, at least one, within the connections a node may get."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    slots = max(1, math.floor(cores * concurrency_factor + 0.5))
-    # One connection of each node is the driver's.
-    return min(slots, max_connections - 1) if max_connections else slots
 
 
 def wants_spark(settings: SparkSettings, rows: int) -> bool:
@@ -32,9 +23,9 @@ def wants_spark(settings: SparkSettings, rows: int) -> bool:
 class EngineStarter:
     """Starts the engine; Spark in the background, while the driver plans."""
 
-    def __init__(self, settings: SparkSettings, slots: int) -> None:
+    def __init__(self, settings: SparkSettings, *, concurrency_factor: float, max_connections: int) -> None:
         self._settings = settings
-        self._slots = slots
+        self._share = Share(concurrency_factor, max_connections, by_hand=settings.slots)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-engine")
         self._spark: Future[Engine] | None = None
         self._local: Engine | None = None
@@ -45,7 +36,7 @@ class EngineStarter:
         """The engine for this many rows, ready."""
         if self._spark is None:
             if not wants_spark(self._settings, rows):
-                self._local = LocalEngine(self._slots)
+                self._local = LocalEngine(self._share.of(cores_here()))
                 return self._local
             self._begin()
         assert self._spark is not None
@@ -60,14 +51,22 @@ class EngineStarter:
             self._spark.result().close()
 
     def _begin(self) -> None:
-        self._spark = self._threads.submit(self._start)
+        from trueup.engine.session import existing_session
 
-    def _start(self) -> Engine:
-        from trueup.engine.session import existing_session, start_session
+        # Asked here, for a session belongs to a thread.
+        found = None if self._settings.master or self._settings.remote else existing_session()
+        self._spark = self._threads.submit(self._start, found)
+
+    def _start(self, found: Any | None) -> Engine:
+        from trueup.engine.session import start_session
         from trueup.engine.spark import SparkEngine
 
+        if found is not None:
+            return SparkEngine(found, self._share, owned=False)
         settings = self._settings
-        if not (settings.master or settings.remote) and (session := existing_session()) is not None:
-            return SparkEngine(session, self._slots, owned=False)
-        session = start_session(slots=self._slots, master=settings.master, remote=settings.remote, conf=settings.conf)
-        return SparkEngine(session, self._slots, owned=True)
+        slots = self._share.of(cores_here())
+        session = start_session(slots=slots, master=settings.master, remote=settings.remote, conf=settings.conf)
+        if settings.master or settings.remote:
+            return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
+        # A Spark of our own has as many cores as it was given slots.
+        return SparkEngine(session, Share(by_hand=slots), owned=True)

@@ -17,7 +17,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(self, slots: int) -> None:
-        self.slots = slots
+        self.slots = self.most = slots
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="trueup")
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:

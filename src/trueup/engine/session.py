@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,16 +64,34 @@ def existing_session() -> Any | None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    return SparkSession.builder.getOrCreate() if SparkContext._active_spark_context is not None else None
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    # A session through Spark Connect has no context, as in the notebooks of Databricks.
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    return connect.SparkSession.getActiveSession() if connect is not None else None
 
 
 def _connect(remote: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.remote(remote)
-    for key, value in conf.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = SparkSession.builder.remote(remote).getOrCreate()
+    fixed = [key for key, value in conf.items() if not _set(session, key, value)]
+    if fixed:
+        warnings.warn(
+            f"the Spark Connect server was started with its own {', '.join(fixed)}: change them there", stacklevel=2
+        )
+    return session
+
+
+def _set(session: Any, key: str, value: str) -> bool:
+    """Whether a running server takes this setting; what concerns its memory or executors it does not."""
+    try:
+        session.conf.set(key, value)
+    except Exception as error:
+        if "CANNOT_MODIFY" not in str(error):
+            raise
+        return bool(session.conf.get(key, None) == value)
+    return True
 
 
 def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
@@ -81,7 +100,7 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java())
-    settings = {**_ALWAYS, **({} if master else _LOCAL), **conf}
+    settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
     # In one process a failed slice is tried again too, as on a cluster.
     spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder:
@@ -96,6 +115,8 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
                     f"Spark did not start: {_last_words(log) or error}",
                     cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
                 ) from error
+    # Only spark-submit heeds this setting; a driver like this one takes the variable, which is this Python.
+    context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
 
 

@@ -6,24 +6,20 @@ its tasks in a Python worker and sends results home as it goes.
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from trueup.engine.work import Room, Tasks, Work, perform, without_marks
-from trueup.errors import EngineError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from trueup.engine.envelope import Slice, failed_job, opened
+from trueup.engine.slots import Cores, Share
+from trueup.engine.work import Tasks, Work, without_marks
 
 T = TypeVar("T")
 
 SLICES_A_SLOT = 3
 WAVE_SECONDS = 4.0
 _LARGEST_WAVE = 4096
-_BATCH_BYTES = 512 * 1024
 
 
 class SparkEngine:
@@ -31,10 +27,16 @@ class SparkEngine:
 
     name = "spark"
 
-    def __init__(self, session: Any, slots: int, *, owned: bool) -> None:
+    def __init__(self, session: Any, share: Share, *, owned: bool, lasting: bool = False) -> None:
         self.session = session
-        self.slots = slots
+        # As far as the slots may grow with the cluster; 0 is no limit.
+        self.most = 0
         self._owned = owned
+        # Workers that live on after the run would keep sessions, and in them locks and snapshots.
+        self._lasting = lasting or not owned
+        self._share = share
+        self._cores = Cores(session)
+        self._count()
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Wave after wave until the queue is empty; a wave aims at a few seconds, whatever one task takes."""
@@ -43,12 +45,22 @@ class SparkEngine:
             started = time.monotonic()
             yield from without_marks(self._wave(work, wave), len(wave))
             seconds = max(time.monotonic() - started, 0.001)
+            self._count()
             if len(wave) == size:
                 size = min(_LARGEST_WAVE, max(self.slots * SLICES_A_SLOT, int(size * min(WAVE_SECONDS / seconds, 2))))
 
+    def _count(self) -> None:
+        """How many slots there are now; executors may have come or gone."""
+        cores = self._cores.now()
+        slots = self._share.of(cores)
+        self.slots = min(slots, self.most) if self.most else slots
+        # Spark starts a slice on every core that is free. Where not all are for us, or a node has room for so many
+        # connections only, there are no more slices than slots, and none leaves a session behind in its worker.
+        self._limited = self.slots < cores or self._share.max_connections > 0
+
     def _wave(self, work: Work[T], wave: Sequence[T]) -> Iterator[Any]:
-        slices = min(len(wave), self.slots * SLICES_A_SLOT)
-        deal = _Slice(work, [wave[at::slices] for at in range(slices)])
+        slices = min(len(wave), self.slots * (1 if self._limited else SLICES_A_SLOT))
+        deal = Slice.of(work, [wave[at::slices] for at in range(slices)], keep=not (self._limited or self._lasting))
         try:
             frame = self.session.range(0, slices, 1, slices).mapInArrow(deal, "result binary")
             results = frame.toArrow()
@@ -58,63 +70,12 @@ class SparkEngine:
                 self.session.interruptAll()
             raise
         except Exception as error:
-            raise EngineError(
-                f"the Spark job failed: {type(error).__name__}: {str(error).splitlines()[0]}",
-                cure="look at the executors' logs, or try --engine local",
-            ) from error
+            raise failed_job(error) from error
         for batch in results.column(0).chunks:
             for result in batch:
-                yield pickle.loads(result.as_py())
+                yield opened(result.as_py())
 
     def close(self) -> None:
         """Stop the session if it is ours."""
         if self._owned:
             self.session.stop()
-
-
-class _Slice:
-    """What a Python worker runs: the tasks of its slice, results as Arrow batches of pickled objects."""
-
-    def __init__(self, work: Work[Any], deals: Sequence[Sequence[Any]]) -> None:
-        self.work = work
-        self.deals = deals
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        _settle()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from self._results(self.deals[number])
-
-    def _results(self, tasks: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        room = Room()
-        waiting: list[bytes] = []
-        size = 0
-        for task in tasks:
-            for result in perform(self.work, task, room):
-                data = pickle.dumps(result, pickle.HIGHEST_PROTOCOL)
-                waiting.append(data)
-                size += len(data)
-                if size > _BATCH_BYTES:
-                    yield _batch(waiting)
-                    waiting, size = [], 0
-        if waiting:
-            yield _batch(waiting)
-
-
-def _batch(results: list[bytes]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
-
-
-_settled = False
-
-
-def _settle() -> None:
-    """Once a worker: Spark collects all garbage after every slice, which is slow with a large import behind us."""
-    global _settled
-    if not _settled:
-        import gc
-
-        gc.freeze()
-        _settled = True

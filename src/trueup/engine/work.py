@@ -79,10 +79,11 @@ class Tasks(Generic[T]):
 
 
 class Engine(Protocol):
-    """Runs tasks and yields results in any order; `slots` tasks are worked on at the same time."""
+    """Runs tasks and yields results in any order; `slots` tasks are worked on at the same time, never over `most`."""
 
     name: str
     slots: int
+    most: int
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
         """Work on the queue until it is empty; the caller may add tasks between results."""

@@ -1,0 +1,73 @@
+"""Connections are counted before a run begins, and an address that the driver found is good on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from trueup import CheckFailed
+from trueup.config.model import Node
+from trueup.db.connections import as_connected, check_free
+from trueup.db.snapshot import Control
+from trueup.demo.postgres import Database, Server
+
+TABLE = "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id); GRANT SELECT ON items TO modest"
+PASSWORD = "p'w \\ 1"
+
+
+@pytest.fixture
+def modest(databases: Any, server: Server) -> Iterator[list[Database]]:
+    """Two databases of one server, seen by a role that may not open many sessions."""
+    nodes = databases(2)
+    server.database("postgres").execute("CREATE ROLE modest LOGIN PASSWORD 'p''w \\ 1' CONNECTION LIMIT 5")
+    try:
+        for node in nodes:
+            node.execute(TABLE)
+        yield [Database(node.name, server.uri(node.name, user="modest", password=PASSWORD), server) for node in nodes]
+    finally:
+        for node in nodes:
+            node.execute("DROP OWNED BY modest")
+        server.database("postgres").execute("DROP ROLE modest")
+
+
+def test_too_few_connections_are_seen_before_the_run(modest: list[Database], compare: Any) -> None:
+    options = {"concurrency_factor": 4.0}
+    with pytest.raises(CheckFailed) as caught:
+        compare(modest, "items", **options)
+    # Of five, the driver has one a node; the other three are for both nodes.
+    assert "nodes n1, n2: " in caught.value.message
+    assert "tasks at once want as many connections each, and 1 are free" in caught.value.message
+    assert "--max-connections 2" in caught.value.cure
+    assert compare(modest, "items", max_connections=2, **options).verdict == "MATCH"
+
+
+def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None:
+    server.database("postgres").execute(f"ALTER DATABASE {modest[1].name} CONNECTION LIMIT 1")
+    controls = [Control(Node(f"n{n}", node.uri), application="trueup test") for n, node in enumerate(modest, 1)]
+    try:
+        with pytest.raises(CheckFailed, match="node n2: 1 tasks at once want as many connections each, and 0 are free"):
+            check_free(controls, 1)
+    finally:
+        for control in controls:
+            control.close()
+
+
+def test_what_the_driver_looked_up_is_in_the_address(
+    modest: list[Database], server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "services").write_text(f"[shop]\nhost=127.0.0.1\nport={server.port}\ndbname={modest[0].name}\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    monkeypatch.setenv("PGUSER", "modest")
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    control = Control(Node("n1", "service=shop"), application="trueup test")
+    found = as_connected(control)
+    control.close()
+    assert PASSWORD not in repr(found)
+    for name in ("PGSERVICEFILE", "PGUSER", "PGPASSWORD"):
+        monkeypatch.delenv(name)
+    with psycopg.connect(found.conninfo) as connection:
+        assert connection.execute("SELECT current_user, current_database()").fetchone() == ("modest", modest[0].name)

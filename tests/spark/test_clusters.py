@@ -1,0 +1,355 @@
+"""One report from every engine, also when executors die; and what a run shows of itself to a cluster: no password."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+import trueup
+from trueup.demo.postgres import Server
+from trueup.demo.processes import wait_until
+
+SECRET = "q7-Heron-2290"
+TABLE = """
+    CREATE TABLE items (code text, part int, name text, price numeric, seen timestamptz, PRIMARY KEY (code, part));
+    INSERT INTO items
+    SELECT 'c' || i % 7, i, nullif('item ' || i, 'item 5'), i / 100.0, '2024-01-01'::timestamptz + i * interval '1 s'
+      FROM generate_series(1, 1200) i;
+    ANALYZE items;
+"""
+DRIFTS = (
+    "",
+    """
+    UPDATE items SET name = NULL WHERE part % 97 = 0;
+    UPDATE items SET price = NULL WHERE part = 11;
+    UPDATE items SET name = '' WHERE name IS NULL AND part = 5;
+    DELETE FROM items WHERE part % 499 = 0;
+    INSERT INTO items VALUES ('', -1, NULL, NULL, NULL), ('zz', 30000, 'é', 1, NULL);
+    """,
+    "UPDATE items SET seen = NULL WHERE part IN (1, 700, 1200); DELETE FROM items WHERE part BETWEEN 100 AND 110",
+)
+# Slow enough that a kill comes in the middle of it: every hundredth row takes its time.
+SLOW = "part % 100 <> 0 OR pg_catalog.pg_sleep(0.02) IS NOT NULL"
+DIFF = ["-m", "trueup", "-v", "diff", "items", "--block-size=100", "--override-block-size", "--compare-unit-size=25",
+        "--recheck=1", "--recheck-wait=0", f"--table-filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
+CORES = 3
+
+
+@dataclass
+class Seen:
+    """What was seen from outside while a run went on."""
+
+    sessions: dict[str, int] = field(default_factory=dict)
+    pages: dict[str, bytes] = field(default_factory=dict)
+    processes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Ran:
+    """A run of the command, its report, and what was seen of it."""
+
+    code: int
+    said: str
+    report: dict[str, Any]
+    seen: Seen
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the module's runs write."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def nodes(server: Server, folder: Path) -> Iterator[list[str]]:
+    """The addresses of three nodes that drifted apart; the password is in a file that only the driver knows of."""
+    made = [server.create_database(f"cluster_{os.getpid()}_{number}") for number in (1, 2, 3)]
+    made[0].execute(f"CREATE ROLE distant LOGIN PASSWORD '{SECRET}'")
+    try:
+        for database, drift in zip(made, DRIFTS, strict=True):
+            database.execute(TABLE + drift + "; GRANT SELECT ON items TO distant")
+        password = folder / "pgpass"
+        password.touch(0o600)
+        password.write_text(f"*:*:*:distant:{SECRET}\n")
+        yield [f"postgresql://distant@127.0.0.1:{server.port}/{database.name}" for database in made]
+    finally:
+        for database in made:
+            database.drop()
+        server.database("postgres").execute("DROP ROLE distant")
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def run(nodes: list[str], folder: Path, server: Server) -> Run:
+    """`run(options, conf=…, cluster=…, ui=…, meanwhile=…)`: a diff as a process of its own, watched."""
+
+    def call(
+        options: Sequence[str],
+        *,
+        conf: dict[str, str] | None = None,
+        cluster: Any = None,
+        ui: str = "",
+        meanwhile: Callable[[], object] = lambda: None,
+        program: Sequence[str] = DIFF,
+    ) -> Ran:
+        lines = [f'n{number} = "{address}"' for number, address in enumerate(nodes, 1)]
+        lines += ["[spark.conf]", *[f'"{key}" = "{value}"' for key, value in (conf or {}).items()]]
+        (folder / "trueup.toml").write_text("\n".join(["[nodes]", *lines]))
+        environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith(("PG", "TRUEUP_"))},
+            "PGPASSFILE": str(folder / "pgpass"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TRUEUP_TASKS_DB": str(folder / "tasks.db"),
+        }
+        process = subprocess.Popen(
+            [sys.executable, *program, *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+        seen = Seen()
+        watcher = threading.Thread(target=_watch, args=(process, server, cluster, ui, seen))
+        watcher.start()
+        try:
+            meanwhile()
+        finally:
+            out, err = process.communicate(timeout=120)
+            watcher.join()
+        report = json.loads(Path(json.loads(out)["report"]).read_text()) if process.returncode in (0, 1) else {}
+        return Ran(process.returncode, out + err, report, seen)
+
+    return call
+
+
+def _watch(process: subprocess.Popen[str], server: Server, cluster: Any, ui: str, seen: Seen) -> None:
+    query = """SELECT datname, count(*) FROM pg_stat_activity
+                WHERE application_name LIKE 'trueup%' AND datname IS NOT NULL GROUP BY 1"""
+    looked = 0.0
+    with psycopg.connect(server.uri(), autocommit=True) as connection:
+        while process.poll() is None:
+            for name, count in connection.execute(query).fetchall():
+                seen.sessions[name] = max(seen.sessions.get(name, 0), count)
+            if cluster and seen.sessions and time.monotonic() - looked > 1:
+                _look_at_processes([process, *cluster.processes.values()], seen)
+                _look_at_pages(ui, seen)
+                looked = time.monotonic()
+            time.sleep(0.005)
+    _look_at_pages(ui, seen)
+
+
+def _look_at_processes(roots: Sequence[subprocess.Popen[Any]], seen: Seen) -> None:
+    for root in roots:
+        try:
+            for each in psutil.Process(root.pid).children(recursive=True):
+                seen.processes["\0".join(each.cmdline())] = str(each.environ())
+        except psutil.Error:
+            continue  # it ended while we looked
+
+
+def _look_at_pages(ui: str, seen: Seen) -> None:
+    """The pages and the REST interface of Spark's own web server."""
+    try:
+        (application,) = json.loads(_page(ui, "/api/v1/applications"))
+        api = f"/api/v1/applications/{application['id']}"
+        inside = ("jobs", "stages?details=true", "sql?details=true&planDescription=true", "environment", "allexecutors")
+        for page in (*[f"{api}/{name}" for name in inside], "/SQL/", "/connect/"):
+            seen.pages[page] = _page(ui, page)
+    except (OSError, ValueError):
+        return  # the server is not up yet, or no longer
+
+
+def _page(ui: str, page: str) -> bytes:
+    try:
+        with urllib.request.urlopen(ui + page, timeout=20) as answer:
+            found: bytes = answer.read()
+            return found
+    except urllib.error.HTTPError:
+        return b""
+
+
+def _comparable(report: dict[str, Any]) -> dict[str, Any]:
+    """A report without times, places and what was drawn by lot."""
+    summary = dict(report["summary"])
+    for key in ("task_id", "start_time", "end_time", "time_taken", "engine", "concurrency_factor"):
+        del summary[key]
+    proof = {key: report["proof"][key] for key in ("digest", "one_snapshot_a_node", "long_value")}
+    diffs = {
+        pair: {**found, "differences": sorted(found["differences"], key=lambda each: json.dumps(each["key"]))}
+        for pair, found in report["diffs"].items()
+    }
+    return {**report, "summary": summary, "proof": proof, "diffs": diffs}
+
+
+@pytest.fixture(scope="module")
+def expected(run: Run) -> dict[str, Any]:
+    """The report of threads in one process."""
+    ran = run(["--engine=local"])
+    assert ran.report["summary"]["verdict"] == "DIFFER", ran.said
+    return ran.report
+
+
+def _check(ran: Ran, expected: dict[str, Any]) -> None:
+    assert ran.code == 1, ran.said
+    assert ran.report["summary"]["engine"] == "spark"
+    assert _comparable(ran.report) == _comparable(expected)
+
+
+def test_the_report_of_threads(expected: dict[str, Any]) -> None:
+    counts = {pair: (found["missing"], found["extra"], found["changed"]) for pair, found in expected["diffs"].items()}
+    assert counts == {"n1/n2": (2, 2, 14), "n1/n3": (11, 0, 3), "n2/n3": (13, 2, 17)}
+
+
+def test_spark_in_one_process(run: Run, expected: dict[str, Any], tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho started >> {tmp_path}/started\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o700)
+    _check(run(["--engine=spark", "--master=local[2]"], conf={"spark.pyspark.python": str(python)}), expected)
+    assert (tmp_path / "started").exists()
+
+
+def test_a_master_with_two_workers(run: Run, expected: dict[str, Any], spark_cluster: Any, tmp_path: Path) -> None:
+    ui = f"http://127.0.0.1:{_free_port()}"
+    package = Path(trueup.__file__).parent
+    brought = shutil.make_archive(str(tmp_path / "sent"), "zip", package.parent, package.name)
+    conf = {**spark_cluster.conf, "spark.ui.port": ui.rpartition(":")[2], "spark.submit.pyFiles": brought}
+    two_of_three = "--concurrency-factor=0.67"
+    ran = run([f"--master={spark_cluster.url}", two_of_three], conf=conf, cluster=spark_cluster, ui=ui)
+    _check(ran, expected)
+    # Two thirds of the cluster's cores, and the driver's.
+    assert set(ran.seen.sessions.values()) == {2 + 1}
+    assert list(spark_cluster.folder.glob("worker*/*/*/sent.zip")), "the executors did not get the package"
+    _check_secrecy(ran, spark_cluster)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        return int(place.getsockname()[1])
+
+
+def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: Any, server: Server) -> None:
+    ran = run([f"--remote={connect_cluster.remote}"], cluster=connect_cluster, ui=connect_cluster.connect_ui)
+    _check(ran, expected)
+    assert set(ran.seen.sessions.values()) == {CORES + 1}
+    left = server.database("postgres").execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
+    )
+    assert left == [(0,)], "the workers live on, and must not keep sessions"
+    _check_secrecy(ran, connect_cluster)
+
+
+def _check_secrecy(ran: Ran, cluster: Any) -> None:
+    """The password is in no page, no log, no event, no list of processes."""
+    names = {name.rpartition("/")[2].partition("?")[0] for name, text in ran.seen.pages.items() if text}
+    assert {"jobs", "stages", "sql", "environment", "allexecutors"} <= names
+    assert any("mapInArrow" in text.decode() or "MapInArrow" in text.decode() for text in ran.seen.pages.values())
+    assert any("CoarseGrainedExecutorBackend" in command for command in ran.seen.processes)
+    assert any("pyspark.daemon" in command for command in ran.seen.processes)
+    written = [path for path in cluster.folder.rglob("*") if path.is_file() and path.suffix != ".jar"]
+    assert {"events", "worker1.log"} <= {path.name for path in written} | {path.parent.name for path in written}
+    for place, text in (
+        *ran.seen.pages.items(),
+        *((path, path.read_bytes()) for path in written),
+        *((command, (command + shown).encode()) for command, shown in ran.seen.processes.items()),
+        ("output", ran.said.encode()),
+    ):
+        assert SECRET.encode() not in text, place
+
+
+# A program that has a session through Spark Connect, as a notebook has, and brings trueup along for the executors.
+NOTEBOOK = """
+import json, shutil, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import trueup
+from trueup.engine.slots import Cores
+
+def home(batches):
+    import pyarrow, trueup
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"home": [trueup.__file__]})
+
+session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+package = Path(trueup.__file__).parent
+session.addArtifact(shutil.make_archive("brought", "zip", package.parent, package.name), pyfile=True)
+result = trueup.diff("items", engine="spark", max_connections=2, concurrency_factor=4.0, block_size=100,
+                     override_block_size=True, recheck=1, recheck_wait=0, table_filter=sys.argv[2])
+found = {"home": session.range(1).mapInArrow(home, "home string").first()[0], "cores": Cores(session).now()}
+print(json.dumps({**result.as_json(), **found}))
+"""
+
+
+def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_cluster: Any) -> None:
+    ran = run([connect_cluster.remote, SLOW], program=["-c", NOTEBOOK])
+    assert (ran.code, ran.report["summary"]["engine"]) == (0, "spark"), ran.said
+    assert ran.report["summary"]["diff_rows_count"] == expected["summary"]["diff_rows_count"]
+    # Three cores are free; one of the two connections is the driver's, so that one core may be used.
+    assert set(ran.seen.sessions.values()) == {2}
+    found = json.loads(ran.said.splitlines()[0])
+    assert found["cores"] == CORES
+    assert "brought.zip" in found["home"]
+
+
+def _busy_worker(cluster: Any, port: int) -> psutil.Process | None:
+    """A Python worker of the Connect server's executors that talks to a node now."""
+    for name in ("worker1", "worker2"):
+        for process in psutil.Process(cluster.processes[name].pid).children(recursive=True):
+            try:
+                if "pyspark.daemon" in process.cmdline() and any(
+                    each.raddr and each.raddr.port == port for each in process.net_connections("tcp4")
+                ):
+                    return process
+            except psutil.Error:
+                continue  # it ended while we looked
+    return None
+
+
+def _its_executor(worker: psutil.Process) -> psutil.Process:
+    backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+    return next(parent for parent in worker.parents() if backend in parent.cmdline())
+
+
+@pytest.mark.parametrize("executor", [False, True], ids=["a Python worker", "an executor"])
+def test_killed_in_the_middle(
+    run: Run, expected: dict[str, Any], connect_cluster: Any, server: Server, executor: bool
+) -> None:
+    killed: list[psutil.Process] = []
+
+    def kill_one() -> None:
+        def done() -> bool:
+            worker = _busy_worker(connect_cluster, server.port)
+            if worker is not None:
+                killed.append(_its_executor(worker) if executor else worker)
+                killed[0].kill()
+            return bool(killed)
+
+        assert wait_until(done, 60)
+
+    trace = "ExecutorLostFailure" if executor else "Python worker exited unexpectedly"
+    before = _events(connect_cluster).count(trace)
+    _check(run([f"--remote={connect_cluster.remote}"], meanwhile=kill_one), expected)
+    # A task was lost with it, and what it had found so far is not in the report twice.
+    assert _events(connect_cluster).count(trace) > before
+
+
+def _events(cluster: Any) -> str:
+    return "".join(path.read_text() for path in (cluster.folder / "events").iterdir())

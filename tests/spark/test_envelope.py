@@ -1,0 +1,82 @@
+"""Executors that lack trueup, have another one, or lack what it needs: said in a line, with the cure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.engine.slots import Share
+from trueup.engine.spark import SparkEngine
+from trueup.engine.work import Room, Tasks
+from trueup.errors import EngineError
+
+# Runs in the Python workers before anything else.
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+"""
+OTHER = "import trueup; trueup.__version__ = '9.9'"
+
+
+@pytest.fixture
+def workers_with(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Python workers of this session run some code first, as if another installation were theirs."""
+
+    def use(code: str) -> None:
+        (tmp_path / "sitecustomize.py").write_text(code)
+        python = tmp_path / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+        python.chmod(0o700)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+
+    return use
+
+
+def _same(task: int, room: Room) -> Iterator[int]:
+    yield task
+
+
+def _error(spark: Any) -> EngineError:
+    with pytest.raises(EngineError) as caught:
+        list(SparkEngine(spark, Share(), owned=False).run(_same, Tasks([1, 2])))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (HIDE.format(name="trueup"), "trueup is not installed on the executors"),
+        (
+            HIDE.format(name="psycopg"),
+            "the executors lack the package psycopg, which trueup needs (No module named 'psycopg')",
+        ),
+        (OTHER, "the executors have trueup 9.9, and this is trueup {version}"),
+    ],
+)
+def test_other_installations_are_refused(spark: Any, workers_with: Any, code: str, message: str) -> None:
+    from trueup import __version__
+
+    workers_with(code)
+    error = _error(spark)
+    assert error.message == message.format(version=__version__)
+    assert "docs/clusters.md" in error.cure
+
+
+def test_another_python_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonVer", "2.7")
+    error = _error(spark)
+    assert error.message.startswith("the executors run another Python than this one")
+    assert "PYSPARK_PYTHON" in error.cure
+
+
+def test_any_other_failure_says_what_failed(spark: Any, workers_with: Any) -> None:
+    workers_with("import trueup.engine.envelope as it; it._settle = lambda: 1 / 0")
+    assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"

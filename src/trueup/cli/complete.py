@@ -6,7 +6,6 @@ A completion never fails, never says anything but its answer, and never asks a s
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -60,7 +59,7 @@ class _Known(click.types.StringParamType):
             given.update({name: value for name, value in (context.params if context else {}).items() if value})
         try:
             found = list(self._find(given, incomplete))
-        except (TrueupError, OSError, sqlite3.Error, ValueError):
+        except (TrueupError, OSError, ValueError):
             return []
         return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
 

@@ -85,10 +85,10 @@ def check(request: DoctorRequest, started: Background[Tried] | None) -> Iterator
         return
     took = f"started in {tried.started:.1f} s, and did a task in {tried.worked:.1f} s"
     yield ok("spark", _place(request), f"Spark {tried.spark} {took}")
-    yield from _check_worker(request, tried.worker)
+    yield from _check_worker(tried.worker)
 
 
-def _check_worker(request: DoctorRequest, worker: Mapping[str, str]) -> Iterator[Finding]:
+def _check_worker(worker: Mapping[str, str]) -> Iterator[Finding]:
     """A worker on another machine may have another Python, or other packages."""
     driver = _about()
     differing = [name for name in driver if worker.get(name) != driver[name]]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -21,6 +23,7 @@ from trueup.errors import EngineError, TrueupError
 
 # A master that does not answer is given up by Spark itself, after a minute.
 SPARK_SECONDS = 150.0
+KNOCK_SECONDS = 5.0
 _COMPARED = ("trueup", "psycopg", "pandas", "pyarrow")
 
 
@@ -52,6 +55,7 @@ def try_out(request: DoctorRequest, java: Background[JavaHome]) -> Tried:
             java.result(JAVA_SECONDS)
         except EngineError as error:
             raise NoJava("not checked, because there is no Java for it", cure=error.cure) from None
+    _knock(request.spark.remote or request.spark.master)
     slots = slots_for(request.settings.concurrency_factor, request.settings.max_connections)
     begun = time.monotonic()
     with closing(EngineStarter(replace(request.spark, engine="spark"), slots)) as starter:
@@ -63,6 +67,24 @@ def try_out(request: DoctorRequest, java: Background[JavaHome]) -> Tried:
             if isinstance(result, Failure):
                 raise result.error
         return Tried(started - begun, worked - started, str(engine.session.version), results[0])
+
+
+def _knock(url: str) -> None:
+    """Is anybody there? Spark itself would take a minute and a half to find out, and not say it as clearly."""
+    found = re.match(r"(spark|sc)://([^/;]+)", url)
+    if not found:
+        return
+    reasons = []
+    for place in found[2].split(","):
+        host, _, port = place.rpartition(":") if ":" in place else (place, "", "15002" if found[1] == "sc" else "7077")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+            return
+        except (OSError, ValueError) as error:
+            reasons.append(f"{place}: {error}")
+    raise EngineError(
+        f"nobody answers at {', '.join(reasons)}", cure="start it, check its address, or use --engine local"
+    )
 
 
 def check(request: DoctorRequest, started: Background[Tried] | None) -> Iterator[Finding]:

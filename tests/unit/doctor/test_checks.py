@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from collections import namedtuple
@@ -188,6 +189,21 @@ def test_workers_that_are_not_as_this_machine() -> None:
     assert [each.level for each in spark._check_worker(other)] == ["WARN"]
     assert [each.level for each in spark._check_worker({**here, "psycopg": ""})] == ["FAIL"]
     assert [each.level for each in spark._check_worker(here)] == ["OK"]
+
+
+@pytest.mark.parametrize("address", ["spark://127.0.0.1:{port}", "sc://127.0.0.1:{port}/;token=secret-word"])
+def test_a_cluster_that_is_not_there(address: str) -> None:
+    """Said at once, and not after the minute and a half that Spark would try."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = address.format(port=taken.getsockname()[1])
+        settings = SparkSettings(master=url) if url.startswith("spark") else SparkSettings(remote=url)
+        asked = request(spark=settings)
+        java = Background(lambda: JavaHome(Path("/"), 17, "here"))
+        found = [*spark.check(asked, Background(lambda: spark.try_out(asked, java)))]
+    assert [each.level for each in found] == ["FAIL"]
+    assert "nobody answers at 127.0.0.1:" in found[0].message
+    assert "secret-word" not in str(found)
 
 
 def test_packages() -> None:

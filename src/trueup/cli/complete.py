@@ -12,8 +12,6 @@ from typing import Any, Literal
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from trueup.errors import TrueupError
-
 VARIABLE = "_TRUEUP_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 Shell = Literal["bash", "zsh", "fish"]
@@ -57,10 +55,7 @@ class _Known(click.types.StringParamType):
         given: dict[str, Any] = {}
         for context in (ctx.parent, ctx):
             given.update({name: value for name, value in (context.params if context else {}).items() if value})
-        try:
-            found = list(self._find(given, incomplete))
-        except (TrueupError, OSError, ValueError):
-            return []
+        found = self._find(given, incomplete)
         return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
 
 

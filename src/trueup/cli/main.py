@@ -33,8 +33,6 @@ class _Verbs(click.Group):
         return sorted(_VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _VERBS and ctx.resilient_parsing:
-            return None  # a shell asks what a word may become: no time for complaints
         if name not in _VERBS:
             near = get_close_matches(name, _VERBS, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(_VERBS))}"

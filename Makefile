@@ -1,9 +1,9 @@
-# make install | demo | test | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
+# make install | demo | test | reference | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
 
 PYTHON = python3
 BIN = .venv/bin
 
-.PHONY: install demo test bench clean
+.PHONY: install demo test reference bench clean
 
 install: .venv/.installed
 
@@ -24,6 +24,10 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+# The page that is made from the commands and the settings.
+reference: install
+	@$(BIN)/python -m trueup.cli.reference > docs/.reference.part && mv docs/.reference.part docs/reference.md
 
 # Beside its peers, on this machine; writes bench/RESULTS-*.md.
 bench: install

@@ -1,6 +1,7 @@
 """trueup keeps copies of database tables true, and proves it.
 
-The verbs are functions (`diff`, `check`), their results dataclasses (`DiffResult`), and every error is a `TrueupError`.
+The verbs are functions (`diff`, `check`, `doctor`), their results dataclasses (`DiffResult`, `Diagnosis`), and every
+error is a `TrueupError`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
     from trueup.diff.call import check, diff
+    from trueup.doctor.call import doctor
+    from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
         CheckFailed,
         ConfigError,
@@ -30,6 +33,8 @@ _HOMES = {
     "check": "trueup.diff.call",
     "Config": "trueup.config",
     "DiffSettings": "trueup.config",
+    "Diagnosis": "trueup.doctor.model",
+    "Finding": "trueup.doctor.model",
     "Node": "trueup.config",
     "SparkSettings": "trueup.config",
     "load": "trueup.config",
@@ -51,9 +56,11 @@ __all__ = [
     "CheckFailed",
     "Config",
     "ConfigError",
+    "Diagnosis",
     "DiffResult",
     "DiffSettings",
     "EngineError",
+    "Finding",
     "Interrupted",
     "Node",
     "NodeError",
@@ -66,6 +73,7 @@ __all__ = [
     "TrueupError",
     "check",
     "diff",
+    "doctor",
     "load",
 ]
 
@@ -73,8 +81,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "diff":
-        return import_module("trueup.diff")  # a module that can be called
+    if name in ("diff", "doctor"):
+        return import_module(f"trueup.{name}")  # a module that can be called
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

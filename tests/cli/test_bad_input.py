@@ -314,7 +314,7 @@ def test_options_that_cannot_be(refuse: Any, addresses: Any, nodes: Any, options
 
 def test_a_wrong_command_and_the_nearest(refuse: Any) -> None:
     assert "there is no command 'dfif'; did you mean 'diff'?" in refuse("dfif", "items")
-    assert "there are check, demo, diff" in refuse("zzzz")
+    assert "there are check, completion, demo, diff" in refuse("zzzz")
     assert "see trueup diff --help" in refuse("diff")
 
 

@@ -79,6 +79,11 @@ def test_the_other_readme_commands(environment: dict[str, str], databases: objec
     with open("trueup.toml", "w", encoding="utf-8") as file:
         file.write(f'[nodes]\na = "{nodes[0].uri}"\nb = "{nodes[1].uri}"\n[clusters]\nshop = ["a", "b"]\n')
     assert subprocess.run(["bash", "-c", lines[1]], env=environment).returncode == 0
+    assert "`trueup doctor`" in README
+    doctor = subprocess.run(
+        ["trueup", "doctor"], env={**environment, "TRUEUP_DOCTOR_NO_SPARK": "1"}, capture_output=True
+    )
+    assert doctor.returncode == 0, doctor.stdout
     inline = next(part for part in re.findall(r"`(.*?)`", README, re.S) if "--node a=" in part)
     inline = inline.replace("postgresql://db1/shop", nodes[0].uri).replace("postgresql://db2/shop", nodes[1].uri)
     assert subprocess.run(["bash", "-c", inline], env=environment).returncode == 0

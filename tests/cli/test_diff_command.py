@@ -374,14 +374,16 @@ def test_the_options_that_were_asked_for_are_there() -> None:
     assert {f"--{name}" for name in wanted.split()} <= known
 
 
-@pytest.mark.parametrize("verb", ["", "diff", "check", "demo", "init", "report", "tasks"])
+@pytest.mark.parametrize("verb", ["", "diff", "check", "completion", "demo", "doctor", "init", "report", "tasks"])
 def test_help_is_on_stdout(cli: Any, verb: str) -> None:
     ran = cli(*verb.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Usage: trueup {verb}".rstrip())
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["diff", "--help"], ["tasks", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([verb, "--help"] for verb in ("diff", "tasks", "doctor", "completion")), ["--version"]]
+)
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = (
         "import sys; from trueup.cli.main import run; code = run(sys.argv[1:]);"

@@ -40,6 +40,13 @@ from trueup.cli.options import verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folder: Path) -> int:
     """See it work: three nodes that drift, and a diff; or a version log.
 
+    \b
+    Examples:
+      trueup demo
+      trueup demo --rows 20000 --keep
+      trueup demo --stop
+      trueup demo difflog
+
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
     Needs the extra: pip install 'trueup[demo]'.

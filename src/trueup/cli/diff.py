@@ -39,8 +39,9 @@ def check(table: str, **options: Any) -> int:
     """Is TABLE in sync? Quick: digests only, no rows, no report.
 
     \b
-    Example:
+    Examples:
       trueup check public.customers --cluster acctg
+      trueup check orders --cluster shop --nodes n1,n2 --json
 
     Reads only: nothing is written on any node. Exit codes as diff(1).
     """

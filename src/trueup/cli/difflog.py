@@ -33,7 +33,7 @@ def difflog() -> None:
     """Patch late side logs into versioned rows, as a signed log that collapses in ClickHouse.
 
     \b
-    Example:
+    Examples:
       trueup difflog init
       trueup difflog join --visits raw/visits --log conversions=raw/conversions
       trueup difflog run
@@ -45,7 +45,13 @@ def difflog() -> None:
 @click.argument("path", default="difflog.toml", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def init(path: Path, force: bool) -> None:
-    """Write a commented example of a difflog.toml to PATH."""
+    """Write a commented example of a difflog.toml to PATH.
+
+    \b
+    Examples:
+      trueup difflog init
+      trueup difflog init conf/difflog.toml --force
+    """
     from trueup.difflog.template import write_example
 
     click.echo(f"wrote {write_example(path, force=force)}; describe your entity in it, then: trueup difflog run")
@@ -56,7 +62,12 @@ def init(path: Path, force: bool) -> None:
 @click.option("--log", "logs", multiple=True, metavar="NAME=DIR", help="Raw rows of a side log, as Parquet.")
 @_common
 def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None:
-    """Make a set of chunks from raw visits and raw side logs; every row of a side log is applied once."""
+    """Make a set of chunks from raw visits and raw side logs; every row of a side log is applied once.
+
+    \b
+    Examples:
+      trueup difflog join --visits raw/visits --log conversions=raw/conversions --log money=raw/money
+    """
     from trueup.difflog.call import join_logs
     from trueup.errors import ConfigError
 
@@ -85,7 +96,13 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
 )
 @_common
 def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
-    """Work through the waiting chunk sets, or finish a run that was stopped."""
+    """Work through the waiting chunk sets, or finish a run that was stopped.
+
+    \b
+    Examples:
+      trueup difflog run
+      trueup difflog run --chunks 000001 --late rejoin
+    """
     from trueup.difflog.call import run_log
     from trueup.engine.progress import Shown
     from trueup.report.difflog import run_summary
@@ -112,7 +129,15 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
 )
 @_common
 def prove(fast_log: tuple[str, ...], **options: Any) -> int:
-    """Prove that every key collapses to one row, the one in the state table. Exit codes as diff."""
+    """Prove that every key collapses to one row, the one in the state table.
+
+    \b
+    Examples:
+      trueup difflog prove
+      trueup difflog prove --fast-log raw/fast --json
+
+    Exit codes: 0 proven, 1 keys differ, 2 trouble.
+    """
     from trueup.difflog.call import prove_log_table
     from trueup.report.difflog import proof_summary
 

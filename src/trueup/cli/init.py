@@ -13,6 +13,11 @@ import click
 def init(path: Path, force: bool) -> None:
     """Write a commented trueup.toml to PATH (default: the current folder).
 
+    \b
+    Examples:
+      trueup init
+      trueup init ~/.config/trueup/trueup.toml
+
     Every setting is in it, with its default and what it does.
     """
     from trueup.config import write_template

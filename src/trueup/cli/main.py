@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from difflib import get_close_matches
@@ -10,14 +11,17 @@ from types import FrameType
 
 import click
 
+from trueup.cli.environment import give_variables, is_on
 from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
 # Verb -> the module and the name of its command; a module is imported only when its verb is asked for.
 _VERBS = {
     "check": ("trueup.cli.diff", "check"),
+    "completion": ("trueup.cli.completion", "completion"),
     "demo": ("trueup.cli.demo", "demo"),
     "diff": ("trueup.cli.diff", "diff"),
     "difflog": ("trueup.cli.difflog", "difflog"),
+    "doctor": ("trueup.cli.doctor", "doctor"),
     "init": ("trueup.cli.init", "init"),
     "report": ("trueup.cli.tasks", "report"),
     "tasks": ("trueup.cli.tasks", "tasks"),
@@ -35,14 +39,26 @@ class _Verbs(click.Group):
             raise click.UsageError(f"there is no command '{name}'{hint}", ctx)
         module, command = _VERBS[name]
         found: click.Command = getattr(import_module(module), command)
+        give_variables(found, name)
+        if ctx.resilient_parsing:
+            from trueup.cli.complete import give_completion
+
+            give_completion(found)
         return found
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="trueup", message="trueup %(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from.")
+@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from. [env: TRUEUP_VERBOSE]")
 def trueup(verbose: bool) -> None:
     """Keep copies of database tables true, and prove it.
+
+    \b
+    Examples:
+      trueup demo
+      trueup init
+      trueup doctor
+      trueup diff public.orders --cluster shop
 
     Exit codes: 0 all compared and equal, 1 differences, 2 trouble or anything not looked at, 130 interrupted.
     """
@@ -55,8 +71,12 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command with these arguments; returns the exit code."""
+    if "_TRUEUP_COMPLETE" in os.environ:
+        from trueup.cli.complete import answer
+
+        return answer(trueup)
     signal.signal(signal.SIGTERM, _stop)
-    verbose = "-v" in arguments or "--verbose" in arguments
+    verbose = "-v" in arguments or "--verbose" in arguments or is_on("TRUEUP_VERBOSE")
     try:
         code = trueup.main(arguments, prog_name="trueup", standalone_mode=False)
         return code if isinstance(code, int) else 0

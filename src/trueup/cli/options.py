@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -36,7 +36,11 @@ def _setting(name: str, kind: Any, text: str, *, section: str = "diff", metavar:
 
 # Read by `main`, which shows the errors; named here so that it may stand behind the verb too.
 verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, expose_value=False, help="Show where an error came from."
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    help="Show where an error came from. [env: TRUEUP_VERBOSE]",
 )
 
 
@@ -68,7 +72,10 @@ def block_options(command: F) -> F:
         (
             _setting("block_size", int, "Rows of a block.", metavar="N"),
             click.option(
-                "--override-block-size", is_flag=True, default=None, help="Allow a block size outside the limits."
+                "--override-block-size",
+                is_flag=True,
+                default=None,
+                help="Allow a block size outside the limits. [env: TRUEUP__DIFF__OVERRIDE_BLOCK_SIZE]",
             ),
         )
     ):
@@ -108,7 +115,11 @@ def compare_options(command: F) -> F:
             ),
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
             _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
-            click.option("--no-snapshot", is_flag=True, help="Hold no snapshot: gentler, and less exact under writes."),
+            click.option(
+                "--no-snapshot",
+                is_flag=True,
+                help="Hold no snapshot: gentler, and less exact under writes. [env: TRUEUP__DIFF__SNAPSHOT=false]",
+            ),
             _setting(
                 "numeric",
                 click.Choice(["value", "representation"]),
@@ -157,18 +168,53 @@ def row_options(command: F) -> F:
     return command
 
 
+def doctor_options(command: F) -> F:
+    """What decides what a run would need, and how the doctor tells."""
+    for option in reversed(
+        (
+            _setting("engine", click.Choice(["auto", "spark", "local"]), "As for diff.", section="spark"),
+            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
+            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
+            _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
+            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
+            _setting("report_dir", str, "Folder for reports. [default: the current one]", metavar="DIR"),
+            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+            click.option("--no-spark", is_flag=True, help="Do not start Spark, which takes some seconds."),
+            click.option(
+                "--stats-days",
+                type=click.IntRange(min=0),
+                default=30,
+                show_default=True,
+                metavar="N",
+                help="Statistics are old after so many days, if rows changed since.",
+            ),
+            click.option("--quiet", "-q", is_flag=True, help="Only warnings and failures, and the last line."),
+            click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object."),
+            verbose_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def call_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """The options as the Python API takes them."""
     given = dict(options)
-    inline = dict(_inline_node(text) for text in given.pop("inline"))
+    inline = inline_nodes(given.pop("inline"))
     names = [name.strip() for name in (given.pop("names") or "").split(",") if name.strip()]
-    if len(inline) < len(options["inline"]):
-        raise ConfigError("--node gives the same name twice", cure="give every node its own name")
     if given.pop("no_snapshot"):
         given["snapshot"] = False
     for name in ("columns", "exclude_columns", "key"):
         given[name] = parse_column_names(given[name])
     return {**given, "inline": inline, "names": names}
+
+
+def inline_nodes(texts: Sequence[str]) -> dict[str, str]:
+    """What --node said: name to address."""
+    inline = dict(_inline_node(text) for text in texts)
+    if len(inline) < len(texts):
+        raise ConfigError("--node gives the same name twice", cure="give every node its own name")
+    return inline
 
 
 def _inline_node(text: str) -> tuple[str, str]:

@@ -35,6 +35,11 @@ _STORE = click.option("--task-db", metavar="FILE", help="The task store. [env: T
 def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) -> None:
     """List what was run; `trueup tasks show ID` tells all of one.
 
+    \b
+    Examples:
+      trueup tasks
+      trueup tasks --limit 0 --json
+
     A task is RUNNING, COMPLETED, FAILED (also when its process is gone) or INTERRUPTED. Times are UTC.
     """
     ctx.obj = task_db
@@ -59,7 +64,12 @@ def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) ->
 @verbose_option
 @click.pass_obj
 def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -> None:
-    """All that is known of one task (the start of its ID is enough)."""
+    """All that is known of one task (the start of its ID is enough).
+
+    \b
+    Examples:
+      trueup tasks show 3f2a9c1e
+    """
     from trueup.report.text import task_text
 
     with _store(own_db or task_db) as store:
@@ -81,6 +91,12 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
 @verbose_option
 def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> None:
     """Show the report of a diff, or what any other task found.
+
+    \b
+    Examples:
+      trueup report 3f2a9c1e
+      trueup report 3f2a9c1e --output html
+      trueup report public_orders_diffs-20260701120000.json --output text
 
     ID is that of its task (the start is enough), or the path of a JSON report.
     """

@@ -38,13 +38,13 @@ def check(controls: Sequence[Control], request: DiffRequest) -> Checked:
     """All checks; returns what will be compared, or raises CheckFailed with every reason found."""
     reasons: list[str] = []
     servers = {control.node.name: catalog.read_server(control.connection) for control in controls}
-    reasons += _check_servers(servers)
+    reasons += check_servers(servers)
     tables = _find_tables(controls, request, reasons)
     if len(tables) < len(controls):
         raise CheckFailed(reasons, cure="name a table that is on all nodes")
     columns = _check_columns(tables, request, servers, reasons)
     key, remarks = _check_key(tables, servers, request, columns, reasons)
-    remarks += _same_databases(servers)
+    remarks += same_databases(servers)
     first = next(iter(tables.values()))
     spec = TableSpec(
         schema=first.schema,
@@ -69,7 +69,8 @@ def check(controls: Sequence[Control], request: DiffRequest) -> Checked:
     return Checked(replace(spec, digest=digest), nullable, tuple(remarks))
 
 
-def _check_servers(servers: Mapping[str, Server]) -> list[str]:
+def check_servers(servers: Mapping[str, Server]) -> list[str]:
+    """Why no table of these databases could be compared."""
     reasons = [
         f"node {name}: PostgreSQL {server.version // 10000} is too old for the row hash: 13 or newer is needed"
         for name, server in servers.items()
@@ -86,7 +87,7 @@ def _check_servers(servers: Mapping[str, Server]) -> list[str]:
     return reasons
 
 
-def _same_databases(servers: Mapping[str, Server]) -> list[str]:
+def same_databases(servers: Mapping[str, Server]) -> list[str]:
     """Two names for one database would match whatever is in it."""
     places: dict[str, list[str]] = {}
     for name, server in servers.items():
@@ -110,7 +111,7 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
     shown = display_name(*(pair if found else spellings[0]))
     reasons += _by_node(
         {
-            control.node.name: f"there is no table {shown}{_nearest_table(control, shown)}"
+            control.node.name: f"there is no table {shown}{nearest_table(control, shown)}"
             for control in controls
             if control.node.name not in found
         }
@@ -127,7 +128,7 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
     return found
 
 
-def _nearest_table(control: Control, shown: str) -> str:
+def nearest_table(control: Control, shown: str) -> str:
     """The table that was meant: a like name in the same schema, else the very name in another one."""
     schema, _, table = shown.rpartition(".")
     known = [(display_name(*pair).rpartition(".")) for pair in catalog.table_names(control.connection)]

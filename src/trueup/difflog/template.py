@@ -24,6 +24,7 @@ multiplier = 1000
 
 # What is versioned. The fast supplier writes its rows, the slow one (this log) patches them.
 [entity]
+# What one of them is called; also the name of its folders.
 name = "visit"
 # The columns that name one entity.
 key = ["VisitID"]
@@ -45,6 +46,7 @@ Duration = "max"
 
 # The side logs, applied in this order. One [[log]] each.
 [[log]]
+# What the log is called; also the name of its folders.
 name = "conversions"
 # Which column of this log holds which column of the entity's key; ["VisitID"] where the names are the same.
 key = { VisitID = "visit_id" }
@@ -69,6 +71,7 @@ Revenue = "sum"
 
 # The state table: the newest state of every entity, a Delta table.
 [state]
+# Its folder.
 path = "difflog/state"
 # Into how many parts it is cut by key; a run rewrites only those that it touches.
 buckets = 16
@@ -79,9 +82,13 @@ ttl_column = "StartDate"
 
 # The table that the log goes to: embedded in a folder (path), or on a server (url).
 [clickhouse]
+# The folder of an embedded table, for one process at a time.
 path = "difflog/clickhouse"
+# The server's address, instead of a path.
 #url = "clickhouse://default:${CH_PASSWORD}@localhost:8123/default"
+# The database that the table is in.
 database = "default"
+# The table; it is made where it is not there.
 table = "visits"
 """
 

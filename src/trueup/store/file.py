@@ -119,7 +119,7 @@ def _create_private(path: Path) -> None:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.row_factory = sqlite3.Row
-    version = _checked_version(connection, path)
+    version = checked_version(connection, path)
     _make_private(path)
     _use_wal(connection)
     # With a write-ahead log this survives a killed process, and costs no disk flush for each heartbeat.
@@ -128,7 +128,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         _upgrade(connection, path)
 
 
-def _checked_version(connection: sqlite3.Connection, path: Path) -> int:
+def checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the file, 0 for an empty one. It is only read until it is known to be ours."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
@@ -166,7 +166,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
 def _upgrade(connection: sqlite3.Connection, path: Path) -> None:
     with transaction(connection):
         # Asked again under the lock: another process may have done it meanwhile.
-        for step in range(_checked_version(connection, path), VERSION):
+        for step in range(checked_version(connection, path), VERSION):
             for statement in _statements(sql(STEPS[step])):
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -1,0 +1,73 @@
+"""`trueup doctor`: would a run work here?"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trueup.cli.environment import stray_variables
+from trueup.cli.options import doctor_options, inline_nodes, node_options
+
+if TYPE_CHECKING:
+    from trueup.doctor.model import Finding
+
+_COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
+
+
+@click.command()
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@node_options
+@doctor_options
+@click.pass_context
+def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> int:
+    """Would a run work here? One line a check, with its cure.
+
+    Looks at the configuration, this machine (Python, Java, Spark, disk, task store), every node (connection, version,
+    settings, clock), the nodes together (encoding, collation, row hash) and each TABLE (rights, key, statistics).
+    Changes nothing anywhere.
+
+    \b
+    Examples:
+      trueup doctor
+      trueup doctor public.orders public.items --cluster shop
+      trueup doctor --no-spark --quiet
+      trueup doctor orders --node a=postgresql://db1/shop --node b=postgresql://db2/shop --json
+
+    Exit codes: 0 no check failed (there may be warnings), 2 a check failed.
+    """
+    from trueup.doctor import call
+    from trueup.doctor.text import last_line
+
+    quiet, as_json = options.pop("quiet"), options.pop("as_json")
+    inline = inline_nodes(options.pop("inline"))
+    names = [name.strip() for name in (options.pop("names") or "").split(",") if name.strip()]
+
+    def tell(finding: Finding) -> None:
+        if not as_json and not (quiet and finding.level == "OK"):
+            click.echo(_shown(finding))
+
+    diagnosis = call.doctor(
+        *tables,
+        # Nodes given by address are the ones to look at, unless names or a cluster say otherwise.
+        nodes=names or ([] if options["cluster"] else list(inline)) or None,
+        addresses=inline,
+        spark=not options.pop("no_spark"),
+        strays=stray_variables(ctx.find_root()),
+        tell=tell,
+        **options,
+    )
+    click.echo(json.dumps(diagnosis.as_json()) if as_json else last_line(diagnosis))
+    return diagnosis.exit_code
+
+
+def _shown(finding: Finding) -> str:
+    from trueup.doctor.text import line
+
+    text = line(finding)
+    if os.environ.get("NO_COLOR"):
+        return text
+    size = len(finding.level)
+    return click.style(text[:size], fg=_COLOURS[finding.level]) + text[size:]

@@ -1,0 +1,45 @@
+-- name: node
+SELECT current_setting('server_version') AS version_text,
+       current_setting('server_version_num')::int AS version,
+       pg_is_in_recovery() AS in_recovery,
+       concat_ws('/', pg_postmaster_start_time(), inet_server_port()) AS server_id,
+       concat_ws('|', current_setting('search_path'), current_setting('TimeZone'),
+                 current_setting('default_transaction_read_only')) AS pinned,
+       current_setting('max_connections')::int AS max_connections,
+       CASE WHEN r.rolsuper THEN 0 ELSE current_setting('superuser_reserved_connections')::int
+            + coalesce(current_setting('reserved_connections', true), '0')::int END AS reserved,
+       (SELECT coalesce(sum(s.numbackends), 0)::int FROM pg_stat_database s) AS in_use,
+       r.rolname::text AS role,
+       r.rolreplication OR r.rolsuper AS may_replicate,
+       CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END AS role_limit,
+       (SELECT count(*)::int FROM pg_stat_activity a WHERE a.usesysid = r.oid) AS role_in_use,
+       CASE WHEN r.rolsuper THEN -1 ELSE d.datconnlimit END AS database_limit,
+       (SELECT coalesce(sum(s.numbackends), 0)::int FROM pg_stat_database s WHERE s.datid = d.oid) AS database_in_use,
+       current_setting('wal_level') AS wal_level,
+       current_setting('max_replication_slots')::int AS max_slots,
+       (SELECT count(*)::int FROM pg_replication_slots) AS slots,
+       current_setting('max_wal_senders')::int AS max_senders,
+       current_setting('hot_standby_feedback')::bool AS feedback,
+       current_setting('max_standby_streaming_delay') AS standby_delay,
+       extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8 AS replay_age
+  FROM pg_roles r, pg_database d
+ WHERE r.rolname = current_user AND d.datname = current_database()
+
+-- name: timeouts
+SELECT name, setting::bigint AS now, reset_val::bigint AS usual
+  FROM pg_settings
+ WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', 'idle_session_timeout')
+ ORDER BY name
+
+-- name: clock
+SELECT extract(epoch FROM clock_timestamp())::float8
+
+-- name: statistics
+SELECT max(c.reltuples)::float8 AS seen_rows,
+       greatest(max(s.last_analyze), max(s.last_autoanalyze)) AS analysed_at,
+       extract(epoch FROM clock_timestamp() - greatest(max(s.last_analyze), max(s.last_autoanalyze)))::float8 AS age,
+       coalesce(sum(s.n_mod_since_analyze), 0)::bigint AS modified
+  FROM (SELECT %(oid)s::oid AS relid UNION SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)) part
+  JOIN pg_class c ON c.oid = part.relid
+  LEFT JOIN pg_stat_all_tables s ON s.relid = part.relid
+ WHERE c.relkind IN ('r', 'm') OR part.relid = %(oid)s::oid

@@ -1,0 +1,79 @@
+"""A look at the task store that changes nothing: it is not created, upgraded or swept."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trueup.store import times
+from trueup.store.file import checked_version, translated
+from trueup.store.owner import Owner, why_lost
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is in a store: how many tasks, which of them are lost, and what SQLite finds wrong with the file."""
+
+    version: int
+    tasks: int
+    running: int
+    # The id of a task that is RUNNING on paper only, and why nobody works on it.
+    lost: tuple[tuple[str, str], ...]
+    # Empty: the file is sound.
+    damage: str
+
+
+class Seen(NamedTuple):
+    """As much of a task as a list of choices needs."""
+
+    task_id: str
+    task_type: str
+    task_status: str
+    schema: str
+    table_name: str
+
+
+def look(path: Path) -> Look:
+    """Read the whole store; raises StoreError where it cannot be read or is not a task store."""
+    with _opened(path) as connection:
+        version = checked_version(connection, path)
+        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+        damage = "" if found == ["ok"] else "; ".join(found)
+        if version == 0:
+            return Look(0, 0, 0, (), damage)
+        count = int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
+        rows = connection.execute("SELECT * FROM tasks WHERE task_status = 'RUNNING' ORDER BY seq").fetchall()
+        reasons = [(str(row["task_id"]), _why_lost(row)) for row in rows]
+    lost = tuple((task_id, reason) for task_id, reason in reasons if reason is not None)
+    return Look(version, count, len(rows), lost, damage)
+
+
+def recent_tasks(path: Path, limit: int) -> list[Seen]:
+    """The newest tasks; none where there is no store yet."""
+    if not path.exists():
+        return []
+    with _opened(path) as connection:
+        if checked_version(connection, path) == 0:
+            return []
+        query = f"SELECT {', '.join(Seen._fields)} FROM tasks ORDER BY seq DESC LIMIT ?"
+        return [Seen(*row) for row in connection.execute(query, (limit,))]
+
+
+def _why_lost(row: sqlite3.Row) -> str | None:
+    owner = Owner(row["host"], row["boot_id"], row["pid_space"], row["pid"], row["pid_started"])
+    return why_lost(owner, times.parse(row["heartbeat_at"]))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    with translated(path):
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2.0, isolation_level=None)
+        try:
+            connection.row_factory = sqlite3.Row
+            yield connection
+        finally:
+            connection.close()

@@ -1,0 +1,173 @@
+"""Shell completion: the scripts, the protocol, a real bash, and that nothing is ever said but the answer."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.store import TaskStore
+
+CONFIG = """
+[nodes]
+n1 = "postgresql://nobody@192.0.2.1/never"
+n2 = "postgresql://u:${NOT_SET}@192.0.2.1/never"
+other = "service=x"
+[clusters]
+shop = ["n1", "n2"]
+shop_test = ["other"]
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A shell's environment with trueup on the path, and a configuration whose servers cannot be reached."""
+    (tmp_path / "trueup.toml").write_text(CONFIG)
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def completed(cli: Any, environment: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`completed("trueup diff --cl")`: what may stand in the place of the last word."""
+
+    def ask(line: str) -> list[str]:
+        words = line.split(" ")
+        with monkeypatch.context() as patch:
+            patch.setenv("COMP_WORDS", line)
+            patch.setenv("COMP_CWORD", str(len(words) - 1))
+            patch.setenv("_TRUEUP_COMPLETE", "bash_complete")
+            ran = cli()
+        assert ran.err == "", line
+        return [each.partition(",")[2] for each in ran.out.split()]
+
+    return ask
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[str]:
+    """Two tasks of the store."""
+    with TaskStore() as store:
+        first = store.start("TABLE_DIFF", schema="public", table="orders", context={})
+        second = store.start("TABLE_CHECK", schema="Odd", table="my table", context={})
+    return [first.task_id, second.task_id]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("trueup do", ["doctor"]),
+        ("trueup difflog p", ["prove"]),
+        ("trueup diff --clu", ["--cluster"]),
+        ("trueup diff --cluster ", ["shop", "shop_test"]),
+        ("trueup check t --cluster shop_", ["shop_test"]),
+        ("trueup diff --nodes ", ["n1", "n2", "other"]),
+        ("trueup diff --nodes n1,", ["n1,n2", "n1,other"]),
+        ("trueup diff --cluster shop --nodes n", ["n1", "n2"]),
+        ("trueup diff --engine ", ["auto", "spark", "local"]),
+        ("trueup completion z", ["zsh"]),
+        ("trueup nonsense x", []),
+    ],
+)
+def test_words(completed: Any, line: str, expected: list[str]) -> None:
+    assert completed(line) == expected
+
+
+def test_tasks_and_tables(completed: Any, tasks: list[str]) -> None:
+    assert completed("trueup tasks show ") == [tasks[1][:8], tasks[0][:8]]
+    assert completed(f"trueup report {tasks[0][:3]}") == [tasks[0][:8]]
+    assert completed(f"trueup report {tasks[0][:12]}") == [tasks[0]]
+    assert completed("trueup diff pub") == ["public.orders"]
+    assert completed("trueup doctor public.orders pub") == ["public.orders"]
+
+
+def test_files_are_left_to_the_shell(cli: Any, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line, kind in (("trueup diff --config ", "file,"), ("trueup diff --report-dir ", "dir,")):
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", "3")
+        monkeypatch.setenv("_TRUEUP_COMPLETE", "bash_complete")
+        assert cli().out.strip() == kind
+
+
+def test_trouble_is_silence(completed: Any, tmp_path: Path) -> None:
+    (tmp_path / "trueup.toml").write_text("[nodes\nbroken")
+    assert completed("trueup diff --cluster ") == []
+    (tmp_path / "tasks.db").write_text("this is not a database, whatever its name says" * 100)
+    assert completed("trueup tasks show ") == []
+    assert completed("trueup diff ") == []
+
+
+def test_a_store_is_not_made_by_asking(completed: Any, tmp_path: Path) -> None:
+    assert completed("trueup tasks show ") == []
+    assert not (tmp_path / "tasks.db").exists()
+
+
+def test_zsh_and_fish_are_answered_with_help(process: Any, environment: Any) -> None:
+    asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
+    ran = process(env={**environment, **asked})
+    assert (ran.code, ran.out.split("\n")[:3], ran.err) == (0, ["plain", "shop", "n1, n2"], "")
+    asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "sh", "_TRUEUP_COMPLETE": "fish_complete"}
+    ran = process(env={**environment, **asked})
+    assert ran.code == 0
+    assert "shop" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("shell", "mark"), [("bash", "complete -o"), ("zsh", "#compdef trueup"), ("fish", "--command trueup")]
+)
+def test_the_scripts(cli: Any, shell: str, mark: str) -> None:
+    ran = cli("completion", shell)
+    assert (ran.code, ran.err) == (0, "")
+    assert mark in ran.out
+    assert "_TRUEUP_COMPLETE" in ran.out
+    assert cli("completion", "powershell").code == 2
+
+
+def test_a_real_bash_completes(environment: dict[str, str]) -> None:
+    """The function that the script registers, called as bash calls it."""
+    code = """
+        eval "$(trueup completion bash)"
+        function=$(complete -p trueup | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+        COMP_WORDS=(trueup diff --nodes n1,n); COMP_CWORD=3
+        $function trueup n1,n --nodes
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(["bash", "--norc", "-c", code], env=environment, capture_output=True, text=True, timeout=30)
+    assert (done.stdout.split(), done.stderr) == (["n1,n2"], "")
+
+
+def test_the_tab_key(environment: dict[str, str]) -> None:
+    """A person at a terminal: the word grows when Tab is pressed."""
+    parent, child = pty.openpty()
+    shell = subprocess.Popen(
+        ["bash", "--norc", "--noprofile", "-i"],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        env={**environment, "PS1": "ready>", "TERM": "dumb"},
+        start_new_session=True,
+    )
+    os.close(child)
+    try:
+        _until(parent, "ready>")
+        os.write(parent, b'eval "$(trueup completion bash)"; echo $((40+2))\n')
+        _until(parent, "42")
+        os.write(parent, b"trueup diff public.t --cluster shop_\t")
+        _until(parent, "--cluster shop_test")
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(parent)
+
+
+def _until(terminal: int, text: str) -> None:
+    seen, end = "", time.monotonic() + 30
+    while text not in seen:
+        assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], f"{text!r} did not come: {seen!r}"
+        seen += os.read(terminal, 4096).decode(errors="replace")

@@ -1,0 +1,79 @@
+"""`trueup doctor`: a line a check, one JSON object, exit codes; and Spark, really started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_lines_for_people(cli: Any, equal: Any, written: Any) -> None:
+    written(equal)
+    ran = cli("doctor", "items", "--cluster", "both", "--no-spark")
+    *lines, last = ran.out.splitlines()
+    assert (ran.code, ran.err) == (0, "")
+    assert all(re.match(r"(OK  |WARN|FAIL)  \S", line) for line in lines), lines
+    assert any("not checked, because --no-spark was given" in line for line in lines)
+    assert re.fullmatch(r"healthy: 0 failures, \d+ warnings?, \d+ fine; .* s", last)
+    assert "\x1b" not in ran.out
+
+
+def test_a_failure_is_exit_code_2(cli: Any, equal: Any, written: Any) -> None:
+    written(equal)
+    ran = cli("doctor", "itmes", "--no-spark", "--quiet")
+    *lines, last = ran.out.splitlines()
+    assert ran.code == 2
+    assert {line[:4] for line in lines} <= {"FAIL", "WARN"}
+    assert "did you mean public.items?" in ran.out
+    assert last.startswith("not healthy: ")
+
+
+def test_json(cli: Any, equal: Any) -> None:
+    inline = [f"--node=n{number}={node.uri}" for number, node in enumerate(equal, 1)]
+    ran = cli("doctor", "items", *inline, "--engine", "local", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    found = ran.json
+    assert (found["exit_code"], found["counts"]["FAIL"]) == (0, 0)
+    assert sum(found["counts"].values()) == len(found["findings"])
+    assert set(found["findings"][0]) == {"level", "check", "where", "message", "cure"}
+    assert {"n1", "n2"} <= {each["where"] for each in found["findings"]}
+
+
+def test_nodes_by_name_among_those_by_address(cli: Any, equal: Any, written: Any) -> None:
+    written(equal)
+    ran = cli("doctor", "--node", f"x={equal[0].uri}", "--nodes", "n2,x", "--no-spark", "--json")
+    assert [each["where"] for each in ran.json["findings"] if each["check"] == "version"] == ["n2", "x"]
+    assert cli("doctor", "--node", "x", "--no-spark").code == 2
+
+
+def test_a_broken_configuration_is_a_line(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "trueup.toml").write_text("[nodes\n")
+    ran = cli("doctor", "--no-spark")
+    assert ran.code == 2
+    assert ran.out.startswith("FAIL  configuration")
+    assert "OK    python" in ran.out
+
+
+def test_strays(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUEUP_DIFF_BLOCK_SIZE", "5")
+    ran = cli("doctor", "--no-spark", "--quiet")
+    assert "did you mean TRUEUP__DIFF__BLOCK_SIZE?" in ran.out
+    assert "TRUEUP_TASKS_DB" not in ran.out
+
+
+def test_spark_of_this_process(cli: Any, spark: Any) -> None:
+    found = [each for each in cli("doctor", "--json").json["findings"] if each["check"] == "spark"]
+    assert [(each["level"], each["where"]) for each in found] == [("OK", "this machine"), ("OK", "its workers")]
+    assert re.match(r"Spark 4\.\S+ started in .* s, and did a task in .* s", found[0]["message"])
+    assert spark.range(3).count() == 3, "a session that is not the doctor's own must live on"
+
+
+def test_spark_that_does_not_start(process: Any) -> None:
+    ran = process("doctor", "--quiet", env={"TRUEUP__SPARK__CONF__SPARK_DRIVER_MEMORY": "1k"})
+    assert ran.code == 2
+    failure = next(line for line in ran.out.splitlines() if line.startswith("FAIL  spark"))
+    assert "Spark did not start" in failure
+    assert " -> check JAVA_HOME" in failure
+    assert len([line for line in ran.out.splitlines() if line.startswith("FAIL")]) == 1

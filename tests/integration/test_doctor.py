@@ -1,0 +1,341 @@
+"""The doctor on real servers: what is wrong is found, named and given a cure; what is well is not complained about."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from trueup.demo.postgres import Database, Server
+from trueup.demo.processes import wait_until
+from trueup.doctor import nodes as doctor_nodes
+from trueup.doctor.model import Diagnosis, Finding
+
+# Autovacuum would analyse behind our back.
+ITEMS = """
+    CREATE TABLE items (id int PRIMARY KEY, name text) WITH (autovacuum_enabled = false);
+    INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i;
+"""
+EMPTY = "DROP SCHEMA IF EXISTS app, public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;"
+_numbers = itertools.count(1)
+
+Examine = Callable[..., Diagnosis]
+
+
+@pytest.fixture
+def examine() -> Examine:
+    """`examine(databases, "items", …)`: the doctor's diagnosis of nodes n1, n2, …; Spark has tests of its own."""
+
+    def run(nodes: list[Database], *tables: str, **options: Any) -> Diagnosis:
+        addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+        return trueup.doctor(*tables, nodes=addresses, **{"engine": "local", **options})
+
+    return run
+
+
+@pytest.fixture
+def role(server: Server) -> Iterator[Callable[..., list[Database]]]:
+    """`role(nodes, grants, options)`: the nodes as seen by a new role, of which {role} in the grants is the name."""
+    made: list[tuple[str, list[Database]]] = []
+
+    def make(nodes: list[Database], grants: str = "", options: str = "") -> list[Database]:
+        name = f"patient_{os.getpid()}_{next(_numbers)}"
+        server.database("postgres").execute(f"CREATE ROLE {name} LOGIN PASSWORD 'pw' {options}")
+        made.append((name, nodes))
+        for node in nodes:
+            node.execute(grants.format(role=name) or "SELECT 1")
+        return [Database(node.name, server.uri(node.name, user=name, password="pw"), server) for node in nodes]
+
+    yield make
+    for name, nodes in made:
+        for node in nodes:
+            node.execute(f"DROP OWNED BY {name}")
+        server.database("postgres").execute(f"DROP ROLE {name}")
+
+
+@pytest.fixture(scope="module")
+def pair(server: Server) -> Iterator[list[Database]]:
+    """Two databases for all tests: making new ones for each would be most of the time."""
+    made = [server.create_database(f"doctor_{os.getpid()}_{number}") for number in (1, 2)]
+    yield made
+    for database in made:
+        database.drop()
+
+
+@pytest.fixture
+def two(pair: list[Database], on_all: Any) -> list[Database]:
+    """Two nodes with the same small table, and nothing else."""
+    on_all(pair, EMPTY + ITEMS)
+    # On its own: what the same transaction had inserted would count as changed since.
+    on_all(pair, "ANALYZE items")
+    return pair
+
+
+def of(diagnosis: Diagnosis, check: str, where: str = "") -> Finding:
+    """The one finding of a check, at a place."""
+    found = [each for each in diagnosis.findings if each.check == check and where in each.where]
+    assert len(found) == 1, diagnosis.findings
+    return found[0]
+
+
+def levels(diagnosis: Diagnosis, level: str) -> list[str]:
+    return [f"{each.check}: {each.message}" for each in diagnosis.findings if each.level == level]
+
+
+def test_all_is_well(examine: Examine, two: list[Database]) -> None:
+    found = examine(two, "items")
+    assert (levels(found, "FAIL"), levels(found, "WARN"), found.exit_code) == ([], [], 0)
+    checks = [each.check for each in found.findings]
+    for check in ("connection", "version", "session", "connections", "timeouts", "replication", "clock"):
+        assert checks.count(check) == 2, check
+    for check in ("configuration", "python", "packages", "tasks", "encoding", "collation", "row hash", "key"):
+        assert checks.count(check) == 1, check
+    assert of(found, "key").message == "(id) on n1, n2; 2 columns are compared"
+    assert "may be read and locked" in of(found, "privileges", "n2 public.items").message
+    assert "about 50 rows" in of(found, "statistics", "n1 public.items").message
+    assert "native digest" in of(found, "row hash").message
+    assert "wal_level logical, 0 of 10 slots used" in of(found, "replication", "n1").message
+
+
+def test_a_server_that_is_not_there(examine: Examine, two: list[Database]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        gone = Database("gone", f"postgresql://app:s3cr3t-word@127.0.0.1:{taken.getsockname()[1]}/shop", two[0].server)
+        found = examine([two[0], gone, two[1]], "items")
+    assert found.exit_code == 2
+    failure = of(found, "connection", "n2")
+    assert failure.level == "FAIL"
+    assert "refused" in failure.message
+    assert "check that the server runs" in failure.cure
+    assert "s3cr3t" not in json.dumps(found.as_json())
+    # The others are looked at all the same, and what was not looked at is said.
+    assert of(found, "connection", "n3").level == "OK"
+    assert of(found, "row hash").level == "OK"
+    assert "not checked on n2" in of(found, "table").message
+    assert of(found, "key").message.startswith("(id) on n1, n3")
+
+
+def test_a_server_that_never_answers(examine: Examine, two: list[Database]) -> None:
+    """It takes the connection, and then nothing: the doctor waits as long as the address says, for all at once."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?connect_timeout=2"
+        begun = time.monotonic()
+        found = examine([Database("x", uri, two[0].server), two[0], Database("y", uri, two[0].server)])
+        assert time.monotonic() - begun < 3.9
+    assert [of(found, "connection", name).level for name in ("n1", "n2", "n3")] == ["FAIL", "OK", "FAIL"]
+    assert of(found, "nodes", "all nodes").level == "FAIL"
+
+
+def test_a_wrong_password(examine: Examine, two: list[Database], role: Any) -> None:
+    reader = role(two)[0]
+    wrong = Database(reader.name, reader.uri.replace(":pw@", ":not-the-word@"), reader.server)
+    found = examine([two[0], wrong])
+    assert "password authentication failed" in of(found, "connection", "n2").message
+    assert "check the password" in of(found, "connection", "n2").cure
+    assert "not-the-word" not in json.dumps(found.as_json())
+
+
+@pytest.mark.parametrize(
+    ("grants", "level", "message", "cure"),
+    [
+        ("GRANT SELECT ON items TO {role}", "OK", "may be read and locked", ""),
+        ("", "FAIL", "may not SELECT all columns", "GRANT SELECT ON public.items"),
+        ("GRANT SELECT (id) ON items TO {role}", "FAIL", "may not SELECT column name", "GRANT SELECT"),
+        ("GRANT SELECT (id, name) ON items TO {role}", "WARN", "but not locked", "as a whole"),
+        (
+            "GRANT SELECT ON items TO {role}; ALTER TABLE items ENABLE ROW LEVEL SECURITY",
+            "FAIL",
+            "row security hides rows",
+            "BYPASSRLS",
+        ),
+    ],
+)
+def test_privileges(
+    examine: Examine, two: list[Database], role: Any, grants: str, level: str, message: str, cure: str
+) -> None:
+    found = examine([two[0], role([two[1]], grants)[0]], "items")
+    finding = of(found, "privileges", "n2 public.items")
+    assert (finding.level, message in finding.message, cure in finding.cure) == (level, True, True), finding
+    assert of(found, "privileges", "n1 public.items").level == "OK"
+    # What cannot be read is not called fine in other lines.
+    assert (of(found, "key").level == "FAIL") == (level == "FAIL")
+    assert (of(found, "statistics", "n2").level == "FAIL") == (level == "FAIL")
+
+
+def test_a_schema_that_is_closed(examine: Examine, two: list[Database], role: Any) -> None:
+    two[1].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
+    two[0].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
+    found = examine([two[0], role([two[1]], "GRANT SELECT ON app.items TO {role}")[0]], "app.items")
+    assert "may not use the schema" in of(found, "privileges", "n2").message
+    assert "GRANT USAGE ON SCHEMA app" in of(found, "privileges", "n2").cure
+
+
+def test_tables_that_cannot_be_compared(examine: Examine, two: list[Database], on_all: Any) -> None:
+    on_all(two, "CREATE VIEW seen AS SELECT * FROM items")
+    two[1].execute("ALTER TABLE items ADD COLUMN more int")
+    found = examine(two, "itmes", "seen", "items")
+    assert "did you mean public.items?" in of(found, "table", "n1 itmes").message
+    assert "view" in of(found, "table", "n2 public.seen").message
+    assert "column more of public.items is not on n1" in of(found, "table", "items").message
+    assert found.exit_code == 2
+
+
+def test_a_name_that_is_none(examine: Examine, two: list[Database]) -> None:
+    found = examine(two, 'a"b', "items")
+    assert "is not a name" in of(found, "table", 'a"b').message
+    assert of(found, "key", "items").level == "OK"
+
+
+def test_keys(examine: Examine, two: list[Database], on_all: Any) -> None:
+    on_all(
+        two,
+        "CREATE TABLE bare (a int); CREATE TABLE uneven (a int NOT NULL UNIQUE, b int NOT NULL); ANALYZE bare, uneven",
+    )
+    two[1].execute("ALTER TABLE uneven DROP CONSTRAINT uneven_a_key, ADD UNIQUE (b)")
+    found = examine(two, "bare", "uneven")
+    bare = of(found, "key", "public.bare")
+    assert (bare.level, "multiset" in bare.message, "--key" in bare.cure) == ("WARN", True, True)
+    assert "the keys of public.uneven differ" in of(found, "table", "uneven").message
+    assert found.exit_code == 2
+
+
+def test_statistics(examine: Examine, two: list[Database], on_all: Any) -> None:
+    on_all(
+        two,
+        """CREATE TABLE fresh (a int PRIMARY KEY) WITH (autovacuum_enabled = false);
+           INSERT INTO fresh SELECT generate_series(1, 100);
+           INSERT INTO items SELECT i, 'x' FROM generate_series(100, 5000) i""",
+    )
+    changed = "SELECT n_mod_since_analyze FROM pg_stat_user_tables WHERE relname = 'items'"
+    wait_until(lambda: all(node.execute(changed)[0][0] > 4000 for node in two), 10)
+    found = examine(two, "fresh", "items")
+    never, many = of(found, "statistics", "n1 public.fresh"), of(found, "statistics", "n2 public.items")
+    assert (never.level, "never analysed" in never.message, never.cure) == ("WARN", True, "ANALYZE public.fresh")
+    assert (many.level, "rows changed since: 4,901" in many.message) == ("WARN", True)
+    assert found.exit_code == 0
+    on_all(two, "ANALYZE fresh; ANALYZE items; DELETE FROM items WHERE id = 1")
+    wait_until(lambda: all(node.execute(changed)[0][0] == 1 for node in two), 10)
+    assert levels(examine(two, "fresh", "items"), "WARN") == []
+    # One row was changed, and no age is young enough.
+    assert of(examine(two, "items", stats_days=0), "statistics", "n1").level == "WARN"
+
+
+def test_partitions_count_together(examine: Examine, two: list[Database], on_all: Any) -> None:
+    on_all(
+        two,
+        """CREATE TABLE parts (a int PRIMARY KEY) PARTITION BY RANGE (a);
+           CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (1000);
+           INSERT INTO parts SELECT generate_series(1, 100); ANALYZE parts""",
+    )
+    found = of(examine(two, "parts"), "statistics", "n1")
+    assert (found.level, "about 100 rows" in found.message) == ("OK", True), found
+
+
+def test_a_lock_of_somebody_else(examine: Examine, two: list[Database]) -> None:
+    with psycopg.connect(two[0].uri) as other:
+        other.execute("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")
+        found = examine(two, "items")
+    assert "locked by another session" in of(found, "privileges", "n1").message
+    assert "not checked, because another session" in of(found, "statistics", "n1").message
+    assert of(found, "statistics", "n2").level == "OK"
+    assert found.exit_code == 0
+
+
+def test_connections(examine: Examine, two: list[Database], role: Any) -> None:
+    narrow = role(two, "GRANT SELECT ON items TO {role}", "CONNECTION LIMIT 2")
+    found = of(examine([narrow[0]], concurrency_factor=0.0), "connections", "n1")
+    assert (found.level, "has 2 left" in found.message) == ("OK", True), found
+    found = of(examine([narrow[0]], concurrency_factor=4.0), "connections", "n1")
+    assert (found.level, "lower --max-connections" in found.cure) == ("FAIL", True)
+    assert of(examine([narrow[0]], concurrency_factor=4.0, max_connections=2), "connections", "n1").level == "OK"
+    assert "(n1, n2 are on one server)" in of(examine(two), "connections", "n1").message
+
+
+def test_timeouts_of_the_role_are_told(examine: Examine, two: list[Database], role: Any) -> None:
+    hasty = role(two, "ALTER ROLE {role} SET statement_timeout = '30s'")
+    found = of(examine(hasty), "timeouts", "n1")
+    assert (found.level, "statement_timeout 30 s" in found.message) == ("OK", True)
+
+
+@pytest.mark.parametrize("shift", [-5.0, 5.0])
+def test_a_clock_that_is_off(
+    examine: Examine, two: list[Database], monkeypatch: pytest.MonkeyPatch, shift: float
+) -> None:
+    assert of(examine([two[0]]), "clock").level == "OK"
+    monkeypatch.setattr(doctor_nodes, "now", lambda: time.time() + shift)
+    found = of(examine([two[0]]), "clock")
+    assert found.level == "WARN"
+    assert f"{'behind' if shift > 0 else 'ahead of'} this machine" in found.message
+    assert 4.5 < float(found.message.split()[0]) < 5.5
+
+
+def test_a_slow_line_is_no_skew() -> None:
+    """An answer that took four seconds may be two off, whatever the clock says."""
+    moments = iter([100.0, 104.0] * 5)
+
+    class Line:
+        def execute(self, query: str) -> Line:
+            return self
+
+        def fetchone(self) -> tuple[float]:
+            return (103.5,)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor_nodes, "now", lambda: next(moments))
+        assert doctor_nodes.clock_skew(Line()) == (1.5, 2.0)
+
+
+def test_encodings_and_collations(examine: Examine, server: Server, two: list[Database]) -> None:
+    name = f"latin_{os.getpid()}"
+    options = "ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+    server.database("postgres").execute(f"CREATE DATABASE {name} {options}")
+    other = server.database(name)
+    try:
+        found = examine([two[0], other])
+        assert "encodings differ: UTF8 on n1, LATIN1 on n2" in of(found, "encoding").message
+        assert of(found, "encoding").level == "FAIL"
+        assert of(found, "collation", "all nodes").level == "WARN"
+    finally:
+        other.drop()
+
+
+def test_one_database_under_two_names(examine: Examine, two: list[Database]) -> None:
+    found = of(examine([two[0], two[0]]), "identity")
+    assert (found.level, "one and the same database" in found.message) == ("WARN", True)
+
+
+def test_a_standby(examine: Examine, fresh_server: Callable[..., Server]) -> None:
+    server = fresh_server()
+    server.database("postgres").execute("CREATE TABLE items (id int PRIMARY KEY); ANALYZE items")
+    server.stop()
+    (server.data_dir / "standby.signal").touch()
+    os.chmod(server.data_dir / "standby.signal", 0o644)
+    server.restart()
+    found = examine([server.database("postgres")], "items")
+    finding = of(found, "standby", "n1")
+    assert (finding.level, "cancelled after 30s" in finding.message) == ("WARN", True)
+    assert "hot_standby_feedback" in finding.cure
+    assert found.exit_code == 0
+
+
+def test_nothing_is_changed(examine: Examine, two: list[Database], server: Server) -> None:
+    """Whoever writes is given a transaction number: the doctor gets none, and leaves no session behind."""
+    newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
+    # Autovacuum may take a number meanwhile, but not each time.
+    for _ in range(5):
+        before = two[0].execute(newest)
+        examine(two, "items")
+        if two[0].execute(newest) == before:
+            break
+    else:
+        pytest.fail("transactions that write were begun")
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trueup doctor'"
+    wait_until(lambda: server.database("postgres").execute(sessions)[0][0] == 0, 10)

@@ -52,6 +52,7 @@ class Column:
     type: str
     base_schema: str
     base_name: str
+    base_type: str
     base_kind: str
     length: int
     # Whether the role may write a literal of the type: its schema may be closed while the table is open.

@@ -46,15 +46,13 @@ def register(
 
 
 @contextmanager
-def snapshot(
-    *, node: str = "", address: str = "", config: Config | str | None = None, application: str = "trueup snapshot"
-) -> Iterator[HeldSnapshot]:
+def snapshot(*, node: str = "", address: str = "", config: Config | str | None = None) -> Iterator[HeldSnapshot]:
     """Hold one consistent view of a node: `with trueup.snapshot(node="shop") as held: …option("snapshot", held.id)…`.
 
     All reads with its id see the database as it was at this moment, in any number of partitions and tasks. Stay inside
     of the block until the last action on the DataFrame is done: afterwards the snapshot is gone, and reads fail.
     """
-    control = Control(_node(node, address, config), application=application)
+    control = Control(_node(node, address, config), application="trueup snapshot")
     try:
         position = control.begin(export=True)
         yield HeldSnapshot(position.snapshot, control.node.name, position)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TrueupError,
     )
     from trueup.report.model import DiffResult, PairCounts
+    from trueup.source.call import register, snapshot
     from trueup.store import Task, TaskStore
 
 __version__ = "0.1.0"
@@ -48,6 +49,8 @@ _HOMES = {
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
+    "register": "trueup.source.call",
+    "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
 }
@@ -75,6 +78,8 @@ __all__ = [
     "diff",
     "doctor",
     "load",
+    "register",
+    "snapshot",
 ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueup.config import TEMPLATE, DiffSettings, SparkSettings
+from trueup.source.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -31,3 +32,9 @@ def test_every_setting_is_in_the_template() -> None:
     for settings in (DiffSettings, SparkSettings):
         for field in fields(settings):
             assert field.name in TEMPLATE
+
+
+def test_every_option_of_the_data_source_is_documented() -> None:
+    page = (ROOT / "docs" / "datasource.md").read_text(encoding="utf-8")
+    for option in OPTIONS:
+        assert f"`{option}`" in page

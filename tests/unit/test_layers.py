@@ -32,6 +32,8 @@ MAY_IMPORT = {
     "store": _BELOW_MIDDLE,
     "report": _BELOW_MIDDLE,
     "rows": _BELOW_ROWS,
+    # Public, and for the verbs to read with.
+    "source": _BELOW_VERBS,
     **{verb: _BELOW_VERBS | ALLOWED_VERBS.get(verb, set()) for verb in VERBS},
     "demo": {*_BELOW_VERBS, *VERBS},
     "cli": {*_BELOW_VERBS, *VERBS, "demo", "web"},

@@ -5,10 +5,12 @@ All of it is read from `pg_catalog`: the views of `information_schema` hide keys
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.names import display_name
 from trueup.db.statements import load
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Column:
     type: str
     base_schema: str
     base_name: str
+    base_type: str
     base_kind: str
     length: int
     # Whether the role may write a literal of the type: its schema may be closed while the table is open.
@@ -131,6 +134,15 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
 def table_names(connection: Connection) -> list[tuple[str, str]]:
     """Schema and name of the tables of a database, to suggest the one that was meant."""
     return [(row["nspname"], row["relname"]) for row in _rows(connection, "similar_tables", {})]
+
+
+def nearest_table(connection: Connection, shown: str) -> str:
+    """The table that was meant: a like name in the same schema, else the very name in another one."""
+    schema, _, table = shown.rpartition(".")
+    known = [(display_name(*pair).rpartition(".")) for pair in table_names(connection)]
+    near = difflib.get_close_matches(table, [name for place, _, name in known if place == schema], n=1)
+    meant = [f"{schema}.{name}" for name in near] or [f"{place}.{name}" for place, _, name in known if name == table]
+    return f" (did you mean {' or '.join(meant[:3])}?)" if meant else ""
 
 
 def estimate_rows(connection: Connection, source: sql.Composed) -> int:

@@ -16,10 +16,10 @@ SELECT c.oid, c.relkind::text, has_schema_privilege(n.oid, 'USAGE') AS usage, ro
 
 -- name: columns
 WITH RECURSIVE base AS (
-    SELECT t.oid AS start, t.oid, t.typtype, t.typbasetype FROM pg_type t
+    SELECT t.oid AS start, t.oid, t.typtype, t.typbasetype, t.typtypmod, -1 AS typmod FROM pg_type t
      WHERE t.oid IN (SELECT atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped)
     UNION ALL
-    SELECT b.start, t.oid, t.typtype, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.typbasetype
+    SELECT b.start, t.oid, t.typtype, t.typbasetype, t.typtypmod, b.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typbasetype
      WHERE b.typtype = 'd'
 ), inside AS (
     -- Every type that a column's type is made of, however deep.
@@ -50,6 +50,7 @@ SELECT a.attname::text AS name,
        format_type(a.atttypid, a.atttypmod) AS type,
        n.nspname::text AS base_schema,
        t.typname::text AS base_name,
+       format_type(t.oid, CASE WHEN b.start = b.oid THEN a.atttypmod ELSE b.typmod END) AS base_type,
        t.typtype::text AS base_kind,
        t.typlen AS length,
        has_schema_privilege(n.oid, 'USAGE') AS nameable,

@@ -127,8 +127,15 @@ def named(error: BaseException, node: Node, *, table: str | None = None, block: 
     text = str(error).strip() or type(error).__name__
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         text = error.diag.message_primary
+    return told(text, state, node, lost=is_lost(error), table=table, block=block)
+
+
+def told(
+    text: str, state: str, node: Node, *, lost: bool, table: str | None = None, block: str | None = None
+) -> TrueupError:
+    """What a server or a driver said, as one of our errors; `state` is the SQLSTATE, if one is known."""
     text = mask(" ".join(text.split()), *secrets_of(node))
-    if is_lost(error) or state[:2] == "28" or state in ("3D000", "53300"):
+    if lost or state[:2] == "28" or state in ("3D000", "53300"):
         cure = _CURES.get(state) or f"check that the server runs and can be reached: {node.describe()}"
         return NodeError(text, cure=_connect_cure(text) or cure, node=node.name, table=table, block=block)
     return QueryError(text, sqlstate=state, cure=_CURES.get(state, ""), node=node.name, table=table, block=block)

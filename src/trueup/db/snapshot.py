@@ -12,6 +12,9 @@ from trueup.db.node import connect, named
 if TYPE_CHECKING:
     from trueup.config.model import Node
 
+# What to do when an exported snapshot cannot be joined any more.
+GONE = "a snapshot lives as long as the session that exported it: hold it until the last row is read, or take a new one"
+
 
 @dataclass(frozen=True)
 class Position:
@@ -34,10 +37,10 @@ class Control:
         self.connection = connect(node, application=application)
         self.snapshot_id: str | None = None
 
-    def begin(self, schema: str, table: str, *, export: bool) -> Position:
+    def begin(self, schema: str = "", table: str = "", *, export: bool) -> Position:
         """Start the read-only transaction all planning happens in; with `export`, tasks can join it.
 
-        The table is locked first, as any reader does: a TRUNCATE after the snapshot would show it empty.
+        A named table is locked first, as any reader does: a TRUNCATE after the snapshot would show it empty.
         """
         from psycopg import errors, sql
 
@@ -47,8 +50,9 @@ class Control:
             begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             self.connection.execute(begin)
             try:
-                lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
-                self.connection.execute(lock)
+                if table:
+                    lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
+                    self.connection.execute(lock)
             except (errors.InsufficientPrivilege, errors.WrongObjectType):
                 # With rights on some columns only, or on a materialized view, the first query takes the lock.
                 self.connection.execute("ROLLBACK")
@@ -61,7 +65,7 @@ class Control:
                     to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
             ).fetchone()
         except Exception as error:
-            raise named(error, self.node, table=display_name(schema, table)) from None
+            raise named(error, self.node, table=display_name(schema, table) if table else None) from None
         assert row is not None
         snapshot, version, recovery, lsn, transactions, now = row
         self.snapshot_id = str(snapshot) or None

@@ -11,15 +11,14 @@ from typing import Any
 from trueup.db import catalog
 from trueup.db.catalog import Column, Server, Table
 from trueup.db.names import display_name, parse_table_name
-from trueup.db.node import named
 from trueup.db.snapshot import Control
-from trueup.diff.filter import problem_with
 from trueup.diff.request import DiffRequest
-from trueup.errors import CheckFailed, QueryError
-from trueup.rows.encode import column_spec
+from trueup.errors import CheckFailed
+from trueup.rows.encode import column_spec, key_order
+from trueup.rows.filter import problem_with, refusal
 from trueup.rows.keys import source, where
 from trueup.rows.probe import choose_digest
-from trueup.rows.spec import KeyOrder, KeySpec, TableSpec
+from trueup.rows.spec import KeySpec, TableSpec
 
 OLDEST_VERSION = 130000
 
@@ -111,7 +110,7 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
     shown = display_name(*(pair if found else spellings[0]))
     reasons += _by_node(
         {
-            control.node.name: f"there is no table {shown}{nearest_table(control, shown)}"
+            control.node.name: f"there is no table {shown}{catalog.nearest_table(control.connection, shown)}"
             for control in controls
             if control.node.name not in found
         }
@@ -126,15 +125,6 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
         if found[name].secured:
             reasons.append(f"node {name}: row security hides rows of {shown}; use its owner or a role with BYPASSRLS")
     return found
-
-
-def nearest_table(control: Control, shown: str) -> str:
-    """The table that was meant: a like name in the same schema, else the very name in another one."""
-    schema, _, table = shown.rpartition(".")
-    known = [(display_name(*pair).rpartition(".")) for pair in catalog.table_names(control.connection)]
-    near = difflib.get_close_matches(table, [name for place, _, name in known if place == schema], n=1)
-    meant = [f"{schema}.{name}" for name in near] or [f"{place}.{name}" for place, _, name in known if name == table]
-    return f" (did you mean {' or '.join(meant[:3])}?)" if meant else ""
 
 
 def _check_columns(
@@ -238,22 +228,13 @@ def _check_key(
         if chosen is None or len(here) < len(tables):
             continue
         reasons += _check_collation(name, here, servers)
-        order = _key_order(list(here.values()))
+        order = key_order(list(here.values()))
         if order == "bytes":
             remarks.append(
                 f"key column {name} is ordered by its text, for its type's order is not the same everywhere: slow"
             )
         key.append(KeySpec(column_spec(chosen), order))
     return tuple(key), remarks
-
-
-def _key_order(columns: Sequence[Column]) -> KeyOrder:
-    """An enum is ordered as it was created, and other people's types by operators we do not look up."""
-    first = columns[0]
-    if first.base_kind == "e":
-        alike = len({column.labels for column in columns}) == 1 and all(column.nameable for column in columns)
-        return "type" if alike else "bytes"
-    return "type" if first.base_schema == "pg_catalog" else "bytes"
 
 
 def _check_collation(name: str, columns: Mapping[str, Column], servers: Mapping[str, Server]) -> list[str]:
@@ -280,28 +261,13 @@ def _check_collation(name: str, columns: Mapping[str, Column], servers: Mapping[
 
 
 def _check_filter(controls: Sequence[Control], spec: TableSpec) -> list[str]:
-    from psycopg import sql
-
     if not spec.filter:
         return []
     problem = problem_with(spec.filter)
     if problem:
         return [f"--table-filter is not one expression: {problem}"]
-    told: dict[str, str] = {}
-    query = sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec))
-    for control in controls:
-        try:
-            control.connection.execute(query, binary=True)
-        except Exception as error:
-            refused = named(error, control.node)
-            # Our own brackets stand around the filter, and the search path is ours: say what is meant by it.
-            hint = {
-                "42601": " (it must be one complete expression)",
-                "42883": " (write functions and operators with their schema: public.f(x))",
-                "42704": " (write types with their schema: x::public.mood)",
-            }.get(refused.sqlstate if isinstance(refused, QueryError) else "", "")
-            told[control.node.name] = f"--table-filter: {refused.message}{hint}"
-    return _by_node(told)
+    refused = {control.node.name: refusal(control.connection, control.node, spec) for control in controls}
+    return _by_node({node: f"--table-filter: {reason}" for node, reason in refused.items() if reason})
 
 
 def check_key_values(controls: Sequence[Control], spec: TableSpec, nullable: Mapping[str, list[str]]) -> None:

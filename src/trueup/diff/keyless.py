@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.db.reader import Reader
 from trueup.db.snapshot import Control
@@ -20,6 +20,7 @@ from trueup.rows.align import Difference, align_copies
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.encode import Value, decode, row_hash, value_of
 from trueup.rows.keys import Block, source, where
+from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def scan_parts(controls: Sequence[Control], spec: TableSpec, bits: int, *, snaps
     parts: dict[str, list[ScanPart]] = {}
     for control in controls:
         node = control.node.name
-        pages = _pages(control, spec) if snapshot else 0
+        pages = page_count(control.connection, spec) if snapshot else 0
         cuts = list(range(0, pages, _PAGES_A_PART)) or [0]
         parts[node] = [ScanPart(node, first, end, bits) for first, end in zip(cuts, [*cuts[1:], None], strict=True)]
     for at in range(max(len(mine) for mine in parts.values())):
@@ -93,7 +94,7 @@ def scan_part(job: Job, task: ScanPart, room: Room) -> Iterator[PartScanned]:
     from psycopg import sql
 
     query = sql.SQL("SELECT trueup_hash >> {shift}, count(*), sum(trueup_hash)::text FROM {hashed} GROUP BY 1").format(
-        shift=sql.Literal(64 - task.bits), hashed=_hashed(job.spec, *_on_pages(task))
+        shift=sql.Literal(64 - task.bits), hashed=_hashed(job.spec, *on_pages(task.first, task.end))
     )
     rows = job.read((task.node,), lambda reader: reader.rows(query))[task.node]
     yield PartScanned(task.node, {bucket: Digest(count, int(total)) for bucket, count, total in rows})
@@ -193,29 +194,6 @@ def _hashed(spec: TableSpec, *conditions: sql.Composable, names: sql.Composable 
     return sql.SQL("(SELECT {hash} AS trueup_hash{more} FROM {source}{where} OFFSET 0) trueup_rows").format(
         hash=row_hash(spec), more=more, source=source(spec), where=where(spec, *conditions)
     )
-
-
-def _on_pages(task: ScanPart) -> list[sql.Composable]:
-    from psycopg import sql
-
-    conditions: list[sql.Composable] = []
-    if task.first:
-        conditions.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({task.first},0)")))
-    if task.end is not None:
-        conditions.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({task.end},0)")))
-    return conditions
-
-
-def _pages(control: Control, spec: TableSpec) -> int:
-    """The pages of the table, or of its largest partition: a part covers the same pages of every partition."""
-    row: Any = control.connection.execute(
-        """SELECT max(pg_relation_size(p.relid)) / current_setting('block_size')::int8
-             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-                  LATERAL (SELECT c.oid AS relid UNION SELECT relid FROM pg_partition_tree(c.oid) WHERE isleaf) p
-            WHERE n.nspname = %s AND c.relname = %s""",
-        (spec.schema, spec.table),
-    ).fetchone()
-    return int(row[0] or 0)
 
 
 def refill(known: Difference, now: Difference) -> Difference:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trueup.db import catalog
-from trueup.db.catalog import Table
+from trueup.db.catalog import Table, nearest_table
 from trueup.db.names import display_name, parse_column_names, parse_table_name
 from trueup.db.node import is_lost, named
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.diff.check import check as check_as_diff
-from trueup.diff.check import nearest_table
 from trueup.diff.request import DiffRequest
 from trueup.doctor.guarded import Overdue, all_at_once, broken
 from trueup.doctor.model import Finding, fail, ok, warn, worst
@@ -66,7 +65,7 @@ def _on_node(request: DoctorRequest, control: Control, name: str) -> Iterator[Fi
     if table is None:
         cure = 'check the name and the node; quote what has capitals: public."Orders"'
         schema, part = (each.spellings()[0] for each in parse_table_name(name))
-        hint = nearest_table(control, display_name(schema, part))
+        hint = nearest_table(control.connection, display_name(schema, part))
         yield fail("table", where, f"there is no table {shown}{hint}", cure)
         return
     if table.kind not in catalog.READABLE_KINDS:

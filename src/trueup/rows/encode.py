@@ -9,10 +9,11 @@ may call different texts equal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trueup.rows.spec import ColumnSpec, Encoding, NumericRule, TableSpec
+from trueup.rows.spec import ColumnSpec, Encoding, KeyOrder, NumericRule, TableSpec
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -77,6 +78,15 @@ def column_spec(column: Column) -> ColumnSpec:
         is_bytea=is_builtin and column.base_name == "bytea",
         may_be_long=column.length == -1 and not (is_builtin and column.base_name in _SHORT_TYPES),
     )
+
+
+def key_order(columns: Sequence[Column]) -> KeyOrder:
+    """An enum is ordered as it was created, and other people's types by operators we do not look up."""
+    first = columns[0]
+    if first.base_kind == "e":
+        alike = len({column.labels for column in columns}) == 1 and all(column.nameable for column in columns)
+        return "type" if alike else "bytes"
+    return "type" if first.base_schema == "pg_catalog" else "bytes"
 
 
 def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:

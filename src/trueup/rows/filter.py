@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+from trueup.db.node import named
+from trueup.errors import QueryError
+from trueup.rows.keys import source, where
+from trueup.rows.spec import TableSpec
+
+if TYPE_CHECKING:
+    from trueup.config.model import Node
+    from trueup.db.catalog import Connection
 
 # For PostgreSQL every character beyond ASCII is a letter, blanks and currency signs too.
 _START = r"[A-Za-z_\x80-\U0010ffff]"
@@ -47,6 +57,24 @@ def problem_with(text: str) -> str | None:
     if is_empty:
         return "it is empty"
     return "a bracket is not closed" if depth else None
+
+
+def refusal(connection: Connection, node: Node, spec: TableSpec) -> str | None:
+    """What the server says against the spec's filter, or None if it can be asked that way."""
+    from psycopg import sql
+
+    try:
+        connection.execute(sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec)), binary=True)
+    except Exception as error:
+        refused = named(error, node)
+        # Our own brackets stand around the filter, and the search path is ours: say what is meant by it.
+        hint = {
+            "42601": " (it must be one complete expression)",
+            "42883": " (write functions and operators with their schema: public.f(x))",
+            "42704": " (write types with their schema: x::public.mood)",
+        }.get(refused.sqlstate if isinstance(refused, QueryError) else "", "")
+        return f"{refused.message}{hint}"
+    return None
 
 
 def _next(text: str, at: int) -> tuple[int, str | None]:

@@ -1,0 +1,72 @@
+"""The public functions around `spark.read.format("trueup")`: registering it, and holding a snapshot for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trueup.config import Config, Node, load
+from trueup.config.address import parse
+from trueup.db.snapshot import Control, Position
+from trueup.errors import ConfigError
+from trueup.source.options import ADDRESS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class HeldSnapshot:
+    """A snapshot that this process holds open; `id` is what the option `snapshot` takes."""
+
+    id: str
+    node: str
+    position: Position
+
+
+def register(
+    spark: SparkSession | Any, *, nodes: Mapping[str, str] | None = None, config: Config | str | None = None
+) -> None:
+    """Give the format "trueup" to a Spark session, with the nodes that the option `node` may name.
+
+    `nodes` are names and addresses; with them or without, those of `config` (or of the `trueup.toml` that is found) are
+    known too. Their passwords travel inside of the pickled class, not among the options, which Spark logs.
+    """
+    from trueup.source.datasource import TrueupSource
+
+    if not isinstance(config, Config):
+        config = load(config, nodes=nodes)
+    elif nodes:
+        raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
+    # A class that no module has is pickled whole, with its nodes.
+    registered = type("TrueupSource", (TrueupSource,), {"nodes": dict(config.nodes), "__module__": "trueup_registered"})
+    spark.dataSource.register(registered)
+
+
+@contextmanager
+def snapshot(*, node: str = "", address: str = "", config: Config | str | None = None) -> Iterator[HeldSnapshot]:
+    """Hold one consistent view of a node: `with trueup.snapshot(node="shop") as held: …option("snapshot", held.id)…`.
+
+    All reads with its id see the database as it was at this moment, in any number of partitions and tasks. Stay inside
+    of the block until the last action on the DataFrame is done: afterwards the snapshot is gone, and reads fail.
+    """
+    control = Control(_node(node, address, config), application="trueup snapshot")
+    try:
+        position = control.begin(export=True)
+        yield HeldSnapshot(position.snapshot, control.node.name, position)
+    finally:
+        control.close()
+
+
+def _node(name: str, address: str, config: Config | str | None) -> Node:
+    if bool(name) == bool(address):
+        raise ConfigError("which node?", cure="give one of address (a libpq URI) and node (a name)")
+    if address:
+        if wrong := parse(address)[1]:
+            raise ConfigError(f"address: this is not an address that libpq can read: {wrong}")
+        return Node(ADDRESS, address)
+    if not isinstance(config, Config):
+        config = load(config)
+    return config.select(names=[name], at_least=1)[0]

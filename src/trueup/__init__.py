@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, diff
+    from trueup.diff.call import check, diff, resume
     from trueup.errors import (
         CheckFailed,
         ConfigError,
@@ -28,6 +28,7 @@ __version__ = "0.1.0"
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "check": "trueup.diff.call",
+    "resume": "trueup.diff.call",
     "Config": "trueup.config",
     "DiffSettings": "trueup.config",
     "Node": "trueup.config",
@@ -67,6 +68,7 @@ __all__ = [
     "check",
     "diff",
     "load",
+    "resume",
 ]
 
 

@@ -132,6 +132,12 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
             _busy.discard(reader)
 
 
+def allow(application: str) -> None:
+    """Let a run read that was stopped in this process before."""
+    with _lock:
+        _stopped.discard(application)
+
+
 def stop_all(application: str) -> None:
     """End a run in this process: cancel the queries still under way, close the idle sessions."""
     with _lock:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from trueup.db.reader import Reader
 from trueup.diff.compare import compare_keys, compare_unit
 from trueup.diff.split import split
 from trueup.diff.work import Answer, CompareUnit, Ended, HashBlock, Hashed, Job, More, Task
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
-from trueup.rows.digest import boundaries, digest
+from trueup.rows.digest import Digest, boundaries, digest
 from trueup.rows.keys import Block, chain
 
 # A gentle run begins with so many rows a query, and never takes fewer than the second number.
@@ -51,17 +52,25 @@ def _stamped(answer: Answer, origin: int) -> Answer:
 def hash_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     """Digests of a block from all its nodes; equal ones are proof enough."""
     block, rest = _piece(job, task) if task.step else (task.block, None)
-    started = time.monotonic()
-    digests = job.read(task.nodes, lambda reader: digest(reader, job.spec, block, timeout=job.timeout))
-    step = _next_step(job, task.step, time.monotonic() - started) if task.step else 0
+    timed = job.read(task.nodes, lambda reader: _timed_digest(job, reader, block))
+    digests = {node: found for node, (found, _) in timed.items()}
     counts = {node: found.count for node, found in digests.items()}
     mismatched = len(set(digests.values())) > 1
+    slowest = max(seconds for _, seconds in timed.values())
+    step = _next_step(job, task.step, max(counts.values()), slowest) if task.step else 0
     if not task.counted:
         yield Hashed(block, counts, mismatched, is_part=rest is not None, step=step)
     if mismatched and not job.digests_only:
         yield from split(job, replace(task, block=block, counted=True, step=0), counts, room)
     if rest is not None:
         yield More((replace(task, block=rest, step=step),))
+
+
+def _timed_digest(job: Job, reader: Reader, block: Block) -> tuple[Digest, float]:
+    """The digest, and the seconds that the node took for it."""
+    reader.warm_up()
+    started = time.monotonic()
+    return digest(reader, job.spec, block, timeout=job.timeout), time.monotonic() - started
 
 
 def _piece(job: Job, task: HashBlock) -> tuple[Block, Block | None]:
@@ -77,7 +86,15 @@ def _piece(job: Job, task: HashBlock) -> tuple[Block, Block | None]:
     return task.block, None
 
 
-def _next_step(job: Job, step: int, seconds: float) -> int:
+def _next_step(job: Job, step: int, rows: int, seconds: float) -> int:
     """So many rows that the next query takes about as long as one may; never more than twice as many at once."""
-    aimed = int(step * min(2.0, job.query_seconds / max(seconds, 0.001)))
+    aimed = step
+    if rows < _SMALLEST_STEP:
+        # The time of so few rows is that of the query itself.
+        return step
+    if seconds > job.query_seconds:
+        aimed = int(rows * job.query_seconds / seconds)
+    elif rows >= step:
+        # Fewer rows than a step say nothing: the block ended.
+        aimed = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
     return max(_SMALLEST_STEP, min(aimed, job.most_rows_a_query or aimed))

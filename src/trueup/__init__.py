@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, diff
+    from trueup.diff.call import check, diff, resume
     from trueup.doctor.call import doctor
     from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "check": "trueup.diff.call",
+    "resume": "trueup.diff.call",
     "Config": "trueup.config",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
@@ -79,6 +80,7 @@ __all__ = [
     "doctor",
     "load",
     "register",
+    "resume",
     "snapshot",
 ]
 

@@ -54,13 +54,16 @@ class Hooks:
         if hook is not None:
             hook()
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         if rows and self._first_step is not None:
             hook, self._first_step = self._first_step, None
             hook()
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+    def wait(self, reason: str) -> None:
+        """Nothing to show."""
 
     def close(self) -> None:
         """Nothing to tidy."""
@@ -291,7 +294,9 @@ def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: 
     hooks._stages["re_check"] = second
     result = compare(nodes, "items", progress=hooks, recheck=3, **STEPS)
     assert (result.verdict, counts(result)) == ("MATCH", (0, 0, 0, 1))
-    assert hooks.seen == ["hashing", "re-check 1/3", "re-check 2/3"], "with nothing left there is no third look"
+    assert hooks.seen == ["hashing", "mismatch analysis", "re-check 1/3", "re-check 2/3"], (
+        "with nothing left there is no third look"
+    )
 
 
 def test_no_second_look(nodes: Any, compare: Any) -> None:

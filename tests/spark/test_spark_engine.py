@@ -116,9 +116,12 @@ def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_
 
         def say(self, text: str) -> None: ...
 
+        def wait(self, reason: str) -> None:
+            """Nothing to show."""
+
         def close(self) -> None: ...
 
-        def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+        def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
             if not self.killed:
                 workers = _workers()
                 for worker in workers:

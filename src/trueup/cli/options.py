@@ -116,6 +116,18 @@ def compare_options(command: F) -> F:
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
             _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
             click.option(
+                "--gentle",
+                is_flag=True,
+                default=None,
+                help="For a live system: small queries one at a time, and pauses while a node is busy."
+                " [env: TRUEUP__DIFF__GENTLE]",
+            ),
+            _setting("gentle_seconds", float, "Seconds that a query of a gentle run should take.", metavar="S"),
+            _setting("max_rows_per_second", int, "Rows read on each node at most; 0: no limit.", metavar="N"),
+            _setting("max_lag", float, "Gentle: wait while replication is more seconds behind.", metavar="S"),
+            _setting("max_active_sessions", int, "Gentle: wait while more sessions are active.", metavar="N"),
+            _setting("max_lock_waits", int, "Gentle: wait while more sessions wait for locks.", metavar="N"),
+            click.option(
                 "--no-snapshot",
                 is_flag=True,
                 help="Hold no snapshot: gentler, and less exact under writes. [env: TRUEUP__DIFF__SNAPSHOT=false]",
@@ -144,6 +156,16 @@ def compare_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def resume_option(command: F) -> F:
+    """Going on with what was stopped."""
+    return click.option(
+        "--resume",
+        metavar="TASK",
+        default=None,
+        help="Go on with this task (the start of its id), which was interrupted or killed; its settings hold.",
+    )(command)
 
 
 def row_options(command: F) -> F:

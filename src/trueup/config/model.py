@@ -58,6 +58,13 @@ class DiffSettings:
     report_dir: str = ""
     # What is written of a diff: "json", or "json, html". The JSON report is always there, for others read it.
     output: str = "json"
+    # On a live system: small queries one at a time, and pauses while a node is busier than these limits.
+    gentle: bool = False
+    gentle_seconds: float = 0.5
+    max_rows_per_second: int = 0
+    max_lag: float = 10.0
+    max_active_sessions: int = 25
+    max_lock_waits: int = 3
     # What is compared of a table, for every diff that does not say otherwise; columns are written as "a, b".
     table_filter: str = ""
     columns: str = ""
@@ -77,7 +84,9 @@ class DiffSettings:
     def _wrong_values(self, name_of: Callable[[str], str]) -> list[str]:
         rules = [
             *_at_least(self, 1, "block_size", "min_block_size", "compare_unit_size", "max_diff_rows", "long_value"),
-            *_at_least(self, 0, "max_connections", "recheck", "recheck_wait", "retries"),
+            *_at_least(self, 0, "max_connections", "recheck", "recheck_wait", "retries", "max_rows_per_second"),
+            *_at_least(self, 0, "max_lag", "max_active_sessions", "max_lock_waits"),
+            ("gentle_seconds", 0 < self.gentle_seconds < math.inf, "must be more than 0 seconds, and finite"),
             ("max_connections", self.max_connections != 1, "must be 0 (no limit) or at least 2"),
             ("concurrency_factor", 0.0 <= self.concurrency_factor <= 4.0, "must be between 0.0 and 4.0"),
             ("block_timeout", self.block_timeout > 0, "must be more than 0 seconds"),

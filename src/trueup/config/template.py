@@ -72,6 +72,18 @@ TEMPLATE = """\
 #report_dir = ""
 # What is written of a diff: "json", or "json, html" for a page to look at besides.
 #output = "json"
+# On a live system: small queries one at a time, and pauses while a node is busier than the limits below.
+#gentle = false
+# Seconds that a query of a gentle run should take; the number of rows follows.
+#gentle_seconds = 0.5
+# Rows read on each node at most in a second, gentle or not; 0 is no limit.
+#max_rows_per_second = 0
+# A gentle run waits while replication is more seconds behind than this.
+#max_lag = 10.0
+# A gentle run waits while more sessions of others are active than this.
+#max_active_sessions = 25
+# A gentle run waits while more sessions of others wait for locks than this.
+#max_lock_waits = 3
 # Compare only the rows that meet this condition, in every table.
 #table_filter = ""
 # Compare only these columns, and the key: "a, b".

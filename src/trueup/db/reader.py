@@ -74,6 +74,13 @@ class Reader:
             self._timeout = 0.0
         return self._connection
 
+    def warm_up(self) -> None:
+        """Open the session, so that the time of the next query is its own."""
+        from psycopg import sql
+
+        if self._connection is None:
+            self.rows(sql.SQL("SELECT 1").format())
+
     def cancel(self) -> None:
         """End the query that is under way, from another thread."""
         connection = self._connection
@@ -139,6 +146,12 @@ def close_idle() -> None:
         _idle.clear()
     for reader in idle:
         reader.close()
+
+
+def allow(application: str) -> None:
+    """Let a run read that was stopped in this process before."""
+    with _lock:
+        _stopped.discard(application)
 
 
 def stop_all(application: str) -> None:

@@ -32,8 +32,10 @@ def rehash(
         if not state.mismatched or state.stopped:
             return
         time.sleep(wait)
-        again = Collected(state.nodes, state.max_rows, state.suspects)
-        compare_blocks(engine, now, state.mismatched, again, controls, progress)
+        again = Collected(state.nodes, state.max_rows, state.suspects, steering=state.steering)
+        # Numbers below zero: these looks are no part of the plan that can be taken up again.
+        blocks = {-2 - number: block for number, block in enumerate(state.mismatched)}
+        compare_blocks(engine, now, blocks, again, controls, progress)
         state.failures += again.failures
         state.left_out.update(again.left_out)
         state.stopped = again.stopped

@@ -34,6 +34,34 @@ def check(table: str, **options: Any) -> DiffResult:
     return _run(table, digests_only=True, **options)
 
 
+def resume(
+    task: str,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> DiffResult:
+    """Go on with a diff or check that was interrupted or killed, without looking at its finished blocks again.
+
+    `task` is its id, or the start of it. Table, nodes and settings are those of the task; the nodes' addresses come
+    from `nodes` or the configuration.
+    """
+    from trueup.diff import run as diff_run
+    from trueup.diff.request import request_again
+    from trueup.store import TaskStore
+
+    if not isinstance(config, Config):
+        config = load(config, nodes=nodes)
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        found = store.get(task)
+        if found.task_type not in ("TABLE_DIFF", "TABLE_CHECK"):
+            message = f"task {found.task_id[:8]} is no diff or check: it is a {found.task_type}"
+            raise ConfigError(message, cure="see trueup tasks")
+        request = request_again(found.task_context, found.cluster_name, config)
+        return diff_run.resume(request, found, store=store, progress=progress)
+
+
 def _run(
     table: str,
     *,

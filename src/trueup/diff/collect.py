@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from trueup.db.snapshot import Control
 from trueup.diff import keyless
-from trueup.diff.hash import work
+from trueup.diff.hash import FIRST_STEP, work
+from trueup.diff.journal import Journal
 from trueup.diff.keyless import CompareBuckets, PartScanned, ScanPart
 from trueup.diff.spool import Spool
-from trueup.diff.work import Found, HashBlock, Hashed, Job, More
+from trueup.diff.steering import Steering
+from trueup.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
@@ -21,6 +23,7 @@ from trueup.rows.align import Difference, Pair, differing_pairs, pairs_of, rows_
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block
 
+ANALYSIS = "mismatch analysis"
 # Conditions of the whole table, not of one block: going on would only meet them again.
 _FOR_ALL_BLOCKS = ("42P01", "42703", "42501", "55P03", "3F000", "53100", "53200")
 
@@ -44,11 +47,22 @@ class Collected:
     left_out: Counter[Pair] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     stopped: TrueupError | None = None
+    # Who is asked before tasks begin, and where what is finished is written down.
+    steering: Steering | None = None
+    journal: Journal | None = None
+    # Tasks of each block that are still to end, and blocks of which something was not looked at.
+    under_way: Counter[int] = field(default_factory=Counter)
+    broken: set[int] = field(default_factory=set)
 
     @property
     def pairs(self) -> list[Pair]:
         """Every pair of the run."""
         return pairs_of(self.nodes)
+
+    @property
+    def gate(self) -> Callable[[int], int] | None:
+        """Who is asked before tasks begin."""
+        return self.steering.gate if self.steering else None
 
     def full_pairs(self) -> list[Pair]:
         """The pairs that have reached their limit."""
@@ -61,8 +75,8 @@ class Collected:
         return tuple(node for node in self.nodes if node in wanted)
 
     def hashed(self, answer: Hashed) -> None:
-        """Count a block."""
-        self.blocks += 1
+        """Count a block, or a piece of one."""
+        self.blocks += not answer.is_part
         self.rows.update(answer.counts)
         self.rows_checked += max(answer.counts.values())
         if answer.mismatched:
@@ -88,30 +102,90 @@ class Collected:
 def compare_blocks(
     engine: Engine,
     job: Job,
-    blocks: Sequence[Block],
+    blocks: Mapping[int, Block],
     state: Collected,
     controls: Sequence[Control],
     progress: Progress,
 ) -> None:
-    """All blocks of a table with a key: hash, split, compare."""
+    """Blocks of a table with a key, by their numbers: hash, split, compare."""
     progress.stage("hashing", len(blocks))
-    waiting = iter(blocks)
+    analysis = _Analysis(progress)
+    waiting = iter(blocks.items())
+    step = min(FIRST_STEP, job.most_rows_a_query or FIRST_STEP) if job.query_seconds else 0
 
     def given() -> Iterator[HashBlock]:
-        for block in waiting:
+        for number, block in waiting:
             nodes = state.wanted_nodes()
             if not nodes:
                 state.left_out.update(dict.fromkeys(state.pairs, 1 + sum(1 for _ in waiting)))
                 return
-            yield HashBlock(block, nodes)
+            _given(state, number)
+            yield HashBlock(block, nodes, step=step, origin=number)
 
-    tasks: Tasks[Any] = Tasks(given())
+    tasks: Tasks[Any] = Tasks(given(), state.gate)
     for answer in _answers(engine, partial(work, job), tasks, state, controls):
         if isinstance(answer, Hashed):
             state.hashed(answer)
-            progress.advance(rows=max(answer.counts.values()))
+            step = answer.step
+            rows = max(answer.counts.values())
+            progress.advance(not answer.is_part, rows=rows)
+            # What differs is read again, by hash and then row by row.
+            _spend(state, rows * (3 if answer.mismatched and not job.digests_only else 1))
+            if answer.mismatched and not job.digests_only:
+                analysis.begin(answer.origin)
+            _note(state, answer)
+        elif isinstance(answer, Ended):
+            if _ended(state, answer.origin):
+                analysis.end(answer.origin)
         else:
             _keep(answer, tasks, state)
+
+
+class _Analysis:
+    """The second stage, beside the first: the blocks that differ, and how many of them are looked through."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._open: set[int] = set()
+        self._shown = False
+
+    def begin(self, origin: int) -> None:
+        if origin not in self._open:
+            if not self._shown:
+                self._progress.stage(ANALYSIS, 0)
+                self._shown = True
+            self._progress.advance(0, more=1, stage=ANALYSIS)
+            self._open.add(origin)
+
+    def end(self, origin: int) -> None:
+        if origin in self._open:
+            self._open.remove(origin)
+            self._progress.advance(stage=ANALYSIS)
+
+
+def _spend(state: Collected, rows: int) -> None:
+    if state.steering:
+        state.steering.spend(rows)
+
+
+def _given(state: Collected, origin: int, tasks: int = 1) -> None:
+    state.under_way[origin] += tasks
+
+
+def _note(state: Collected, answer: Hashed | Found) -> None:
+    if state.journal:
+        state.journal.add(answer)
+
+
+def _ended(state: Collected, origin: int) -> bool:
+    """A task came to its end; True if it was the last one of its block."""
+    state.under_way[origin] -= 1
+    if state.under_way[origin]:
+        return False
+    del state.under_way[origin]
+    if state.journal and origin not in state.broken:
+        state.journal.done(origin)
+    return True
 
 
 def compare_multisets(
@@ -127,12 +201,14 @@ def compare_multisets(
     scans = list(parts)
     progress.stage("hashing", len(scans))
     sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
-    for answer in _answers(engine, partial(keyless.scan_part, job), Tasks(scans), state, controls):
+    for answer in _answers(engine, partial(keyless.scan_part, job), Tasks(scans, state.gate), state, controls):
         assert isinstance(answer, PartScanned)
         mine = sums[answer.node]
         for bucket, digest in answer.buckets.items():
             mine[bucket] = mine.get(bucket, EMPTY) + digest
-        progress.advance(rows=sum(digest.count for digest in answer.buckets.values()))
+        rows = sum(digest.count for digest in answer.buckets.values())
+        progress.advance(rows=rows)
+        _spend(state, rows)
     if state.failures:
         return
     state.blocks = len({bucket for side in sums.values() for bucket in side})
@@ -143,8 +219,8 @@ def compare_multisets(
     if job.digests_only or not state.mismatched_blocks:
         return
     buckets = list(keyless.bucket_tasks(sums, bits, state.nodes))
-    progress.stage("comparing", len(buckets))
-    tasks: Tasks[Any] = Tasks(buckets)
+    progress.stage(ANALYSIS, len(buckets))
+    tasks: Tasks[Any] = Tasks(buckets, state.gate)
     for answer in _answers(engine, partial(_keyless_work, job), tasks, state, controls):
         _keep(answer, tasks, state)
         progress.advance(0)
@@ -162,10 +238,13 @@ def _keyless_work(job: Job, task: Any, room: Room) -> Iterator[Any]:
 def _keep(answer: Any, tasks: Tasks[Any], state: Collected) -> None:
     if isinstance(answer, More):
         if state.wanted_nodes():
+            _given(state, answer.origin, len(answer.tasks))
             tasks.add(answer.tasks)
         else:
+            state.broken.add(answer.origin)
             state.left_out.update(state.pairs)
     elif isinstance(answer, Found):
+        _note(state, answer)
         state.in_flight.update(answer.in_flight)
         for difference in answer.differences:
             state.keep(difference)
@@ -180,6 +259,7 @@ def _answers(
             yield answer
             continue
         state.failures.append(answer)
+        state.broken.add(getattr(answer.task, "origin", NOWHERE))
         state.stopped = state.stopped or _reason_to_stop(answer.error, controls)
         if state.stopped is not None:
             state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))

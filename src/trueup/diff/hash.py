@@ -2,37 +2,99 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+from trueup.db.reader import Reader
 from trueup.diff.compare import compare_keys, compare_unit
 from trueup.diff.split import split
-from trueup.diff.work import Answer, CompareUnit, HashBlock, Hashed, Job, Task
+from trueup.diff.work import Answer, CompareUnit, Ended, HashBlock, Hashed, Job, More, Task
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
-from trueup.rows.digest import digest
+from trueup.rows.digest import Digest, boundaries, digest
+from trueup.rows.keys import Block, chain
+
+# A gentle run begins with so many rows a query, and never takes fewer than the second number.
+FIRST_STEP = 5_000
+_SMALLEST_STEP = 100
 
 
-def work(job: Job, task: Task, room: Room) -> Iterator[Answer]:
+def work(job: Job, task: Task, room: Room) -> Iterator[Answer | Ended]:
     """What a worker does with any task of a diff; errors leave with table and block on them."""
     try:
-        if isinstance(task, HashBlock):
-            yield from hash_block(job, task, room)
-        elif isinstance(task, CompareUnit):
-            yield from compare_unit(job, task, room)
-        else:
-            yield from compare_keys(job, task, room)
+        for answer in _work(job, task, room):
+            yield _stamped(answer, task.origin)
     except TrueupError as error:
         error.block = error.block or str(task.block)
         raise
+    yield Ended(task.origin)
+
+
+def _work(job: Job, task: Task, room: Room) -> Iterator[Answer]:
+    if isinstance(task, HashBlock):
+        yield from hash_block(job, task, room)
+    elif isinstance(task, CompareUnit):
+        yield from compare_unit(job, task, room)
+    else:
+        yield from compare_keys(job, task, room)
+
+
+def _stamped(answer: Answer, origin: int) -> Answer:
+    """The answer, and what is left to do, with the block of the plan they belong to."""
+    if isinstance(answer, More):
+        tasks: tuple[Any, ...] = tuple(replace(each, origin=origin) for each in answer.tasks)
+        return More(tasks, origin)
+    return replace(answer, origin=origin)
 
 
 def hash_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     """Digests of a block from all its nodes; equal ones are proof enough."""
-    digests = job.read(task.nodes, lambda reader: digest(reader, job.spec, task.block, timeout=job.timeout))
+    block, rest = _piece(job, task) if task.step else (task.block, None)
+    timed = job.read(task.nodes, lambda reader: _timed_digest(job, reader, block))
+    digests = {node: found for node, (found, _) in timed.items()}
     counts = {node: found.count for node, found in digests.items()}
     mismatched = len(set(digests.values())) > 1
+    slowest = max(seconds for _, seconds in timed.values())
+    step = _next_step(job, task.step, max(counts.values()), slowest) if task.step else 0
     if not task.counted:
-        yield Hashed(task.block, counts, mismatched)
+        yield Hashed(block, counts, mismatched, is_part=rest is not None, step=step)
     if mismatched and not job.digests_only:
-        yield from split(job, replace(task, counted=True), counts, room)
+        yield from split(job, replace(task, block=block, counted=True, step=0), counts, room)
+    if rest is not None:
+        yield More((replace(task, block=rest, step=step),))
+
+
+def _timed_digest(job: Job, reader: Reader, block: Block) -> tuple[Digest, float]:
+    """The digest, and the seconds that the node took for it."""
+    reader.warm_up()
+    started = time.monotonic()
+    return digest(reader, job.spec, block, timeout=job.timeout), time.monotonic() - started
+
+
+def _piece(job: Job, task: HashBlock) -> tuple[Block, Block | None]:
+    """The first rows of a block, so many as the step says on the first node that has them; and what is left."""
+    for node in task.nodes:
+        edges = job.read(
+            (node,),
+            lambda reader: boundaries(reader, job.spec, task.block, step=task.step, steps=1, timeout=job.timeout * 4),
+        )[node]
+        if edges and edges[0] != task.block.start:
+            first, rest = chain(edges[:1], within=task.block)
+            return first, rest
+    return task.block, None
+
+
+def _next_step(job: Job, step: int, rows: int, seconds: float) -> int:
+    """So many rows that the next query takes about as long as one may; never more than twice as many at once."""
+    aimed = step
+    if rows < _SMALLEST_STEP:
+        # The time of so few rows is that of the query itself.
+        return step
+    if seconds > job.query_seconds:
+        aimed = int(rows * job.query_seconds / seconds)
+    elif rows >= step:
+        # Fewer rows than a step say nothing: the block ended.
+        aimed = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
+    return max(_SMALLEST_STEP, min(aimed, job.most_rows_a_query or aimed))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _WHOLE = Block(None, None)
 # Pages of one part of a scan: 64 MB of table.
 _PAGES_A_PART = 8192
+_PAGES_A_GENTLE_PART = 1024
 _MOST_BITS = 12
 # Hashes of one task: bounded memory in the workers, few scans.
 _HASHES_A_TASK = 200_000
@@ -77,13 +78,15 @@ def bits_for(rows: int, unit: int) -> int:
     return max(1, min(_MOST_BITS, math.ceil(math.log2(max(rows / unit, 1)))))
 
 
-def scan_parts(controls: Sequence[Control], spec: TableSpec, bits: int, *, snapshot: bool) -> Iterator[ScanPart]:
+def scan_parts(
+    controls: Sequence[Control], spec: TableSpec, bits: int, *, snapshot: bool, gentle: bool = False
+) -> Iterator[ScanPart]:
     """Parts of all nodes in turn. Without a snapshot rows move between pages: then a node is one part."""
     parts: dict[str, list[ScanPart]] = {}
     for control in controls:
         node = control.node.name
         pages = page_count(control.connection, spec) if snapshot else 0
-        cuts = list(range(0, pages, _PAGES_A_PART)) or [0]
+        cuts = list(range(0, pages, _PAGES_A_GENTLE_PART if gentle else _PAGES_A_PART)) or [0]
         parts[node] = [ScanPart(node, first, end, bits) for first, end in zip(cuts, [*cuts[1:], None], strict=True)]
     for at in range(max(len(mine) for mine in parts.values())):
         yield from (mine[at] for mine in parts.values() if at < len(mine))

@@ -68,7 +68,8 @@ def _round(engine: Engine, job: Job, before: Spool, state: Collected, progress: 
     keyless = job.spec.is_keyless
     again = recheck_hashes if keyless else recheck_keys
     size = _HASHES_A_TASK if keyless else _KEYS_A_TASK
-    for answer in engine.run(partial(again, job), Tasks(_tasks(before, size))):
+    tasks = Tasks(_tasks(before, size), state.gate)
+    for answer in engine.run(partial(again, job), tasks):
         if isinstance(answer, Failure):
             # Not seen again, so not gone either: it stays a difference, and the run is incomplete.
             state.failures.append(answer)

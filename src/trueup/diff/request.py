@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trueup.config.model import DiffSettings, Node, SparkSettings
+from trueup.config.model import Config, DiffSettings, Node, SparkSettings
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,6 @@ class DiffRequest:
 
     def context(self) -> dict[str, Any]:
         """The request as the task store keeps it: names and settings, no address."""
-        settings = self.settings
         return {
             "qualified_table": self.table,
             "mode": "check" if self.digests_only else "diff",
@@ -39,15 +39,51 @@ class DiffRequest:
             "columns": list(self.columns),
             "exclude_columns": list(self.exclude_columns),
             "key": list(self.key),
-            "block_size": settings.block_size,
-            "concurrency_factor": settings.concurrency_factor,
-            "compare_unit_size": settings.compare_unit_size,
-            "max_diff_rows": settings.max_diff_rows,
-            "max_connections": settings.max_connections,
-            "recheck": settings.recheck,
-            "recheck_wait": settings.recheck_wait,
-            "snapshot": settings.snapshot,
-            "numeric": settings.numeric,
-            "output": settings.output,
+            **{name: getattr(self.settings, name) for name in _KEPT},
             "engine": self.spark.engine,
         }
+
+
+# Settings that the task store keeps with a request, so that it can be taken up again as it was.
+_KEPT = (
+    "block_size",
+    "override_block_size",
+    "concurrency_factor",
+    "compare_unit_size",
+    "max_diff_rows",
+    "max_connections",
+    "recheck",
+    "recheck_wait",
+    "snapshot",
+    "numeric",
+    "digest",
+    "block_timeout",
+    "retries",
+    "long_value",
+    "report_dir",
+    "output",
+    "gentle",
+    "gentle_seconds",
+    "max_rows_per_second",
+    "max_lag",
+    "max_active_sessions",
+    "max_lock_waits",
+)
+
+
+def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> DiffRequest:
+    """The request of an earlier task; the addresses of its nodes are those of the configuration as it is now."""
+    kept = {name: context[name] for name in _KEPT if name in context}
+    names = [name for name in str(context["nodes"]).split(",") if name]
+    return DiffRequest(
+        table=str(context["qualified_table"]),
+        nodes=config.select(None, names),
+        cluster=cluster,
+        settings=replace(config.diff, **kept),
+        spark=replace(config.spark, engine=str(context["engine"])),
+        filter=str(context["table_filter"]),
+        columns=tuple(context["columns"]),
+        exclude_columns=tuple(context["exclude_columns"]),
+        key=tuple(context["key"]),
+        digests_only=context["mode"] == "check",
+    )

@@ -36,6 +36,8 @@ class Ending:
     task_id: str
     started: datetime
     remarks: tuple[str, ...]
+    # What the nodes' snapshots saw in earlier tries of a run that was taken up again.
+    earlier: Sequence[Sequence[Position]] = ()
 
 
 def conclude(ending: Ending) -> DiffResult:
@@ -208,6 +210,7 @@ def _proof(ending: Ending) -> dict[str, Any]:
         "estimates": dict(ending.ranges.estimates),
         "one_snapshot_a_node": ending.request.settings.snapshot,
         "nodes": {position.node: asdict(position) for position in ending.positions},
+        "earlier": [{position.node: asdict(position) for position in each} for each in ending.earlier],
         "long_value": spec.long_value,
     }
 

@@ -7,45 +7,66 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from trueup.config.model import Node
+from trueup.config.model import DiffSettings, Node, SparkSettings
 from trueup.db import reader
 from trueup.db.connections import as_connected, check_free
 from trueup.db.names import parse_table_name
 from trueup.db.node import named
 from trueup.db.snapshot import Control
+from trueup.db.watch import Watch
 from trueup.diff.again import rehash
 from trueup.diff.check import check, check_key_values
 from trueup.diff.collect import Collected, compare_blocks, compare_multisets
+from trueup.diff.journal import Before, Journal, Plan, journal_path, read_journal, tidy
 from trueup.diff.keyless import bits_for, scan_parts
 from trueup.diff.ranges import Ranges, plan_ranges
 from trueup.diff.recheck import recheck
 from trueup.diff.request import DiffRequest
 from trueup.diff.result import Ending, conclude, summary_fields
+from trueup.diff.resume import same_table, take_up
 from trueup.diff.spool import Spool
+from trueup.diff.steering import Steering, is_gentle
 from trueup.diff.together import together
 from trueup.diff.work import Job
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.report.model import DiffResult
+from trueup.rows.spec import TableSpec
 from trueup.store import COMPLETED, FAILED, Task, TaskStore, working
+
+# Seconds between two looks at the nodes, and before the first one.
+_WATCH, _WATCH_GENTLE = 5.0, 1.0
 
 
 def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
     """Compare one table on all nodes of the request; the task store keeps the request and the answer."""
     kind = "TABLE_CHECK" if request.digests_only else "TABLE_DIFF"
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
+    tidy(store.folder())
     task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
-    with working(
-        store, task.task_id, interrupted=f"nothing was changed on any node; trueup tasks show {task.task_id[:8]}"
-    ):
+    return _as_task(request, task, None, store, progress)
+
+
+def resume(request: DiffRequest, task: Task, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
+    """Go on with a task that was stopped or killed: blocks that it has finished are not looked at again."""
+    before = read_journal(journal_path(store.folder(), task.task_id))
+    return _as_task(request, store.reopen(task.task_id), before, store, progress)
+
+
+def _as_task(
+    request: DiffRequest, task: Task, before: Before | None, store: TaskStore, progress: Progress | None
+) -> DiffResult:
+    again = f"trueup {'check' if request.digests_only else 'diff'} --resume {task.task_id[:8]}"
+    with working(store, task.task_id, interrupted=f"nothing was changed on any node; go on with: {again}"):
         told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        ending, result = _compare(request, task, told)
+        ending, result = _compare(request, task, before, store, told)
     store.finish(
         task.task_id,
         FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
@@ -53,16 +74,21 @@ def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = N
         error="; ".join(result.incomplete) or None,
         diff_file_path=result.report,
     )
+    if result.verdict != "INCOMPLETE":
+        journal_path(store.folder(), task.task_id).unlink(missing_ok=True)
     return result
 
 
-def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Ending, DiffResult]:
+def _compare(
+    request: DiffRequest, task: Task, before: Before | None, store: TaskStore, progress: Progress
+) -> tuple[Ending, DiffResult]:
     started = datetime.now(timezone.utc)
     settings = request.settings
     application = f"trueup {'check' if request.digests_only else 'diff'} {task.task_id[:8]}"
+    reader.allow(application)
     with ExitStack() as stack:
         starter = EngineStarter(
-            request.spark, concurrency_factor=settings.concurrency_factor, max_connections=settings.max_connections
+            _spark(request), concurrency_factor=settings.concurrency_factor, max_connections=_for_tasks(settings)
         )
         stack.callback(starter.close)
         controls = _connect(request, application)
@@ -73,30 +99,88 @@ def _compare(request: DiffRequest, task: Task, progress: Progress) -> tuple[Endi
         spec = checked.spec
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
         check_key_values(controls, spec, checked.nullable)
-        ranges = plan_ranges(controls, spec, settings.block_size)
-        job = Job(
-            spec=spec,
-            nodes=tuple(map(as_connected, controls)),
-            snapshots={control.node.name: control.snapshot_id for control in controls},
-            application=application,
-            timeout=settings.block_timeout,
-            retries=settings.retries,
-            unit=settings.compare_unit_size,
-            digests_only=request.digests_only,
-        )
+        if before is not None:
+            # The same seed: what was found before speaks of hashes made with it.
+            spec = same_table(before, spec, progress)
+        ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size)
+        job = _job(request, spec, controls, application)
         if not settings.snapshot:
             for control in controls:
                 control.end()
         state = Collected(request.node_names, settings.max_diff_rows, _spool(request))
         stack.callback(lambda: state.suspects.close())
+        state.steering = _steering(request, task, store, application, progress, stack)
+        if not spec.is_keyless:
+            # A keyless table is one sum over all rows of a snapshot: it cannot be taken up in another one.
+            state.journal = Journal(journal_path(store.folder(), task.task_id), Plan(spec, ranges), before, positions)
+            stack.callback(state.journal.close)
         engine = starter.get(max(ranges.estimates.values()))
         engine.most = check_free(controls, engine.slots)
-        _look(engine, job, ranges, state, controls, request, progress)
+        _look(engine, job, ranges, before, state, controls, request, progress)
         # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
         _let_go(controls, state)
         _look_again(engine, job, state, controls, request, progress)
-        ending = Ending(request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks)
+        earlier = before.positions if before else ()
+        ending = Ending(
+            request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
+        )
         return ending, conclude(ending)
+
+
+def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+    settings = request.settings
+    return Job(
+        spec=spec,
+        nodes=tuple(map(as_connected, controls)),
+        snapshots={control.node.name: control.snapshot_id for control in controls},
+        application=application,
+        timeout=settings.block_timeout,
+        retries=settings.retries,
+        unit=settings.compare_unit_size,
+        digests_only=request.digests_only,
+        query_seconds=settings.gentle_seconds if is_gentle(settings) else 0.0,
+        # A cap is kept second by second: no query may take more than its share of one.
+        most_rows_a_query=max(1, int(settings.max_rows_per_second * min(1.0, settings.gentle_seconds))),
+    )
+
+
+def _for_tasks(settings: DiffSettings) -> int:
+    """The connections to a node that are for the tasks and the driver; one more is the watch's."""
+    return settings.max_connections - 1 if settings.max_connections > 2 else settings.max_connections
+
+
+def _spark(request: DiffRequest) -> SparkSettings:
+    """A gentle run is one small query at a time; unless it is asked for, Spark would only wait for it."""
+    spark = request.spark
+    if not is_gentle(request.settings):
+        return spark
+    return replace(spark, slots=1, engine="local" if spark.engine == "auto" else spark.engine)
+
+
+def _steering(
+    request: DiffRequest, task: Task, store: TaskStore, application: str, progress: Progress, stack: ExitStack
+) -> Steering:
+    """The gate between tasks; it knows what the nodes do from a watch, which needs a session of its own."""
+    settings = request.settings
+    watch = None
+    if settings.max_connections == 0 or settings.max_connections > 2:
+        gentle = settings.gentle
+        watch = Watch(
+            request.nodes,
+            application=application,
+            seconds=_WATCH_GENTLE if gentle else _WATCH,
+            after=0.0 if gentle else _WATCH,
+            say=progress.say,
+        )
+        stack.callback(watch.close)
+        watch.start()
+    elif settings.gentle:
+        raise ConfigError(
+            "--gentle needs a session to watch each node with", cure="allow 3 connections or more: --max-connections 3"
+        )
+    return Steering(
+        settings, partial(store.wanted, task.task_id), progress, watch, resume=f"--resume {task.task_id[:8]} goes on"
+    )
 
 
 def _connect(request: DiffRequest, application: str) -> list[Control]:
@@ -124,6 +208,7 @@ def _look(
     engine: Engine,
     job: Job,
     ranges: Ranges,
+    before: Before | None,
     state: Collected,
     controls: Sequence[Control],
     request: DiffRequest,
@@ -132,10 +217,14 @@ def _look(
     """The first look: everything is hashed, and what differs is found."""
     if job.spec.is_keyless:
         bits = bits_for(max(ranges.estimates.values()), job.unit)
-        parts = scan_parts(controls, job.spec, bits, snapshot=request.settings.snapshot)
+        parts = scan_parts(
+            controls, job.spec, bits, snapshot=request.settings.snapshot, gentle=is_gentle(request.settings)
+        )
         compare_multisets(engine, job, parts, bits, state, controls, progress)
     else:
-        compare_blocks(engine, job, ranges.blocks, state, controls, progress)
+        done = take_up(before, state) if before else frozenset()
+        blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
+        compare_blocks(engine, job, blocks, state, controls, progress)
 
 
 def _let_go(controls: Sequence[Control], state: Collected) -> None:

@@ -30,6 +30,9 @@ class Job:
     retries: int
     unit: int
     digests_only: bool = False
+    # How long one query may take on a gentle run; 0: as long as a block takes.
+    query_seconds: float = 0.0
+    most_rows_a_query: int = 0
 
     def read(self, names: Sequence[str], ask: Callable[[Reader], T], *, fresh: bool = False) -> dict[str, T]:
         """Ask these nodes at the same time, in the run's snapshots or, `fresh`, as they are now."""
@@ -49,13 +52,22 @@ class Job:
             return dict(zip((node.name for node in nodes), together(readers, ask), strict=True))
 
 
+# The number of the block of the plan that a task or an answer belongs to; none of them, outside of the first look.
+NOWHERE = -1
+
+
 @dataclass(frozen=True)
 class HashBlock:
-    """Hash a block on these nodes; where it differs, go down to the rows. `counted`: its rows were counted before."""
+    """Hash a block on these nodes; where it differs, go down to the rows. `counted`: its rows were counted before.
+
+    With a `step`, only about so many of its rows are hashed at a time, and the rest comes back as another task.
+    """
 
     block: Block
     nodes: tuple[str, ...]
     counted: bool = False
+    step: int = 0
+    origin: int = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,7 @@ class CompareUnit:
 
     block: Block
     nodes: tuple[str, ...]
+    origin: int = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,7 @@ class CompareKeys:
     before: tuple[Difference, ...]
     nodes: tuple[str, ...]
     block: Block = field(default=Block(None, None))
+    origin: int = NOWHERE
 
 
 Task = HashBlock | CompareUnit | CompareKeys
@@ -80,11 +94,14 @@ Task = HashBlock | CompareUnit | CompareKeys
 
 @dataclass(frozen=True)
 class Hashed:
-    """A block was hashed on these nodes; this many rows are in it."""
+    """A block was hashed on these nodes; this many rows are in it. `step`: how many to take the next time."""
 
     block: Block
     counts: Mapping[str, int]
     mismatched: bool
+    is_part: bool = False
+    step: int = 0
+    origin: int = NOWHERE
 
 
 @dataclass(frozen=True)
@@ -93,13 +110,22 @@ class Found:
 
     differences: tuple[Difference, ...]
     in_flight: Counter[Pair] = field(default_factory=Counter)
+    origin: int = NOWHERE
 
 
 @dataclass(frozen=True)
 class More:
-    """What is left of a task that used up its room."""
+    """What is left of a task that used up its room, or its time."""
 
     tasks: tuple[Any, ...]
+    origin: int = NOWHERE
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A task of this block came to its end without an error."""
+
+    origin: int
 
 
 Answer = Hashed | Found | More

@@ -18,7 +18,7 @@ from trueup.diff.check import OLDEST_VERSION
 from trueup.doctor.guarded import Background, all_at_once, broken
 from trueup.doctor.model import Finding, fail, failed, ok, warn
 from trueup.doctor.request import DoctorRequest
-from trueup.engine.choose import slots_for
+from trueup.engine.slots import Share, cores_here
 from trueup.errors import NodeError
 
 APPLICATION = "trueup doctor"
@@ -182,7 +182,8 @@ def _room(request: DoctorRequest, where: str, met: Met) -> Finding:
     """Nodes on one server share its connections; the doctor's own will be gone by then."""
     row = met.facts[where].row
     mates = [name for name, facts in met.facts.items() if facts.row["server_id"] == row["server_id"]]
-    one = slots_for(request.settings.concurrency_factor, request.settings.max_connections) + 1
+    share = Share(request.settings.concurrency_factor, request.settings.max_connections, by_hand=request.spark.slots)
+    one = share.of(cores_here()) + 1
     needed = one * len(mates)
     places = [(row["max_connections"] - row["reserved"] - row["in_use"] + len(mates), needed, "the server")]
     if row["role_limit"] >= 0:

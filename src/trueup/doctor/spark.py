@@ -16,7 +16,7 @@ from trueup.doctor.guarded import Background, Overdue
 from trueup.doctor.machine import HERE, JAVA_SECONDS, level_without_java
 from trueup.doctor.model import Finding, fail, graded, ok, warn
 from trueup.doctor.request import DoctorRequest
-from trueup.engine.choose import EngineStarter, slots_for
+from trueup.engine.choose import EngineStarter
 from trueup.engine.java import JavaHome
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import EngineError, TrueupError
@@ -56,9 +56,14 @@ def try_out(request: DoctorRequest, java: Background[JavaHome]) -> Tried:
         except EngineError as error:
             raise NoJava("not checked, because there is no Java for it", cure=error.cure) from None
     _knock(request.spark.remote or request.spark.master)
-    slots = slots_for(request.settings.concurrency_factor, request.settings.max_connections)
     begun = time.monotonic()
-    with closing(EngineStarter(replace(request.spark, engine="spark"), slots)) as starter:
+    settings = request.settings
+    starter = EngineStarter(
+        replace(request.spark, engine="spark"),
+        concurrency_factor=settings.concurrency_factor,
+        max_connections=settings.max_connections,
+    )
+    with closing(starter):
         engine: Any = starter.get(0)
         started = time.monotonic()
         results = list(engine.run(_describe, Tasks([None])))

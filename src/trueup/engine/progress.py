@@ -16,13 +16,16 @@ class Progress(Protocol):
     """Told of stages, steps and remarks; shows them on stderr or not at all."""
 
     def stage(self, name: str, total: int) -> None:
-        """A new stage of `total` steps begins."""
+        """A stage of `total` steps begins; an earlier one may still go on beside it."""
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
-        """Steps are done, covering some rows; `more` steps turned up."""
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+        """Steps of the stage (by default the first one still open) are done; `more` steps turned up."""
 
     def say(self, text: str) -> None:
         """Something worth a line of its own."""
+
+    def wait(self, reason: str) -> None:
+        """The work waits for this reason; an empty one: it goes on."""
 
     def close(self) -> None:
         """Leave the terminal tidy."""
@@ -34,46 +37,109 @@ class Silent:
     def stage(self, name: str, total: int) -> None:
         """Nothing to show."""
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Nothing to show."""
 
     def say(self, text: str) -> None:
         """Nothing to show."""
 
+    def wait(self, reason: str) -> None:
+        """Nothing to show."""
+
     def close(self) -> None:
         """Nothing to tidy."""
+
+
+class Stage:
+    """One stage: how far it is, how fast, and how long it may still take."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name = name
+        self.total = total
+        self.done = 0
+        self.rows = 0
+        self._begun = time.monotonic()
+
+    def advance(self, steps: int, rows: int, more: int) -> None:
+        """Count."""
+        self.done += steps
+        self.rows += rows
+        self.total += more
+
+    @property
+    def rate(self) -> str:
+        """Rows a second, in words; nothing where no rows are counted."""
+        seconds = max(time.monotonic() - self._begun, 0.001)
+        return f"{self.rows / seconds:,.0f} rows/s" if self.rows else ""
+
+    @property
+    def left(self) -> str:
+        """The time left at the speed so far, in words; nothing before anything is known."""
+        if not self.done or self.done >= self.total:
+            return ""
+        seconds = (time.monotonic() - self._begun) / self.done * (self.total - self.done)
+        if seconds < 100:
+            return f"{seconds:.0f} s left"
+        return f"{seconds / 60:.0f} min left" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h left"
+
+
+class Stages:
+    """The stages of a run by name, and which of them is meant when none is named."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Stage] = {}
+        self._main = ""
+
+    def begin(self, name: str, total: int) -> Stage:
+        """A stage begins; it is the main one unless the main one is still open."""
+        main = self.known.get(self._main)
+        if main is None or main.done >= main.total:
+            self._main = name
+        self.known[name] = Stage(name, total)
+        return self.known[name]
+
+    def get(self, name: str) -> Stage:
+        """The stage of this name; of no name, the main one."""
+        return self.known[name or self._main]
 
 
 class Lines:
     """A line on stderr every ten seconds, for logs."""
 
     def __init__(self) -> None:
-        self._name, self._total, self._done, self._rows = "", 0, 0, 0
-        self._begun = self._last = time.monotonic()
+        self._stages = Stages()
+        self._last = time.monotonic()
 
     def stage(self, name: str, total: int) -> None:
-        """Start counting anew."""
-        self._name, self._total, self._done, self._rows = name, total, 0, 0
-        self._begun = self._last = time.monotonic()
+        """Start counting."""
+        self._stages.begin(name, total)
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Count, and print when it is time."""
-        self._done += steps
-        self._rows += rows
-        self._total += more
+        self._stages.get(stage).advance(steps, rows, more)
         now = time.monotonic()
-        if now - self._last >= LINE_SECONDS:
-            self._last = now
-            rate = self._rows / max(now - self._begun, 0.001)
-            self.say(f"{self._name}: {self._done}/{self._total} ({self._rows:,} rows, {rate:,.0f} rows/s)")
+        if now - self._last < LINE_SECONDS:
+            return
+        self._last = now
+        self.say("; ".join(_line(each) for each in self._stages.known.values() if each.done < each.total))
 
     def say(self, text: str) -> None:
         """Print at once."""
-        sys.stderr.write(f"trueup: {text}\n")
-        sys.stderr.flush()
+        if text:
+            sys.stderr.write(f"trueup: {text}\n")
+            sys.stderr.flush()
+
+    def wait(self, reason: str) -> None:
+        """Print the reason."""
+        self.say(f"waiting: {reason}" if reason else "")
 
     def close(self) -> None:
         """Nothing to tidy."""
+
+
+def _line(stage: Stage) -> str:
+    facts = [text for text in (f"{stage.rows:,} rows" if stage.rows else "", stage.rate, stage.left) if text]
+    return f"{stage.name}: {stage.done}/{stage.total}" + (f" ({', '.join(facts)})" if facts else "")
 
 
 class Bar:
@@ -87,7 +153,6 @@ class Bar:
             Progress,
             TextColumn,
             TimeElapsedColumn,
-            TimeRemainingColumn,
         )
 
         self._console = Console(stderr=True)
@@ -97,34 +162,34 @@ class Bar:
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self._console,
         )
-        self._task: Any = None
-        self._rows = 0
-        self._begun = time.monotonic()
+        self._stages = Stages()
+        self._ids: dict[str, Any] = {}
         self._bar.start()
 
     def stage(self, name: str, total: int) -> None:
-        """Add a bar below the finished ones."""
-        self._rows, self._begun = 0, time.monotonic()
-        self._task = self._bar.add_task(name, total=total, rate="")
+        """Add a bar below the others."""
+        self._stages.begin(name, total)
+        self._ids[name] = self._bar.add_task(name, total=total, rate="", left="")
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Move the bar."""
-        self._rows += rows
-        rate = self._rows / max(time.monotonic() - self._begun, 0.001)
-        task = self._bar.tasks[self._task]
+        found = self._stages.get(stage)
+        found.advance(steps, rows, more)
         self._bar.update(
-            self._task,
-            advance=steps,
-            total=(task.total or 0) + more,
-            rate=f"{rate:,.0f} rows/s" if self._rows else "",
+            self._ids[found.name], completed=found.done, total=found.total, rate=found.rate, left=found.left
         )
 
     def say(self, text: str) -> None:
         """Print above the bars."""
-        self._console.print(text, markup=False, highlight=False)
+        if text:
+            self._console.print(text, markup=False, highlight=False)
+
+    def wait(self, reason: str) -> None:
+        """Print the reason above the bars."""
+        self.say(f"waiting: {reason}" if reason else "")
 
     def close(self) -> None:
         """Leave the bars as they are and give the cursor back."""
@@ -137,32 +202,46 @@ class Told:
     def __init__(self, shown: Progress, tell: Callable[[dict[str, object]], object]) -> None:
         self._shown = shown
         self._tell = tell
-        self._name, self._total, self._done = "", 0, 0
+        self._stages = Stages()
+        self._waiting = ""
         self._last = time.monotonic()
 
     def stage(self, name: str, total: int) -> None:
         """Start counting anew, and tell."""
-        self._name, self._total, self._done = name, total, 0
+        self._stages.begin(name, total)
         self._last = 0.0
         self._shown.stage(name, total)
         self.advance(0)
 
-    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0) -> None:
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Count, and tell when it is time."""
-        self._done += steps
-        self._total += more
-        self._shown.advance(steps, rows=rows, more=more)
-        now = time.monotonic()
-        if now - self._last >= TELL_SECONDS:
-            self._last = now
-            self._tell({"stage": self._name, "done": self._done, "total": self._total})
+        self._stages.get(stage).advance(steps, rows, more)
+        self._shown.advance(steps, rows=rows, more=more, stage=stage)
+        if time.monotonic() - self._last >= TELL_SECONDS:
+            self._tell_now()
 
     def say(self, text: str) -> None:
         """Only shown."""
         self._shown.say(text)
 
+    def wait(self, reason: str) -> None:
+        """Show it, and tell at once: whoever asks the store why nothing moves gets the reason."""
+        self._waiting = reason
+        self._shown.wait(reason)
+        self._tell_now()
+
     def close(self) -> None:
         """Whoever opened it closes it."""
+
+    def _tell_now(self) -> None:
+        self._last = time.monotonic()
+        if not self._stages.known:
+            return
+        main = self._stages.get("")
+        facts: dict[str, object] = {"stage": main.name, "done": main.done, "total": main.total}
+        if self._waiting:
+            facts["waiting"] = self._waiting
+        self._tell(facts)
 
 
 class Shown:

@@ -55,11 +55,15 @@ class Finished:
 
 
 class Tasks(Generic[T]):
-    """A queue of tasks: given ones (read lazily), and those added while others run."""
+    """A queue of tasks: given ones (read lazily), and those added while others run.
 
-    def __init__(self, tasks: Iterable[T] = ()) -> None:
+    Before tasks are taken the `gate` is asked how many of so many may be: it may wait, or raise to end the run.
+    """
+
+    def __init__(self, tasks: Iterable[T] = (), gate: Callable[[int], int] | None = None) -> None:
         self._given = iter(tasks)
         self._added: deque[T] = deque()
+        self._gate = gate
 
     def add(self, tasks: Iterable[T]) -> None:
         """Put more tasks in; they go before the ones that were not begun yet, so that findings come out soon."""
@@ -67,6 +71,8 @@ class Tasks(Generic[T]):
 
     def take(self, count: int) -> list[T]:
         """The next tasks, at most `count`; none when the queue is empty for now."""
+        if self._gate is not None and count > 0:
+            count = self._gate(count)
         taken: list[T] = []
         while self._added and len(taken) < count:
             taken.append(self._added.popleft())

@@ -17,7 +17,7 @@ BUSY_SECONDS = 10.0
 # "true" in ASCII, in the header of the file: tells the task store from the databases of other programs.
 APPLICATION_ID = 0x74727565
 # The script at place n brings a file from version n to version n + 1. Only ever append.
-STEPS = ("schema.sql",)
+STEPS = ("schema.sql", "steering.sql")
 VERSION = len(STEPS)
 
 _ELSEWHERE = "set TRUEUP_TASKS_DB to another file"

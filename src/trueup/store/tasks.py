@@ -157,6 +157,41 @@ class TaskStore:
             connection.execute(sql("finish.sql"), end)
             return _task(self._row(task_id))
 
+    def reopen(self, task_id: str) -> Task:
+        """Take up a task again that stopped before its end: it is RUNNING in this process, under its old id."""
+        with self._writing() as connection:
+            row = self._row(task_id)
+            if row["task_status"] in (RUNNING, COMPLETED):
+                cure = "wait for it, or stop it first" if row["task_status"] == RUNNING else "start a new task"
+                raise StoreError(f"task {task_id[:8]} cannot be taken up again: it is {row['task_status']}", cure=cure)
+            context = from_json(row["task_context"])
+            for answer in ANSWERS:
+                context.pop(answer, None)
+            again = {"task_id": task_id, "context": to_json(context), "now": times.now(), **vars(this_process())}
+            connection.execute(sql("reopen.sql"), again)
+            return _task(self._row(task_id))
+
+    def ask(self, task_id: str, wanted: str) -> None:
+        """Ask a running task to 'pause' or 'stop'; '' lets a paused one go on. It answers when it next looks."""
+        with self._writing() as connection:
+            row = self._row(task_id)
+            if row["task_status"] != RUNNING:
+                message = f"task {task_id[:8]} does not run: it is {row['task_status']}"
+                raise StoreError(message, cure="see what runs with: trueup tasks")
+            connection.execute("UPDATE tasks SET wanted = ? WHERE task_id = ?", (wanted, task_id))
+
+    def wanted(self, task_id: str) -> str:
+        """What somebody asked of the task: 'pause', 'stop', or nothing."""
+        with self._reading():
+            return str(self._row(task_id)["wanted"])
+
+    def folder(self) -> Path:
+        """A folder beside the file, private to its owner, for what tasks keep while they run."""
+        folder = self.path.with_name(self.path.name + ".d")
+        with translated(self.path):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
     def get(self, id_or_prefix: str) -> Task:
         """The task of this id, or the only one whose id begins like this."""
         prefix = utf8(id_or_prefix).strip().lower()

@@ -18,7 +18,7 @@ def working(store: TaskStore, task_id: str, *, interrupted: str) -> Iterator[Non
         store.finish(task_id, INTERRUPTED, error="stopped by the user")
         raise Interrupted("stopped by the user", cure=interrupted) from None
     except TrueupError as error:
-        store.finish(task_id, FAILED, error=str(error))
+        store.finish(task_id, INTERRUPTED if isinstance(error, Interrupted) else FAILED, error=str(error))
         raise
     except BaseException as error:
         store.finish(task_id, FAILED, error=type(error).__name__)

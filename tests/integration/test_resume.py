@@ -1,0 +1,260 @@
+"""A diff that was stopped or killed is taken up again: finished blocks are not hashed twice, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.demo.postgres import Database
+from trueup.demo.processes import wait_until
+from trueup.diff import compare
+from trueup.diff import hash as hashing
+from trueup.diff.journal import journal_path, read_journal
+from trueup.engine.progress import Silent
+from trueup.errors import CheckFailed, Interrupted, StoreError
+from trueup.rows import digest as digest_module
+from trueup.rows.keys import Block
+from trueup.store import TaskStore
+
+ROWS = 20_000
+SETTINGS = {"engine": "local", "block_size": 1000, "compare_unit_size": 200, "recheck": 1, "recheck_wait": 0}
+# A diff so slow that it can be killed in the middle; the store tells how far it is.
+SLOW = """
+import sys, trueup
+trueup.diff("t", nodes={"n1": sys.argv[1], "n2": sys.argv[2]}, engine="local", block_size=1000,
+            compare_unit_size=200, recheck=1, recheck_wait=0, max_rows_per_second=5000)
+"""
+
+
+@pytest.fixture
+def nodes(databases: Any, on_all: Any) -> list[Database]:
+    """Two nodes that differ in their first, a middle and their last block."""
+    pair: list[Database] = databases(2)
+    on_all(
+        pair,
+        "CREATE TABLE t (id int PRIMARY KEY, v text);"
+        f"INSERT INTO t SELECT i, 'v' || i FROM generate_series(1, {ROWS}) i; ANALYZE t",
+    )
+    pair[1].execute(f"UPDATE t SET v = 'x' WHERE id = 5; DELETE FROM t WHERE id = {ROWS // 2}")
+    pair[1].execute(f"INSERT INTO t VALUES ({ROWS + 1}, 'y')")
+    return pair
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
+    """Every block whose digest is asked for from now on, once for each node."""
+    seen: list[Block] = []
+    whole = digest_module.digest
+
+    def digest(reader: Any, spec: Any, block: Block, **options: Any) -> Any:
+        seen.append(block)
+        return whole(reader, spec, block, **options)
+
+    monkeypatch.setattr(hashing, "digest", digest)
+    return seen
+
+
+class StopAfter(Silent):
+    """Ends the run, as Ctrl-C does, after so many blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        self._left = blocks
+
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+        if not stage:
+            self._left -= steps
+        if self._left <= 0:
+            raise KeyboardInterrupt
+
+
+def _addresses(nodes: list[Database]) -> dict[str, str]:
+    return {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+
+
+def _stopped(nodes: list[Database], blocks: int = 8) -> str:
+    with pytest.raises(Interrupted):
+        trueup.diff("t", nodes=_addresses(nodes), progress=StopAfter(blocks), **SETTINGS)
+    with TaskStore() as store:
+        return store.list(limit=1)[0].task_id
+
+
+def _found(report: str) -> list[Any]:
+    told = json.loads(Path(report).read_text(encoding="utf-8"))
+    return sorted(
+        ((each["kind"], each["key"], each["rows"]) for each in told["diffs"]["n1/n2"]["differences"]), key=str
+    )
+
+
+def test_after_ctrl_c_only_the_rest_is_hashed(nodes: list[Database], hashed: list[Block]) -> None:
+    whole = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
+    task = _stopped(nodes)
+    with TaskStore() as store:
+        path = journal_path(store.folder(), task)
+        assert store.get(task).task_status == "INTERRUPTED"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    before = read_journal(path)
+    assert before is not None
+    every = set(before.plan.ranges.blocks)
+    assert 5 <= len(before.done) < len(every)
+    finished = {before.plan.ranges.blocks[number] for number in before.done}
+    hashed.clear()
+    result = trueup.resume(task[:8], nodes=_addresses(nodes))
+    assert not finished & set(hashed)
+    assert finished | set(hashed) == every
+    assert (result.task_id, result.verdict, result.rows_checked) == (task, "DIFFER", whole.rows_checked)
+    assert result.rows == whole.rows
+    assert result.pairs == whole.pairs
+    assert _found(result.report) == _found(whole.report)
+    told = json.loads(Path(result.report).read_text(encoding="utf-8"))["proof"]
+    assert [sorted(each) for each in told["earlier"]] == [["n1", "n2"]]
+    assert not path.exists()
+    with TaskStore() as store:
+        assert store.get(task).task_status == "COMPLETED"
+    with pytest.raises(StoreError, match="COMPLETED"):
+        trueup.resume(task, nodes=_addresses(nodes))
+
+
+def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", SLOW, *[node.uri for node in nodes]], env=os.environ.copy())
+    with TaskStore() as store:
+
+        def far_enough() -> bool:
+            tasks = store.list(limit=1)
+            before = read_journal(journal_path(store.folder(), tasks[0].task_id)) if tasks else None
+            return before is not None and len(before.done) >= 5
+
+        assert wait_until(far_enough, 60)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        task = store.list(limit=1)[0]
+        assert task.task_status == "FAILED"
+        # What the kill left half written is passed over.
+        path = journal_path(store.folder(), task.task_id)
+        with open(path, "ab") as file:
+            file.write(b"\x00\x00\x10\x00half a record")
+        before = read_journal(path)
+        assert before is not None
+    config = trueup.load(nodes=_addresses(nodes))
+    result = trueup.resume(task.task_id, config=config)
+    finished = {before.plan.ranges.blocks[number] for number in before.done}
+    assert not finished & set(hashed)
+    counts = result.pairs["n1/n2"]
+    assert (counts.changed, counts.missing, counts.extra) == (1, 1, 1)
+    assert result.rows == {"n1": ROWS, "n2": ROWS}
+
+
+def test_a_block_that_failed_is_looked_at_again(
+    nodes: list[Database], hashed: list[Block], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = compare.compare_unit
+
+    def broken(*arguments: Any) -> Any:
+        raise trueup.QueryError("no", node="n2")
+
+    # The first block differs, and what is in it cannot be read: INCOMPLETE, and to be taken up.
+    monkeypatch.setattr("trueup.diff.split.compare_unit", broken)
+    result = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
+    assert result.verdict == "INCOMPLETE"
+    monkeypatch.setattr("trueup.diff.split.compare_unit", whole)
+    hashed.clear()
+    again = trueup.resume(result.task_id, nodes=_addresses(nodes))
+    counts = again.pairs["n1/n2"]
+    assert (again.verdict, counts.changed, counts.missing, counts.extra) == ("DIFFER", 1, 1, 1)
+    assert len(set(hashed)) == 3
+
+
+def test_a_check_is_taken_up_too(nodes: list[Database]) -> None:
+    with pytest.raises(Interrupted):
+        trueup.check("t", nodes=_addresses(nodes), progress=StopAfter(8), **SETTINGS)
+    with TaskStore() as store:
+        task = store.list(limit=1)[0].task_id
+    result = trueup.resume(task, nodes=_addresses(nodes))
+    assert (result.mode, result.verdict, result.mismatched_blocks) == ("check", "DIFFER", 3)
+
+
+def test_another_table_by_now_is_refused(nodes: list[Database]) -> None:
+    task = _stopped(nodes)
+    nodes[0].execute("ALTER TABLE t ADD c int")
+    nodes[1].execute("ALTER TABLE t ADD c int")
+    with pytest.raises(CheckFailed, match="not as they were"):
+        trueup.resume(task, nodes=_addresses(nodes))
+
+
+def test_a_run_that_had_not_begun_starts_over(nodes: list[Database]) -> None:
+    task = _stopped(nodes)
+    with TaskStore() as store:
+        journal_path(store.folder(), task).unlink()
+    assert trueup.resume(task, nodes=_addresses(nodes)).rows_checked >= ROWS
+
+
+def test_a_journal_that_others_can_write_is_not_read(nodes: list[Database]) -> None:
+    task = _stopped(nodes)
+    with TaskStore() as store:
+        journal_path(store.folder(), task).chmod(0o622)
+    with pytest.raises(StoreError, match="written by others"):
+        trueup.resume(task, nodes=_addresses(nodes))
+
+
+def test_a_keyless_table_starts_over(databases: Any, on_all: Any) -> None:
+    pair = databases(2)
+    on_all(pair, "CREATE TABLE t (v text); INSERT INTO t SELECT 'v' || i FROM generate_series(1, 5000) i; ANALYZE t")
+    pair[1].execute("DELETE FROM t WHERE v = 'v7'")
+    task = _stopped(pair, 1)
+    assert trueup.resume(task, nodes=_addresses(pair)).pairs["n1/n2"].total == 1
+
+
+@pytest.mark.parametrize("gentle", [False, True])
+def test_pause_go_on_and_stop_from_outside(
+    nodes: list[Database], gentle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process pauses the run after some blocks, lets it go on, and stops it."""
+    monkeypatch.setattr("trueup.diff.steering._ASK_SECONDS", 0.0)
+
+    class Outside(Silent):
+        def __init__(self) -> None:
+            self.reasons: list[str] = []
+            self.seen = 0
+
+        def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+            self.seen += steps
+            with TaskStore() as store:
+                task = store.list(limit=1)[0].task_id
+                if self.seen == 3 and not self.reasons:
+                    store.ask(task, "pause")
+                elif self.seen >= 10:
+                    store.ask(task, "stop")
+
+        def wait(self, reason: str) -> None:
+            self.reasons.append(reason)
+            with TaskStore() as store:
+                task = store.list(limit=1)[0]
+                if reason:
+                    store.ask(task.task_id, "")
+                    assert task.task_status == "RUNNING"
+
+    outside = Outside()
+    with pytest.raises(Interrupted, match="from outside") as stopped:
+        trueup.diff("t", nodes=_addresses(nodes), progress=outside, gentle=gentle, **SETTINGS)
+    assert outside.reasons[0].startswith("paused")
+    assert outside.reasons[-1] == ""
+    assert stopped.value.exit_code == 130
+    with TaskStore() as store:
+        task = store.list(limit=1)[0]
+    assert task.task_status == "INTERRUPTED"
+    assert trueup.resume(task.task_id, nodes=_addresses(nodes)).pairs["n1/n2"].total == 3
+
+
+def test_only_running_tasks_can_be_asked(nodes: list[Database], tmp_path: Path) -> None:
+    task = _stopped(nodes)
+    with TaskStore() as store, pytest.raises(StoreError, match="does not run"):
+        store.ask(task, "pause")

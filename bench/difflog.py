@@ -220,8 +220,11 @@ def main() -> None:
     sizes = [arguments.state, *([1_000_000, 20_000_000] if arguments.growth else [])]
     lines = []
     with tempfile.TemporaryDirectory() as temporary, spark_session(SparkSettings()) as session:
-        # Both are measured warm: the first round of a JVM compiles what it runs.
-        measure(session, Path(temporary) / "warm", 100_000, 20_000, 10_000, peer=False)
+        # Both are measured warm: the first rounds of a JVM compile what it runs.
+        for number in range(2):
+            warm = Path(temporary) / f"warm{number}"
+            measure(session, warm, 1_000_000, arguments.visits, arguments.rows, peer=False)
+            shutil.rmtree(warm)
         for size in sizes:
             folder = Path(temporary) / str(size)
             one = measure(session, folder, size, arguments.visits, arguments.rows, peer=size == arguments.state)

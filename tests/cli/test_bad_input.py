@@ -114,7 +114,7 @@ def refuse(
         assert ran.err.count("\n  what to do: ") == 1, "and what to do about it"
         assert [node.execute(CATALOG) for node in watched] == before, "nothing was left behind in a database"
         assert wait_until(lambda: not _sessions(server), 10), "no session was left"
-        assert {path for path in _files(tmp_path) - files if not path.name.startswith("tasks.db")} == set()
+        assert {path for path in _files(tmp_path) - files if "tasks.db" not in str(path)} == set()
         assert _leaks(ran.out, ran.err, tmp_path) == []
         return str(ran.err)
 
@@ -496,7 +496,7 @@ def test_a_full_disk(
         return process(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
     message = refuse("diff", "wide", *addresses(own), "--report-dir", reports, run=limited)
-    assert ("cannot write the report" if fails == "report" else "cannot write to") in message
+    assert ("cannot write the report" if fails == "report" else "cannot write") in message
     assert str(reports) in message
     assert "make room there" in message
     assert list(reports.iterdir()) == []

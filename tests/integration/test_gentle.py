@@ -124,6 +124,12 @@ def test_rows_a_second_are_capped(nodes: list[Database], counted: list[int]) -> 
     assert seconds >= (ROWS - 10_000 - 5_000) / 10_000
 
 
+def test_a_cap_below_the_smallest_query_holds(nodes: list[Database], counted: list[int]) -> None:
+    result = _diff(nodes, max_rows_per_second=60, table_filter="id BETWEEN 10 AND 60", recheck=0)
+    assert result.rows == {"n1": 51, "n2": 51}
+    assert max(counted) <= 31
+
+
 def test_a_budget_is_kept_over_every_stretch_of_time() -> None:
     now = 0.0
     budget = Budget(100, clock=lambda: now)

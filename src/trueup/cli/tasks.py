@@ -77,29 +77,56 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
     click.echo(json.dumps(task) if as_json else task_text(task))
 
 
-def _asks(name: str, wanted: str, text: str, said: str) -> None:
-    """A command that asks something of a running task."""
-
-    @tasks.command(name, help=text)
-    @click.argument("task_id", metavar="ID")
-    @click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
-    @verbose_option
-    @click.pass_obj
-    def ask(task_db: str | None, task_id: str, own_db: str | None) -> None:
-        with _store(own_db or task_db) as store:
-            task = store.get(task_id)
-            store.ask(task.task_id, wanted)
-        click.echo(f"task {task.task_id[:8]} {said}")
+def _ask(task_db: str | None, task_id: str, wanted: str, said: str) -> None:
+    with _store(task_db) as store:
+        task = store.get(task_id)
+        store.ask(task.task_id, wanted)
+    click.echo(f"task {task.task_id[:8]} was asked to {said}")
 
 
-_asks("pause", "pause", "Let a running diff or check wait, after what it is just doing.", "was asked to pause")
-_asks("resume", "", "Let a paused diff or check go on.", "was asked to go on")
-_asks(
-    "stop",
-    "stop",
-    "End a running diff or check; `trueup diff --resume ID` goes on with it later.",
-    "was asked to stop",
-)
+@tasks.command()
+@click.argument("task_id", metavar="ID")
+@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@verbose_option
+@click.pass_obj
+def pause(task_db: str | None, task_id: str, own_db: str | None) -> None:
+    """Let the running diff or check ID wait, after what it is just doing (the start of the ID is enough).
+
+    \b
+    Examples:
+      trueup tasks pause 3f9a
+    """
+    _ask(own_db or task_db, task_id, "pause", "pause")
+
+
+@tasks.command()
+@click.argument("task_id", metavar="ID")
+@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@verbose_option
+@click.pass_obj
+def resume(task_db: str | None, task_id: str, own_db: str | None) -> None:
+    """Let the paused diff or check ID go on (the start of the ID is enough).
+
+    \b
+    Examples:
+      trueup tasks resume 3f9a
+    """
+    _ask(own_db or task_db, task_id, "", "go on")
+
+
+@tasks.command()
+@click.argument("task_id", metavar="ID")
+@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@verbose_option
+@click.pass_obj
+def stop(task_db: str | None, task_id: str, own_db: str | None) -> None:
+    """End the running diff or check ID; `trueup diff --resume ID` goes on with it later.
+
+    \b
+    Examples:
+      trueup tasks stop 3f9a
+    """
+    _ask(own_db or task_db, task_id, "stop", "stop")
 
 
 @click.command()

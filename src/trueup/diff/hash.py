@@ -97,4 +97,5 @@ def _next_step(job: Job, step: int, rows: int, seconds: float) -> int:
     elif rows >= step:
         # Fewer rows than a step say nothing: the block ended.
         aimed = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
-    return max(_SMALLEST_STEP, min(aimed, job.most_rows_a_query or aimed))
+    aimed = max(_SMALLEST_STEP, aimed)
+    return min(aimed, job.most_rows_a_query or aimed)

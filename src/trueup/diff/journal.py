@@ -21,9 +21,9 @@ from trueup.db.snapshot import Position
 from trueup.diff.ranges import Ranges
 from trueup.diff.work import Found, Hashed
 from trueup.errors import StoreError
-from trueup.report.json_file import cure_for
 from trueup.rows.spec import TableSpec
 
+_MAKE_ROOM = "make room there, or set TRUEUP_TASKS_DB to a file on another disk"
 _HEAD = struct.Struct(">II")
 _SURE_SECONDS = 1.0
 # What is left of a run that nobody took up for so long is removed: it may hold rows.
@@ -79,7 +79,7 @@ class Journal:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
             self._file: IO[bytes] = open(os.open(part, flags, 0o600), "wb")  # noqa: SIM115
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}", cure=cure_for(error)) from None
+            raise StoreError(f"cannot write {path}: {error.strerror}", cure=_MAKE_ROOM) from None
         self._write(plan)
         for earlier in before.positions if before else ():
             self._write(Positions(earlier))
@@ -118,7 +118,7 @@ class Journal:
             self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
             self._file.flush()
         except OSError as error:
-            raise StoreError(f"cannot write {self._path}: {error.strerror}", cure=cure_for(error)) from None
+            raise StoreError(f"cannot write {self._path}: {error.strerror}", cure=_MAKE_ROOM) from None
 
     def _make_sure(self) -> None:
         os.fsync(self._file.fileno())

@@ -5,6 +5,7 @@ This is the whole path on one screen; each step is a module of this folder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -140,13 +141,19 @@ def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], app
         digests_only=request.digests_only,
         query_seconds=settings.gentle_seconds if is_gentle(settings) else 0.0,
         # A cap is kept second by second: no query may take more than its share of one.
-        most_rows_a_query=max(1, int(settings.max_rows_per_second * min(1.0, settings.gentle_seconds))),
+        most_rows_a_query=math.ceil(settings.max_rows_per_second * min(1.0, settings.gentle_seconds)),
     )
 
 
 def _for_tasks(settings: DiffSettings) -> int:
-    """The connections to a node that are for the tasks and the driver; one more is the watch's."""
-    return settings.max_connections - 1 if settings.max_connections > 2 else settings.max_connections
+    """The connections to a node that are for the tasks and the driver; one more is the watch's, if there are enough."""
+    return (
+        settings.max_connections - 1 if _has_watch(settings) and settings.max_connections else settings.max_connections
+    )
+
+
+def _has_watch(settings: DiffSettings) -> bool:
+    return settings.max_connections == 0 or settings.max_connections >= (3 if settings.gentle else 4)
 
 
 def _spark(request: DiffRequest) -> SparkSettings:
@@ -163,7 +170,7 @@ def _steering(
     """The gate between tasks; it knows what the nodes do from a watch, which needs a session of its own."""
     settings = request.settings
     watch = None
-    if settings.max_connections == 0 or settings.max_connections > 2:
+    if _has_watch(settings):
         gentle = settings.gentle
         watch = Watch(
             request.nodes,

@@ -26,7 +26,12 @@ from trueup.store import COMPLETED, TaskStore, working
 T = TypeVar("T")
 
 # Joins of millions of rows want more than the hashing of blocks does.
-_MEMORY = {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xss4m"}
+_MEMORY = {
+    "spark.driver.memory": "3g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xss4m",
+    # Partitions that fit into memory are joined without being sorted first.
+    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
+}
 
 
 @contextmanager

@@ -123,6 +123,17 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+_SPARK = ("spark", "cluster", "connect")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Side by side, one process has all tests that need Spark, which starts once; of the others, each file is whole."""
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        group = "spark" if fixtures.intersection(_SPARK) or "/spark/" in str(item.path) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def _skipped(config: pytest.Config) -> int:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     return len(reporter.stats.get("skipped", [])) if reporter is not None else 0

@@ -62,13 +62,13 @@ def at_once(spec: TableSpec, cuts: Sequence[KeyValues], pages: int) -> list[sql.
     return [bucketed(spec, cuts, [])]
 
 
-# The planner does not know that there are few blocks, and sorts the rows by block unless it is kept from it.
+# The planner does not know that there are few blocks, and may sort the rows by block unless it is kept from it.
 HASHED = "SET enable_sort = off"
 WAYS: dict[str, tuple[Queries, str]] = {
     "by key": (by_key, ""),
-    "physical, sorted": (by_page, ""),
-    "physical, hashed": (by_page, HASHED),
-    "physical, one query, hashed": (at_once, HASHED),
+    "physical, as planned": (by_page, ""),
+    "physical, enable_sort = off": (by_page, HASHED),
+    "physical, one query, enable_sort = off": (at_once, HASHED),
 }
 
 

@@ -29,10 +29,11 @@ test: install
 reference: install
 	@$(BIN)/python -m trueup.cli.reference > docs/.reference.part && mv docs/.reference.part docs/reference.md
 
-# Beside its peers, on this machine; writes bench/RESULTS-*.md.
+# Beside its peers, on this machine; writes bench/RESULTS*.md.
 bench: install
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@$(BIN)/python bench/difflog.py --growth
+	@$(BIN)/python bench/diff.py --growth --uuid
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -226,6 +226,9 @@ def test_the_re_check_holds_nobody_up(nodes: Any, compare: Any, waiting: Any) ->
 # Time-outs.
 
 
+WHOLE = {**STEPS, "block_size": 1000, "compare_unit_size": 1000}
+
+
 def test_a_block_past_its_time_is_hashed_in_pieces(nodes: Any, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from trueup.rows import digest
 
@@ -239,7 +242,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(nodes: Any, compare: Any, mon
     monkeypatch.setattr(digest, "_digest_in_pieces", counted)
     monkeypatch.setattr(digest, "_FIRST_STEP", 64)
     slow = "id > 1900 AND pg_sleep(0.004) IS NOT NULL"
-    result = compare(nodes, "items", table_filter=slow, block_timeout=0.2, recheck=0, **{**STEPS, "block_size": 1000})
+    result = compare(nodes, "items", table_filter=slow, block_timeout=0.2, recheck=0, **WHOLE)
     assert pieces
     assert (result.verdict, result.rows_checked, counts(result)) == ("DIFFER", 100, (0, 0, 1, 0))
 

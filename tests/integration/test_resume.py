@@ -21,7 +21,6 @@ from trueup.diff import hash as hashing
 from trueup.diff.journal import journal_path, read_journal
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, Interrupted, StoreError
-from trueup.rows import digest as digest_module
 from trueup.rows.keys import Block
 from trueup.store import TaskStore
 
@@ -51,15 +50,15 @@ def nodes(databases: Any, on_all: Any) -> list[Database]:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
-    """Every block whose digest is asked for from now on, once for each node."""
+    """Every block that is hashed from now on."""
     seen: list[Block] = []
-    whole = digest_module.digest
+    whole = hashing._hash_units
 
-    def digest(reader: Any, spec: Any, block: Block, **options: Any) -> Any:
-        seen.append(block)
-        return whole(reader, spec, block, **options)
+    def units(job: Any, task: Any, room: Any) -> Any:
+        seen.append(task.block)
+        return whole(job, task, room)
 
-    monkeypatch.setattr(hashing, "digest", digest)
+    monkeypatch.setattr(hashing, "_hash_units", units)
     return seen
 
 

@@ -21,9 +21,13 @@ from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
 from trueup.rows.align import Difference, Pair, differing_pairs, pairs_of, rows_in
 from trueup.rows.digest import EMPTY, Digest
-from trueup.rows.keys import Block
+from trueup.rows.keys import Block, KeyValues
 
 ANALYSIS = "mismatch analysis"
+# Above this share of differing units a single pass over the rows is quicker than two; it stays so down to the second.
+_DENSE, _STILL_DENSE = 0.3, 0.1
+_ENOUGH_UNITS = 15
+_FORGETTING = 0.6
 # Conditions of the whole table, not of one block: going on would only meet them again.
 _FOR_ALL_BLOCKS = ("42P01", "42703", "42501", "55P03", "3F000", "53100", "53200")
 
@@ -106,10 +110,12 @@ def compare_blocks(
     state: Collected,
     controls: Sequence[Control],
     progress: Progress,
+    inside: Callable[[int], tuple[KeyValues, ...]] = lambda number: (),
 ) -> None:
-    """Blocks of a table with a key, by their numbers: hash, split, compare."""
+    """Blocks of a table with a key, by their numbers: hash, split, compare. `inside` tells a block's units."""
     progress.stage("hashing", len(blocks))
     analysis = _Analysis(progress)
+    drift = _Drift()
     waiting = iter(blocks.items())
     step = min(FIRST_STEP, job.most_rows_a_query or FIRST_STEP) if job.query_seconds else 0
 
@@ -120,12 +126,14 @@ def compare_blocks(
                 state.left_out.update(dict.fromkeys(state.pairs, 1 + sum(1 for _ in waiting)))
                 return
             _given(state, number)
-            yield HashBlock(block, nodes, step=step, origin=number)
+            dense = drift.is_dense and not step and not job.digests_only
+            yield HashBlock(block, nodes, step=step, origin=number, inner=inside(number), dense=dense)
 
     tasks: Tasks[Any] = Tasks(given(), state.gate)
     for answer in _answers(engine, partial(work, job), tasks, state, controls):
         if isinstance(answer, Hashed):
             state.hashed(answer)
+            drift.saw(answer)
             step = answer.step
             rows = max(answer.counts.values())
             progress.advance(not answer.is_part, rows=rows)
@@ -139,6 +147,22 @@ def compare_blocks(
                 analysis.end(answer.origin)
         else:
             _keep(answer, tasks, state)
+
+
+class _Drift:
+    """How large a share of the units differs, over the last blocks: many, and reading them twice is a waste."""
+
+    def __init__(self) -> None:
+        self._units = 0.0
+        self._differing = 0.0
+        self.is_dense = False
+
+    def saw(self, answer: Hashed) -> None:
+        self._units = self._units * _FORGETTING + answer.units
+        self._differing = self._differing * _FORGETTING + answer.differing
+        if self._units >= _ENOUGH_UNITS:
+            share = self._differing / self._units
+            self.is_dense = share > (_STILL_DENSE if self.is_dense else _DENSE)
 
 
 class _Analysis:

@@ -1,48 +1,87 @@
-"""The last step down: which rows of a unit differ (by key and row hash), and how (whole rows, by key)."""
+"""The last step down: which rows of a unit differ (by mark and row hash), and how (whole rows, by key)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from trueup.diff.work import Answer, CompareKeys, CompareUnit, Found, Job, More, by_key, settled_pairs
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Pair, align, changed_columns, differing_keys
-from trueup.rows.fetch import hashes_in_block, rows_by_key
+from trueup.rows.fetch import Row, hashes_in_block, rows_by_key
 from trueup.rows.keys import KeyValues
+from trueup.rows.marks import Marks, differing_marks, is_whole_number, marks_in_block, rows_of, rows_with
 
 # Whole rows are fetched in batches that aim at this many bytes, whatever the width of a row.
 _BATCH_BYTES = 1_000_000
 _SMALLEST_BATCH = 16
-_LARGEST_BATCH = 1000
+_LARGEST_BATCH = 5000
+
+
+# What the rows of the run at hand taught this process: how many of them are a good batch.
+_batches: dict[str, int] = {}
 
 
 def compare_unit(job: Job, task: CompareUnit, room: Room) -> Iterator[Answer]:
-    """Keys and hashes of a unit from all nodes; whole rows only for the keys that differ."""
+    """Marks and hashes of a unit from all nodes; whole rows only for the keys that differ."""
     if room.is_used_up:
         yield More((task,))
         return
-    sides = job.read(task.nodes, lambda reader: hashes_in_block(reader, job.spec, task.block, timeout=job.timeout * 4))
-    before = tuple(align(differing_keys(sides), sides))
+    sides = job.read(task.nodes, lambda reader: marks_in_block(reader, job.spec, task.block, timeout=job.timeout * 4))
+    yield from compare_marks(job, task, sides, room)
+
+
+def compare_marks(job: Job, task: CompareUnit, sides: Mapping[str, Marks], room: Room) -> Iterator[Answer]:
+    """The keys whose marks differ, with their hashes, and then their rows."""
+    found: dict[str, dict[KeyValues, Row]]
+    if any(side.has_twins for side in sides.values()):
+        # Marks do not tell its rows apart: the keys themselves do, or say that they are none.
+        found = job.read(
+            task.nodes, lambda reader: hashes_in_block(reader, job.spec, task.block, timeout=job.timeout * 4)
+        )
+    else:
+        marks = differing_marks(list(sides.values()))
+        if not len(marks):
+            return
+        if is_whole_number(job.spec):
+            found = {node: rows_of(side, marks) for node, side in sides.items()}
+        else:
+            wanted = marks.tolist()
+            found = job.read(
+                task.nodes,
+                lambda reader: rows_with(reader, job.spec, task.block, wanted, timeout=job.timeout * 4),
+            )
+    before = tuple(align(differing_keys(found), found))
     yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
 def compare_keys(job: Job, task: CompareKeys, room: Room) -> Iterator[Answer]:
     """Whole rows of keys that differ, batch by batch; what does not fit the room is handed back."""
-    at, batch = 0, _SMALLEST_BATCH
+    at, batch = 0, _batches.get(job.application, _SMALLEST_BATCH)
     while at < len(task.before):
         if room.is_used_up:
             yield More((CompareKeys(task.before[at:], task.nodes, task.block),))
             return
         some = task.before[at : at + batch]
         found = differences_of(job, [known.key for known in some], task.nodes)
+        settled = gone(some, found)
+        if settled and all(job.snapshots.get(node) for node in task.nodes):
+            # Within one snapshot nothing changes: whoever reads the rows has not read what was hashed.
+            lost = sorted({known.key for known in some} - {each.key for each in found})
+            raise TrueupError(
+                f"key ({', '.join((lost or [some[0].key])[0])}): its hashes differ, its rows do not",
+                cure="this is a defect of trueup: please report it with the types of the table's columns",
+            )
         size = sum(difference.size() for difference in found)
         room.take(size)
-        yield Found(tuple(found), gone(some, found))
+        yield Found(tuple(found), settled)
         at += len(some)
-        batch = max(_SMALLEST_BATCH, min(_LARGEST_BATCH, batch * 4, int(batch * _BATCH_BYTES / max(size, 1))))
+        if len(some) == batch:
+            batch = max(_SMALLEST_BATCH, min(_LARGEST_BATCH, batch * 4, int(batch * _BATCH_BYTES / max(size, 1))))
+            _batches.clear()
+            _batches[job.application] = batch
 
 
 def differences_of(

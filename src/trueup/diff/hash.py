@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from trueup.db.reader import Reader
-from trueup.diff.compare import compare_keys, compare_unit
+from trueup.diff.compare import compare_keys, compare_marks, compare_unit
 from trueup.diff.split import split
-from trueup.diff.work import Answer, CompareUnit, Ended, HashBlock, Hashed, Job, More, Task
+from trueup.diff.work import Answer, CompareUnit, Ended, Found, HashBlock, Hashed, Job, More, Task
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
-from trueup.rows.digest import Digest, boundaries, digest
+from trueup.rows.digest import Digest, boundaries, digest, digests
 from trueup.rows.keys import Block, chain
+from trueup.rows.marks import counts, marks_in_block
 
 # A gentle run begins with so many rows a query, and never takes fewer than the second number.
 FIRST_STEP = 5_000
@@ -51,17 +52,56 @@ def _stamped(answer: Answer, origin: int) -> Answer:
 
 def hash_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     """Digests of a block from all its nodes; equal ones are proof enough."""
-    block, rest = _piece(job, task) if task.step else (task.block, None)
+    if task.step:
+        yield from _hash_piece(job, task, room)
+    elif task.dense:
+        yield from _mark_block(job, task, room)
+    else:
+        yield from _hash_units(job, task, room)
+
+
+def _hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
+    """All units of a block in one statement; those that differ are looked into."""
+    units = chain(task.inner, within=task.block)
+    found = job.read(task.nodes, lambda reader: digests(reader, job.spec, units, timeout=job.timeout))
+    counts = {node: sum(each.count for each in mine) for node, mine in found.items()}
+    differing = [at for at in range(len(units)) if len({mine[at] for mine in found.values()}) > 1]
+    if not task.counted:
+        yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing))
+    if job.digests_only:
+        return
+    for at in differing:
+        here = {node: mine[at].count for node, mine in found.items()}
+        yield from split(job, HashBlock(units[at], task.nodes, counted=True), here, room)
+
+
+def _mark_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
+    """One pass instead of two where nearly every unit would be read twice."""
+    sides = job.read(task.nodes, lambda reader: marks_in_block(reader, job.spec, task.block, timeout=job.timeout * 4))
+    unit = CompareUnit(task.block, task.nodes)
+    answers = compare_marks(job, unit, sides, room)
+    first = next(answers, None)
+    units = len(task.inner) + 1
+    changed = len(first.differences) if isinstance(first, Found) else 0
+    yield Hashed(task.block, counts(sides), first is not None, units=units, differing=min(units, changed))
+    if first is not None:
+        yield first
+        yield from answers
+
+
+def _hash_piece(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
+    """The next rows of a block, as many as the step says; the rest comes later."""
+    block, rest = _piece(job, task)
     timed = job.read(task.nodes, lambda reader: _timed_digest(job, reader, block))
     digests = {node: found for node, (found, _) in timed.items()}
-    counts = {node: found.count for node, found in digests.items()}
+    rows = {node: found.count for node, found in digests.items()}
     mismatched = len(set(digests.values())) > 1
     slowest = max(seconds for _, seconds in timed.values())
-    step = _next_step(job, task.step, max(counts.values()), slowest) if task.step else 0
+    step = _next_step(job, task.step, max(rows.values()), slowest)
     if not task.counted:
-        yield Hashed(block, counts, mismatched, is_part=rest is not None, step=step)
+        yield Hashed(block, rows, mismatched, is_part=rest is not None, step=step, differing=int(mismatched))
     if mismatched and not job.digests_only:
-        yield from split(job, replace(task, block=block, counted=True, step=0), counts, room)
+        yield from split(job, HashBlock(block, task.nodes, counted=True), rows, room)
     if rest is not None:
         yield More((replace(task, block=rest, step=step),))
 

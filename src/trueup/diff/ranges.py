@@ -19,6 +19,9 @@ from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.keys import Block, KeyValues, chain, source, where
 from trueup.rows.spec import TableSpec
 
+# The units of a block are hashed in one statement, which should not grow too long.
+_MOST_UNITS = 32
+
 
 @dataclass(frozen=True)
 class Ranges:
@@ -28,10 +31,16 @@ class Ranges:
     anchor: str
     estimates: Mapping[str, int]
     sample: str
+    # Keys inside each block that cut it into units; empty where there are none.
+    inner: tuple[tuple[KeyValues, ...], ...] = ()
+
+    def inside(self, number: int) -> tuple[KeyValues, ...]:
+        """The keys that cut a block into units."""
+        return self.inner[number] if self.inner else ()
 
 
-def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int) -> Ranges:
-    """Blocks of about `block_size` rows, cut on the node that seems to have the most."""
+def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, unit: int) -> Ranges:
+    """Blocks of about `block_size` rows in units of about `unit`, cut on the node that seems to have the most."""
     estimates = dict(together(controls, lambda control: (control.node.name, _rows_on(control, spec))))
     by_size = sorted(controls, key=lambda control: estimates[control.node.name], reverse=True)
     if spec.is_keyless:
@@ -39,10 +48,14 @@ def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int) -
     for control in by_size:
         rows = estimates[control.node.name]
         blocks = max(1, math.ceil(rows / block_size))
-        sample = sampling(control.connection, spec, rows, blocks)
-        cuts = _cuts(control, spec, blocks, sample)
+        units = max(1, min(_MOST_UNITS, round(min(block_size, rows) / unit)))
+        sample = sampling(control.connection, spec, rows, blocks * units)
+        cuts = _cuts(control, spec, blocks * units, sample)
         if cuts:
-            return Ranges(tuple(chain(cuts)), control.node.name, estimates, sample)
+            outer = tuple(chain(cuts[::units]))
+            # The first block has nothing: it ends at the first key.
+            inner = ((), *(tuple(cuts[at + 1 : at + units]) for at in range(0, len(cuts), units)))
+            return Ranges(outer, control.node.name, estimates, sample, inner)
         # Statistics lied: the anchor is empty. The next one may not be.
     return Ranges((Block(None, None),), by_size[0].node.name, estimates, "")
 

@@ -103,7 +103,7 @@ def _compare(
         if before is not None:
             # The same seed: what was found before speaks of hashes made with it.
             spec = same_table(before, spec, progress)
-        ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size)
+        ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size, _unit(request))
         job = _job(request, spec, controls, application)
         if not settings.snapshot:
             for control in controls:
@@ -126,6 +126,13 @@ def _compare(
             request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
         )
         return ending, conclude(ending)
+
+
+def _unit(request: DiffRequest) -> int:
+    """Rows of the parts that a block is hashed in, so that a difference is found in little; a check finds none."""
+    settings = request.settings
+    whole = request.digests_only or is_gentle(settings)
+    return settings.block_size if whole else settings.compare_unit_size
 
 
 def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
@@ -231,7 +238,7 @@ def _look(
     else:
         done = take_up(before, state) if before else frozenset()
         blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
-        compare_blocks(engine, job, blocks, state, controls, progress)
+        compare_blocks(engine, job, blocks, state, controls, progress, ranges.inside)
 
 
 def _let_go(controls: Sequence[Control], state: Collected) -> None:

@@ -60,12 +60,16 @@ NOWHERE = -1
 class HashBlock:
     """Hash a block on these nodes; where it differs, go down to the rows. `counted`: its rows were counted before.
 
-    With a `step`, only about so many of its rows are hashed at a time, and the rest comes back as another task.
+    The keys `inner` cut it into units that are hashed apart. In a `dense` block most units are expected to differ: its
+    rows are marked one by one at once. With a `step`, only about so many of its rows are hashed at a time, and the rest
+    comes back as another task.
     """
 
     block: Block
     nodes: tuple[str, ...]
     counted: bool = False
+    inner: tuple[KeyValues, ...] = ()
+    dense: bool = False
     step: int = 0
     origin: int = NOWHERE
 
@@ -94,13 +98,18 @@ Task = HashBlock | CompareUnit | CompareKeys
 
 @dataclass(frozen=True)
 class Hashed:
-    """A block was hashed on these nodes; this many rows are in it. `step`: how many to take the next time."""
+    """A block was hashed on these nodes; this many rows are in it. `step`: how many to take the next time.
+
+    Of its `units`, `differing` disagreed.
+    """
 
     block: Block
     counts: Mapping[str, int]
     mismatched: bool
     is_part: bool = False
     step: int = 0
+    units: int = 1
+    differing: int = 0
     origin: int = NOWHERE
 
 

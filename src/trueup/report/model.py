@@ -74,7 +74,8 @@ class ReportedDifference:
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report file."""
-        shown = asdict(self)
+        # Not asdict, which copies every value: there may be a million of these.
+        shown = dict(vars(self))
         if self.copies is None:
             del shown["copies"]
         return shown

@@ -1,0 +1,117 @@
+"""The rows of a block as pairs of numbers, key mark and row hash: sixteen bytes a row, compared all at once.
+
+The node packs them into two long values, so that neither the driver nor the protocol handles single rows. The mark of a
+whole-number key is the key itself; that of any other key is a hash of it, and who wants the key asks the node again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.reader import Reader
+from trueup.rows.encode import row_hash
+from trueup.rows.fetch import Row, hashes_in_block
+from trueup.rows.keys import Block, KeyValues, in_block, ordered, source, where
+from trueup.rows.spec import TableSpec
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+_WHOLE_NUMBERS = frozenset(f'"pg_catalog"."{name}"' for name in ("int2", "int4", "int8"))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The rows of one side, sorted by mark: two arrays of 64-bit numbers of the same length."""
+
+    keys: Any
+    hashes: Any
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether a mark stands on more than one row: a key that is none, or two keys with one hash."""
+        return bool((self.keys[1:] == self.keys[:-1]).any())
+
+
+def marks_in_block(reader: Reader, spec: TableSpec, block: Block, *, timeout: float) -> Marks:
+    """Mark and hash of every row of a block."""
+    from psycopg import sql
+
+    # Both aggregates take the rows in the same order, whichever it is.
+    query = sql.SQL(
+        "SELECT string_agg(int8send({mark}), ''::bytea), string_agg(int8send({hash}), ''::bytea) FROM {source}{where}"
+    ).format(mark=_mark(spec), hash=row_hash(spec), source=source(spec), where=where(spec, *in_block(spec, block)))
+    keys, hashes = reader.rows(query, timeout=timeout)[0]
+    return sorted_marks(keys or b"", hashes or b"")
+
+
+def sorted_marks(keys: bytes, hashes: bytes) -> Marks:
+    """What the node packed, as arrays."""
+    import numpy as np
+
+    mine, theirs = np.frombuffer(keys, ">i8").astype("i8"), np.frombuffer(hashes, ">i8").astype("i8")
+    if len(mine) > 1 and not (mine[1:] > mine[:-1]).all():
+        order = np.argsort(mine, kind="stable")
+        mine, theirs = mine[order], theirs[order]
+    return Marks(mine, theirs)
+
+
+def differing_marks(sides: Sequence[Marks]) -> Any:
+    """The marks of all keys whose rows are not the same on all sides; no side has twins."""
+    import numpy as np
+
+    first, *others = sides
+    found = [_differing(first, other) for other in others]
+    return np.unique(np.concatenate(found))
+
+
+def _differing(one: Marks, other: Marks) -> Any:
+    import numpy as np
+
+    if len(one) == len(other) and (one.keys == other.keys).all():
+        return one.keys[one.hashes != other.hashes]
+    common, mine, theirs = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
+    changed = common[one.hashes[mine] != other.hashes[theirs]]
+    return np.concatenate([changed, np.setxor1d(one.keys, other.keys, assume_unique=True)])
+
+
+def is_whole_number(spec: TableSpec) -> bool:
+    """Whether the mark of a key is the key."""
+    return len(spec.key) == 1 and spec.key[0].order == "type" and spec.key[0].column.type in _WHOLE_NUMBERS
+
+
+def rows_of(side: Marks, marks: Any) -> dict[KeyValues, Row]:
+    """The rows with these marks, by key, where the mark is the key."""
+    import numpy as np
+
+    here = np.isin(side.keys, marks, assume_unique=True)
+    pairs = zip(side.keys[here].tolist(), side.hashes[here].tolist(), strict=True)
+    return {(str(key),): Row(mark) for key, mark in pairs}
+
+
+def rows_with(
+    reader: Reader, spec: TableSpec, block: Block, marks: Sequence[int], *, timeout: float
+) -> dict[KeyValues, Row]:
+    """The rows with these marks, by key, asked of the node."""
+    from psycopg import sql
+
+    wanted = sql.SQL("{} = ANY({}::int8[])").format(_mark(spec), sql.Literal("{" + ",".join(map(str, marks)) + "}"))
+    return hashes_in_block(reader, spec, block, timeout=timeout, also=[wanted])
+
+
+def counts(sides: Mapping[str, Marks]) -> dict[str, int]:
+    """How many rows each side has."""
+    return {node: len(side) for node, side in sides.items()}
+
+
+def _mark(spec: TableSpec) -> sql.Composable:
+    from psycopg import sql
+
+    if is_whole_number(spec):
+        return sql.SQL("{}::int8").format(ordered(spec.key[0]))
+    return row_hash(replace(spec, columns=tuple(part.column for part in spec.key)))

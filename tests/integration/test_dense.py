@@ -1,0 +1,109 @@
+"""Drift everywhere: rows are marked in one pass instead of being hashed, split and read again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trueup.diff import hash as hashing
+
+ROWS = 6000
+SETTINGS = {"block_size": 500, "override_block_size": True, "compare_unit_size": 50, "recheck": 0}
+KEYS = {
+    "bigint": ("id bigint PRIMARY KEY", "i::bigint * 3000000000"),
+    "smallint": ("id smallint PRIMARY KEY", "i"),
+    "text": ("id text PRIMARY KEY", "'k' || i"),
+    "uuid": ("id uuid PRIMARY KEY", "md5(i::text)::uuid"),
+    "numeric": ("id numeric PRIMARY KEY", "i / 7.0"),
+    "two columns": ("a int, id text, PRIMARY KEY (a, id)", "i % 10, 'k' || i"),
+    "domain": ("id positive PRIMARY KEY", "i"),
+}
+
+
+@pytest.fixture
+def dense(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The blocks whose rows were marked at once."""
+    seen: list[Any] = []
+    whole = hashing._mark_block
+
+    def mark(job: Any, task: Any, room: Any) -> Any:
+        seen.append(task.block)
+        return whole(job, task, room)
+
+    monkeypatch.setattr(hashing, "_mark_block", mark)
+    return seen
+
+
+def _fill(nodes: Any, on_all: Any, columns: str, values: str) -> None:
+    on_all(
+        nodes,
+        "CREATE DOMAIN positive AS int CHECK (value > 0);"
+        f"CREATE TABLE t (n int, v text, {columns});"
+        f"INSERT INTO t SELECT i, 'v' || i, {values} FROM generate_series(1, {ROWS}) i; ANALYZE t",
+    )
+
+
+@pytest.mark.parametrize("kind", list(KEYS))
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_difference_is_found(
+    databases: Any, on_all: Any, compare: Any, dense: list[Any], kind: str, count: int
+) -> None:
+    if count == 3 and kind not in ("bigint", "text"):
+        count = 2
+    nodes = databases(count)
+    _fill(nodes, on_all, *KEYS[kind])
+    nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 9 = 0; DELETE FROM t WHERE n % 20 = 1")
+    result = compare(nodes, "t", **SETTINGS)
+    counts = result.pairs["n1/n2"]
+    assert (counts.changed, counts.missing, counts.extra) == (
+        sum(1 for n in range(1, ROWS + 1) if n % 9 == 0 and n % 20 != 1),
+        sum(1 for n in range(1, ROWS + 1) if n % 20 == 1),
+        0,
+    )
+    assert result.rows == {**dict.fromkeys(result.nodes, ROWS), "n2": ROWS - counts.missing}
+    assert result.blocks >= 10
+    assert len(dense) >= 5
+    if count == 3:
+        assert result.pairs["n1/n3"].total == 0
+        assert result.alone["n2"] == counts.total
+
+
+def test_a_key_that_is_none_is_refused(databases: Any, on_all: Any, compare: Any) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE t (id int NOT NULL, v int)")
+    on_all(nodes, f"INSERT INTO t SELECT i / 2, i FROM generate_series(1, {ROWS}) i")
+    nodes[1].execute("UPDATE t SET v = -v")
+    result = compare(nodes, "t", key=["id"], **SETTINGS)
+    assert result.verdict == "INCOMPLETE"
+    assert "is not unique" in result.incomplete[0]
+
+
+def test_where_drift_ends_blocks_are_hashed_again(databases: Any, on_all: Any, compare: Any, dense: list[Any]) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, *KEYS["smallint"])
+    nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 3 = 0 AND n <= 1500")
+    result = compare(nodes, "t", **SETTINGS)
+    assert result.pairs["n1/n2"].changed == 500
+    assert 0 < len(dense) < result.blocks * 2 / 3
+
+
+def test_a_check_never_reads_rows(databases: Any, on_all: Any, compare: Any, dense: list[Any]) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, *KEYS["smallint"])
+    nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 3 = 0")
+    result = compare(nodes, "t", quick=True, **SETTINGS)
+    assert (result.verdict, dense) == ("DIFFER", [])
+    assert result.mismatched_blocks >= 11
+
+
+def test_rows_that_are_not_those_that_were_hashed_are_no_match(
+    databases: Any, on_all: Any, compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, *KEYS["smallint"])
+    nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 77")
+    monkeypatch.setattr("trueup.diff.compare.rows_by_key", lambda *_, **__: {})
+    result = compare(nodes, "t", **SETTINGS)
+    assert result.verdict == "INCOMPLETE"
+    assert "its hashes differ, its rows do not" in result.incomplete[0]

@@ -155,16 +155,16 @@ def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) ->
 def test_a_block_that_failed_is_looked_at_again(
     nodes: list[Database], hashed: list[Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = compare.compare_unit
+    whole = compare.marks_of
 
     def broken(*arguments: Any) -> Any:
         raise trueup.QueryError("no", node="n2")
 
     # The first block differs, and what is in it cannot be read: INCOMPLETE, and to be taken up.
-    monkeypatch.setattr("trueup.diff.split.compare_unit", broken)
+    monkeypatch.setattr("trueup.diff.hash.marks_of", broken)
     result = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     assert result.verdict == "INCOMPLETE"
-    monkeypatch.setattr("trueup.diff.split.compare_unit", whole)
+    monkeypatch.setattr("trueup.diff.hash.marks_of", whole)
     hashed.clear()
     again = trueup.resume(result.task_id, nodes=_addresses(nodes))
     counts = again.pairs["n1/n2"]

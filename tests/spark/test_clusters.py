@@ -143,7 +143,8 @@ def run(nodes: list[str], folder: Path, server: Server) -> Run:
 
 def _watch(process: subprocess.Popen[str], server: Server, cluster: Any, ui: str, seen: Seen) -> None:
     query = """SELECT datname, count(*) FROM pg_stat_activity
-                WHERE application_name LIKE 'trueup%' AND datname IS NOT NULL GROUP BY 1"""
+                WHERE application_name LIKE 'trueup%' AND application_name NOT LIKE '%watch' AND datname IS NOT NULL
+                GROUP BY 1"""
     looked = 0.0
     with psycopg.connect(server.uri(), autocommit=True) as connection:
         while process.poll() is None:

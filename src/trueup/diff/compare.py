@@ -11,8 +11,8 @@ from trueup.engine.work import Room
 from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Pair, align, changed_columns, differing_keys
 from trueup.rows.fetch import Row, hashes_in_block, rows_by_key
-from trueup.rows.keys import KeyValues
-from trueup.rows.marks import Marks, differing_marks, is_whole_number, marks_in_block, rows_of, rows_with
+from trueup.rows.keys import Block, KeyValues
+from trueup.rows.marks import Marks, differing_marks, is_whole_number, marks_in_blocks, rows_of, rows_with
 
 # Whole rows are fetched in batches that aim at this many bytes, whatever the width of a row.
 _BATCH_BYTES = 1_000_000
@@ -29,32 +29,38 @@ def compare_unit(job: Job, task: CompareUnit, room: Room) -> Iterator[Answer]:
     if room.is_used_up:
         yield More((task,))
         return
-    sides = job.read(task.nodes, lambda reader: marks_in_block(reader, job.spec, task.block, timeout=job.timeout * 4))
-    yield from compare_marks(job, task, sides, room)
+    before = differing_in(job, [task.block], task.nodes, marks_of(job, [task.block], task.nodes))
+    yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
-def compare_marks(job: Job, task: CompareUnit, sides: Mapping[str, Marks], room: Room) -> Iterator[Answer]:
-    """The keys whose marks differ, with their hashes, and then their rows."""
-    found: dict[str, dict[KeyValues, Row]]
+def marks_of(job: Job, blocks: Sequence[Block], nodes: Sequence[str]) -> dict[str, list[Marks]]:
+    """The marks of these blocks on these nodes."""
+    return job.read(nodes, lambda reader: marks_in_blocks(reader, job.spec, blocks, timeout=job.timeout * 4))
+
+
+def differing_in(
+    job: Job, blocks: Sequence[Block], nodes: Sequence[str], marks: Mapping[str, Sequence[Marks]]
+) -> tuple[Difference, ...]:
+    """The keys of these blocks whose marks differ, with their hashes."""
+    found: list[Difference] = []
+    for at, block in enumerate(blocks):
+        sides = _differing_rows(job, block, nodes, {node: mine[at] for node, mine in marks.items()})
+        found += align(differing_keys(sides), sides)
+    return tuple(found)
+
+
+def _differing_rows(
+    job: Job, block: Block, nodes: Sequence[str], sides: Mapping[str, Marks]
+) -> dict[str, dict[KeyValues, Row]]:
+    timeout = job.timeout * 4
     if any(side.has_twins for side in sides.values()):
         # Marks do not tell its rows apart: the keys themselves do, or say that they are none.
-        found = job.read(
-            task.nodes, lambda reader: hashes_in_block(reader, job.spec, task.block, timeout=job.timeout * 4)
-        )
-    else:
-        marks = differing_marks(list(sides.values()))
-        if not len(marks):
-            return
-        if is_whole_number(job.spec):
-            found = {node: rows_of(side, marks) for node, side in sides.items()}
-        else:
-            wanted = marks.tolist()
-            found = job.read(
-                task.nodes,
-                lambda reader: rows_with(reader, job.spec, task.block, wanted, timeout=job.timeout * 4),
-            )
-    before = tuple(align(differing_keys(found), found))
-    yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
+        return job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout))
+    marks = differing_marks(list(sides.values()))
+    if is_whole_number(job.spec) or not len(marks):
+        return {node: rows_of(side, marks) for node, side in sides.items()}
+    wanted = marks.tolist()
+    return job.read(nodes, lambda reader: rows_with(reader, job.spec, block, wanted, timeout=timeout))
 
 
 def compare_keys(job: Job, task: CompareKeys, room: Room) -> Iterator[Answer]:

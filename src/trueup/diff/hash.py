@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from trueup.db.reader import Reader
-from trueup.diff.compare import compare_keys, compare_marks, compare_unit
+from trueup.diff.compare import compare_keys, compare_unit, differing_in, marks_of
 from trueup.diff.split import split
-from trueup.diff.work import Answer, CompareUnit, Ended, Found, HashBlock, Hashed, Job, More, Task
+from trueup.diff.work import Answer, CompareKeys, CompareUnit, Ended, HashBlock, Hashed, Job, More, Task
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest, boundaries, digest, digests
 from trueup.rows.keys import Block, chain
-from trueup.rows.marks import counts, marks_in_block
 
 # A gentle run begins with so many rows a query, and never takes fewer than the second number.
 FIRST_STEP = 5_000
@@ -70,23 +69,33 @@ def _hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing))
     if job.digests_only:
         return
+    small = [at for at in differing if max(mine[at].count for mine in found.values()) <= job.unit]
+    yield from _compare_units(job, task, [units[at] for at in small], room)
     for at in differing:
-        here = {node: mine[at].count for node, mine in found.items()}
-        yield from split(job, HashBlock(units[at], task.nodes, counted=True), here, room)
+        if at not in small:
+            here = {node: mine[at].count for node, mine in found.items()}
+            yield from split(job, HashBlock(units[at], task.nodes, counted=True), here, room)
+
+
+def _compare_units(job: Job, task: HashBlock, units: Sequence[Block], room: Room) -> Iterator[Answer]:
+    """The units that differ together: a few round trips for a block, however many they are."""
+    if not units:
+        return
+    if room.is_used_up:
+        yield More(tuple(CompareUnit(unit, task.nodes) for unit in units))
+        return
+    before = differing_in(job, units, task.nodes, marks_of(job, units, task.nodes))
+    yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
 def _mark_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     """One pass instead of two where nearly every unit would be read twice."""
-    sides = job.read(task.nodes, lambda reader: marks_in_block(reader, job.spec, task.block, timeout=job.timeout * 4))
-    unit = CompareUnit(task.block, task.nodes)
-    answers = compare_marks(job, unit, sides, room)
-    first = next(answers, None)
+    marks = marks_of(job, [task.block], task.nodes)
+    before = differing_in(job, [task.block], task.nodes, marks)
+    rows = {node: len(mine[0]) for node, mine in marks.items()}
     units = len(task.inner) + 1
-    changed = len(first.differences) if isinstance(first, Found) else 0
-    yield Hashed(task.block, counts(sides), first is not None, units=units, differing=min(units, changed))
-    if first is not None:
-        yield first
-        yield from answers
+    yield Hashed(task.block, rows, bool(before), units=units, differing=min(units, len(before)))
+    yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
 def _hash_piece(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:

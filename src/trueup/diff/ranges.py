@@ -49,7 +49,8 @@ def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, u
         rows = estimates[control.node.name]
         blocks = max(1, math.ceil(rows / block_size))
         units = max(1, min(_MOST_UNITS, round(min(block_size, rows) / unit)))
-        sample = sampling(control.connection, spec, rows, blocks * units)
+        # Units may be of different sizes: what counts is that they are small.
+        sample = sampling(control.connection, spec, rows, max(blocks, blocks * units // 3))
         cuts = _cuts(control, spec, blocks * units, sample)
         if cuts:
             outer = tuple(chain(cuts[::units]))

@@ -6,7 +6,7 @@ whole-number key is the key itself; that of any other key is a hash of it, and w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,29 @@ class Marks:
         return bool((self.keys[1:] == self.keys[:-1]).any())
 
 
-def marks_in_block(reader: Reader, spec: TableSpec, block: Block, *, timeout: float) -> Marks:
-    """Mark and hash of every row of a block."""
+def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Marks]:
+    """Mark and hash of every row of these blocks, in one statement."""
+    from psycopg import sql
+
+    parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
+    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout)}
+    return [sorted_marks(*(found[number][at] or b"" for at in (0, 1))) for number in range(len(blocks))]
+
+
+def _marks_query(spec: TableSpec, number: int, block: Block) -> sql.Composed:
     from psycopg import sql
 
     # Both aggregates take the rows in the same order, whichever it is.
-    query = sql.SQL(
-        "SELECT string_agg(int8send({mark}), ''::bytea), string_agg(int8send({hash}), ''::bytea) FROM {source}{where}"
-    ).format(mark=_mark(spec), hash=row_hash(spec), source=source(spec), where=where(spec, *in_block(spec, block)))
-    keys, hashes = reader.rows(query, timeout=timeout)[0]
-    return sorted_marks(keys or b"", hashes or b"")
+    return sql.SQL(
+        "(SELECT {number}, string_agg(int8send({mark}), ''::bytea), string_agg(int8send({hash}), ''::bytea)"
+        " FROM {source}{where})"
+    ).format(
+        number=sql.Literal(number),
+        mark=_mark(spec),
+        hash=row_hash(spec),
+        source=source(spec),
+        where=where(spec, *in_block(spec, block)),
+    )
 
 
 def sorted_marks(keys: bytes, hashes: bytes) -> Marks:
@@ -102,11 +115,6 @@ def rows_with(
 
     wanted = sql.SQL("{} = ANY({}::int8[])").format(_mark(spec), sql.Literal("{" + ",".join(map(str, marks)) + "}"))
     return hashes_in_block(reader, spec, block, timeout=timeout, also=[wanted])
-
-
-def counts(sides: Mapping[str, Marks]) -> dict[str, int]:
-    """How many rows each side has."""
-    return {node: len(side) for node, side in sides.items()}
 
 
 def _mark(spec: TableSpec) -> sql.Composable:

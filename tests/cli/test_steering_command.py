@@ -1,0 +1,70 @@
+"""`--resume`, and `trueup tasks pause|resume|stop`: a run is steered from another terminal, and taken up again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from trueup.demo.processes import wait_until
+from trueup.store import TaskStore
+
+SLOW = ("--max-rows-per-second", "150", "--block-size", "10", "--override-block-size", "--compare-unit-size", "5")
+
+
+@pytest.fixture
+def slow_run(equal: Any, given: Any, on_all: Any) -> Any:
+    """A diff of 600 rows that takes some seconds, as a process; and the store it writes to."""
+    on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; ANALYZE items")
+    equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
+    command = [sys.executable, "-m", "trueup", "diff", "items", *given(equal), *SLOW]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    with TaskStore() as store:
+        yield process, store, given(equal)
+    process.kill()
+    process.wait()
+
+
+def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Any) -> None:
+    process, store, nodes = slow_run
+    assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
+    task = store.list(status="RUNNING")[0].task_id
+    ran = cli("tasks", "pause", task[:8])
+    assert (ran.code, ran.out) == (0, f"task {task[:8]} was asked to pause\n")
+    assert wait_until(lambda: "paused" in str(store.get(task).progress.get("waiting", "")), 30)
+    assert cli("tasks", "show", task[:8]).out.count("paused")
+    assert cli("tasks", "resume", task[:8]).code == 0
+    assert wait_until(lambda: "waiting" not in store.get(task).progress, 30)
+    assert cli("tasks", "stop", task[:8]).code == 0
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert "waiting: paused" in err
+    assert f"--resume {task[:8]}" in err
+    assert store.get(task).task_status == "INTERRUPTED"
+    ran = cli("tasks", "pause", task[:8])
+    assert ran.code == 2
+    assert "does not run" in ran.err
+    again = [each for each in nodes if "=" in each or each == "--node"]
+    ran = cli("diff", "--resume", task[:8], *again, "--json")
+    assert (ran.code, ran.json["task_id"]) == (1, task)
+    assert ran.json["pairs"]["n1/n2"]["changed"] == 3
+    assert ran.json["rows"] == {"n1": 600, "n2": 600}
+
+
+def test_a_table_or_a_task_but_not_both(cli: Any, given: Any, equal: Any) -> None:
+    for arguments in ((), ("items", "--resume", "3f9a")):
+        ran = cli("diff", *arguments, *given(equal))
+        assert ran.code == 2
+        assert "give a table, or --resume and a task" in ran.err
+
+
+def test_only_a_diff_can_be_taken_up(cli: Any, given: Any, equal: Any) -> None:
+    with TaskStore() as store:
+        task = store.start("DIFFLOG_RUN", context={}).task_id
+        store.finish(task, "FAILED", error="no")
+    ran = cli("diff", "--resume", task, *given(equal))
+    assert ran.code == 2
+    assert "is no diff or check" in ran.err

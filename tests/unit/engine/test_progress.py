@@ -1,0 +1,90 @@
+"""What is shown while work goes on: stages beside each other, speed, the time left, reasons to wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trueup.engine.progress import Bar, Lines, Stages, Told
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that stands still unless it is moved."""
+    now = [100.0]
+    monkeypatch.setattr("trueup.engine.progress.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_every_ten_seconds_with_speed_and_time_left(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines()
+    lines.stage("hashing", 100)
+    for _ in range(20):
+        clock[0] += 1.0
+        lines.advance(rows=1000)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "trueup: hashing: 10/100 (10,000 rows, 1,000 rows/s, 90 s left)",
+        "trueup: hashing: 20/100 (20,000 rows, 1,000 rows/s, 80 s left)",
+    ]
+
+
+def test_a_second_stage_beside_the_first(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.stage("hashing", 4)
+    lines.advance()
+    lines.stage("mismatch analysis", 0)
+    lines.advance(0, more=3, stage="mismatch analysis")
+    lines.advance(stage="mismatch analysis")
+    clock[0] += 10
+    lines.advance(rows=10)
+    assert capsys.readouterr().err == (
+        "trueup: hashing: 2/4 (10 rows, 1 rows/s, 10 s left); mismatch analysis: 1/3 (20 s left)\n"
+    )
+
+
+def test_long_times_are_told_in_minutes_and_hours(clock: list[float]) -> None:
+    stage = Stages().begin("hashing", 1000)
+    clock[0] += 60
+    stage.advance(10, 0, 0)
+    assert stage.left == "99 min left"
+    stage.total = 10_000
+    assert stage.left == "16.6 h left"
+    stage.done = stage.total
+    assert stage.left == ""
+
+
+def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[dict[str, object]] = []
+    progress = Told(Lines(), told.append)
+    progress.stage("hashing", 2)
+    progress.wait("n1: 30 sessions are active (limit 25)")
+    assert told[-1] == {
+        "stage": "hashing",
+        "done": 0,
+        "total": 2,
+        "waiting": "n1: 30 sessions are active (limit 25)",
+    }
+    progress.wait("")
+    assert "waiting" not in told[-1]
+    assert capsys.readouterr().err == "trueup: waiting: n1: 30 sessions are active (limit 25)\n"
+
+
+def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "120"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    bar: Any = Bar()
+    bar.stage("hashing", 10)
+    bar.advance(5, rows=500)
+    bar.stage("mismatch analysis", 0)
+    bar.advance(0, more=2, stage="mismatch analysis")
+    bar.say("[n1] is slow")
+    bar.wait("a lock")
+    bar.close()
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for text in ("hashing", "5/10", "rows/s", "left", "mismatch analysis", "0/2", "[n1] is slow", "waiting: a lock"):
+        assert text in shown.err

@@ -107,3 +107,12 @@ def test_rows_that_are_not_those_that_were_hashed_are_no_match(
     result = compare(nodes, "t", **SETTINGS)
     assert result.verdict == "INCOMPLETE"
     assert "its hashes differ, its rows do not" in result.incomplete[0]
+
+
+def test_keys_at_both_ends_of_their_type(databases: Any, on_all: Any, compare: Any) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE t (id smallint PRIMARY KEY, v int)")
+    on_all(nodes, "INSERT INTO t SELECT i, i FROM generate_series(-32768, 32767, 13) i; ANALYZE t")
+    nodes[1].execute("UPDATE t SET v = -1 WHERE id IN (-32768, 32767 - (32767 + 32768) % 13)")
+    result = compare(nodes, "t", **SETTINGS)
+    assert (result.verdict, result.pairs["n1/n2"].changed) == ("DIFFER", 2)

@@ -6,7 +6,7 @@ A wrong estimate costs balance only: the chain of blocks covers every row of eve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from trueup.diff.together import together
 from trueup.errors import QueryError
 from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.keys import Block, KeyValues, chain, source, where
+from trueup.rows.marks import is_whole_number, largest
 from trueup.rows.spec import TableSpec
 
 # The units of a block are hashed in one statement, which should not grow too long.
@@ -49,16 +50,34 @@ def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, u
         rows = estimates[control.node.name]
         blocks = max(1, math.ceil(rows / block_size))
         units = max(1, min(_MOST_UNITS, round(min(block_size, rows) / unit)))
-        # Units may be of different sizes: what counts is that they are small.
-        sample = sampling(control.connection, spec, rows, max(blocks, blocks * units // 3))
-        cuts = _cuts(control, spec, blocks * units, sample)
+        sampled = 1 if is_whole_number(spec) else units
+        sample = sampling(control.connection, spec, rows, blocks * sampled)
+        cuts = _cuts(control, spec, blocks * sampled, sample)
         if cuts:
-            outer = tuple(chain(cuts[::units]))
-            # The first block has nothing: it ends at the first key.
-            inner = ((), *(tuple(cuts[at + 1 : at + units]) for at in range(0, len(cuts), units)))
-            return Ranges(outer, control.node.name, estimates, sample, inner)
+            outer = cuts[::sampled]
+            # The first block has nothing inside: it ends at the first key.
+            if is_whole_number(spec):
+                inner = ((), *evenly(outer, units, largest(spec)))
+            else:
+                inner = ((), *(tuple(cuts[at + 1 : at + sampled]) for at in range(0, len(cuts), sampled)))
+            return Ranges(tuple(chain(outer)), control.node.name, estimates, sample, inner)
         # Statistics lied: the anchor is empty. The next one may not be.
     return Ranges((Block(None, None),), by_size[0].node.name, estimates, "")
+
+
+def evenly(cuts: Sequence[KeyValues], units: int, most: int) -> Iterator[tuple[KeyValues, ...]]:
+    """Whole numbers that cut each block into parts of one width; the last block, without an end, as the one before.
+
+    A sample of pages holds neighbours, and so says little of what lies between two blocks' first keys.
+    """
+    firsts = [int(cut[0]) for cut in cuts]
+    width = 0
+    for at, first in enumerate(firsts):
+        width = (firsts[at + 1] - first if at + 1 < len(firsts) else width) // units
+        inside = [first + width * number for number in range(1, units)] if width else []
+        # A cut that is no number of the type could not be written.
+        yield tuple((str(key),) for key in inside if key <= most)
+        width *= units
 
 
 def _rows_on(control: Control, spec: TableSpec) -> int:

@@ -19,7 +19,8 @@ from trueup.rows.spec import TableSpec
 if TYPE_CHECKING:
     from psycopg import sql
 
-_WHOLE_NUMBERS = frozenset(f'"pg_catalog"."{name}"' for name in ("int2", "int4", "int8"))
+# Types of whole numbers, and the largest number of each.
+_WHOLE_NUMBERS = {f'"pg_catalog"."int{size}"': 2 ** (8 * size - 1) - 1 for size in (2, 4, 8)}
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,11 @@ def _differing(one: Marks, other: Marks) -> Any:
 def is_whole_number(spec: TableSpec) -> bool:
     """Whether the mark of a key is the key."""
     return len(spec.key) == 1 and spec.key[0].order == "type" and spec.key[0].column.type in _WHOLE_NUMBERS
+
+
+def largest(spec: TableSpec) -> int:
+    """The largest whole number that the key can be."""
+    return _WHOLE_NUMBERS[spec.key[0].column.type]
 
 
 def rows_of(side: Marks, marks: Any) -> dict[KeyValues, Row]:

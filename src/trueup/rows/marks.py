@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 # Types of whole numbers, and the largest number of each.
-_WHOLE_NUMBERS = {f'"pg_catalog"."int{size}"': 2 ** (8 * size - 1) - 1 for size in (2, 4, 8)}
+_WHOLE_NUMBERS = {f'"pg_catalog"."int{size}"': (1 << (8 * size - 1)) - 1 for size in (2, 4, 8)}
 
 
 @dataclass(frozen=True)

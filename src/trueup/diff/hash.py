@@ -9,7 +9,7 @@ from typing import Any
 
 from trueup.db.reader import Reader
 from trueup.diff.compare import compare_keys, compare_unit, differing_in, marks_of
-from trueup.diff.split import split
+from trueup.diff.split import LENIENT, split
 from trueup.diff.work import Answer, CompareKeys, CompareUnit, Ended, HashBlock, Hashed, Job, More, Task
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
@@ -69,7 +69,7 @@ def _hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing))
     if job.digests_only:
         return
-    small = [at for at in differing if max(mine[at].count for mine in found.values()) <= job.unit]
+    small = [at for at in differing if max(mine[at].count for mine in found.values()) <= job.unit * LENIENT]
     yield from _compare_units(job, task, [units[at] for at in small], room)
     for at in differing:
         if at not in small:

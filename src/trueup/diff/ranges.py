@@ -20,8 +20,8 @@ from trueup.rows.keys import Block, KeyValues, chain, source, where
 from trueup.rows.marks import is_whole_number, largest
 from trueup.rows.spec import TableSpec
 
-# The units of a block are hashed in one statement, which should not grow too long.
-_MOST_UNITS = 32
+# The units of a block are hashed in one statement. Measured: ten of them cost nothing, thirty a third of the time.
+_MOST_UNITS = 10
 
 
 @dataclass(frozen=True)

@@ -131,10 +131,8 @@ def _compare(
 def _unit(request: DiffRequest) -> int:
     """Rows of the parts that a block is hashed in, so that a difference is found in little; a check finds none."""
     settings = request.settings
-    if request.digests_only or is_gentle(settings):
-        return settings.block_size
-    # Well below the limit: what differs is read a second time, and should be little.
-    return max(1, settings.compare_unit_size // 3)
+    whole = request.digests_only or is_gentle(settings)
+    return settings.block_size if whole else settings.compare_unit_size
 
 
 def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:

@@ -13,12 +13,12 @@ from trueup.rows.keys import Block, chain
 # Sub-blocks found and hashed in one go: a few round trips a block, and statements of bounded length.
 _SUB_BLOCKS = 32
 # Units come from a sample: a few rows more than asked for are no reason to walk through them.
-_LENIENT = 2
+LENIENT = 2
 
 
 def split(job: Job, task: HashBlock, counts: Mapping[str, int], room: Room) -> Iterator[Answer]:
     """Down to units of at most `compare_unit_size` rows on the fuller node; those that differ are compared."""
-    if max(counts.values()) <= job.unit * _LENIENT:
+    if max(counts.values()) <= job.unit * LENIENT:
         yield from compare_unit(job, CompareUnit(task.block, task.nodes), room)
         return
     fuller = max(counts, key=lambda node: counts[node])

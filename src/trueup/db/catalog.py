@@ -155,6 +155,15 @@ def estimate_rows(connection: Connection, source: sql.Composed) -> int:
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
+def correlation(connection: Connection, schema: str, table: str, column: str) -> float | None:
+    """How a column's order goes with the order of rows on disk: 1 or -1 in order, 0 at random; None: not known."""
+    row = connection.execute(
+        "SELECT correlation FROM pg_stats WHERE schemaname = %s AND tablename = %s AND attname = %s AND NOT inherited",
+        (schema, table, column),
+    ).fetchone()
+    return None if row is None or row[0] is None else float(row[0])
+
+
 def _rows(connection: psycopg.Connection[Any], block: str, values: dict[str, object]) -> list[dict[str, Any]]:
     from psycopg.rows import dict_row
 

@@ -2,8 +2,9 @@
 
 Reading order: `call` (the Python API), `run` (the whole path), `request`, `check` and `filter` (before any work),
 `ranges` (where to cut), `work` (what a task is), `hash`, `split`, `compare` (what a task does), `keyless` (tables
-without a key), `steering` (pauses and limits between tasks), `collect` (what comes back), `recheck` and `again` (in
-flight or not), `spool`, `journal` and `resume` (taking a run up again), `result` (the answer).
+without a key), `physical` (scans by pages), `steering` (pauses and limits between tasks), `collect` (what comes back),
+`recheck` and `again` (in flight or not), `spool`, `journal` and `resume` (taking a run up again), `result` (the
+answer).
 """
 
 from __future__ import annotations

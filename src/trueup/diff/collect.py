@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from trueup.db.snapshot import Control
-from trueup.diff import keyless
+from trueup.diff import keyless, physical
 from trueup.diff.hash import FIRST_STEP, work
 from trueup.diff.journal import Journal
 from trueup.diff.keyless import CompareBuckets, PartScanned, ScanPart
+from trueup.diff.ranges import Ranges
 from trueup.diff.spool import Spool
 from trueup.diff.steering import Steering
 from trueup.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
@@ -57,6 +58,8 @@ class Collected:
     # Tasks of each block that are still to end, and blocks of which something was not looked at.
     under_way: Counter[int] = field(default_factory=Counter)
     broken: set[int] = field(default_factory=set)
+    # Blocks that differ by their digests and in which no row was found to differ (yet).
+    unexplained: set[int] = field(default_factory=set)
 
     @property
     def pairs(self) -> list[Pair]:
@@ -86,9 +89,18 @@ class Collected:
         if answer.mismatched:
             self.mismatched_blocks += 1
             self.mismatched.append(answer.block)
+            self.unexplained.add(answer.origin)
         for pair in self.pairs:
             if pair[0] not in answer.counts or pair[1] not in answer.counts:
                 self.left_out[pair] += 1
+
+    def found_in(self, answer: Found) -> None:
+        """Keep the differences of a block."""
+        self.in_flight.update(answer.in_flight)
+        if answer.differences:
+            self.unexplained.discard(answer.origin)
+        for difference in answer.differences:
+            self.keep(difference)
 
     def keep(self, difference: Difference) -> None:
         """Spool a difference, unless every pair it concerns is full."""
@@ -212,6 +224,52 @@ def _ended(state: Collected, origin: int) -> bool:
     return True
 
 
+def compare_pages(
+    engine: Engine, job: Job, ranges: Ranges, state: Collected, controls: Sequence[Control], progress: Progress
+) -> None:
+    """A table whose key says nothing of where rows lie: one scan of each node, then the units that differ."""
+    cuts = physical.all_cuts(ranges)
+    scans = physical.page_tasks(controls, job.spec, cuts)
+    progress.stage("hashing", len(scans))
+    sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
+    for answer in _answers(engine, partial(physical.scan_pages, job), Tasks(scans, state.gate), state, controls):
+        assert isinstance(answer, physical.PagesScanned)
+        _add_up(sums[answer.node], answer.units)
+        progress.advance(rows=sum(digest.count for digest in answer.units.values()))
+    if state.failures:
+        return
+    state.blocks = len(ranges.blocks)
+    _count_rows(state, sums)
+    units = physical.differing_units(sums, cuts)
+    state.mismatched_blocks, state.mismatched = len(units), [block for block, _ in units]
+    state.unexplained.update(physical.origin_of(number) for number in range(len(units)))
+    if job.digests_only or not units:
+        return
+    progress.stage(ANALYSIS, len(units))
+    tasks: Tasks[Any] = Tasks(physical.unit_tasks(job, units, state.nodes), state.gate)
+    for answer in _answers(engine, partial(work, job), tasks, state, controls):
+        if isinstance(answer, Ended):
+            progress.advance()
+            continue
+        _keep(answer, tasks, state)
+        if isinstance(answer, More):
+            progress.advance(0, more=len(answer.tasks))
+        if not state.wanted_nodes():
+            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
+            return
+
+
+def _add_up(mine: dict[int, Digest], more: Mapping[int, Digest]) -> None:
+    for number, digest in more.items():
+        mine[number] = mine.get(number, EMPTY) + digest
+
+
+def _count_rows(state: Collected, sums: Mapping[str, Mapping[int, Digest]]) -> None:
+    for node, side in sums.items():
+        state.rows[node] = sum(digest.count for digest in side.values())
+    state.rows_checked = max(state.rows.values(), default=0)
+
+
 def compare_multisets(
     engine: Engine,
     job: Job,
@@ -227,9 +285,7 @@ def compare_multisets(
     sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
     for answer in _answers(engine, partial(keyless.scan_part, job), Tasks(scans, state.gate), state, controls):
         assert isinstance(answer, PartScanned)
-        mine = sums[answer.node]
-        for bucket, digest in answer.buckets.items():
-            mine[bucket] = mine.get(bucket, EMPTY) + digest
+        _add_up(sums[answer.node], answer.buckets)
         rows = sum(digest.count for digest in answer.buckets.values())
         progress.advance(rows=rows)
         _spend(state, rows)
@@ -237,9 +293,7 @@ def compare_multisets(
         return
     state.blocks = len({bucket for side in sums.values() for bucket in side})
     state.mismatched_blocks = len(keyless.differing_buckets(sums))
-    for node, side in sums.items():
-        state.rows[node] = sum(digest.count for digest in side.values())
-    state.rows_checked = max(state.rows.values(), default=0)
+    _count_rows(state, sums)
     if job.digests_only or not state.mismatched_blocks:
         return
     buckets = list(keyless.bucket_tasks(sums, bits, state.nodes))
@@ -269,9 +323,7 @@ def _keep(answer: Any, tasks: Tasks[Any], state: Collected) -> None:
             state.left_out.update(state.pairs)
     elif isinstance(answer, Found):
         _note(state, answer)
-        state.in_flight.update(answer.in_flight)
-        for difference in answer.differences:
-            state.keep(difference)
+        state.found_in(answer)
 
 
 def _answers(

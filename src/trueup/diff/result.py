@@ -45,7 +45,8 @@ def conclude(ending: Ending) -> DiffResult:
     finished = datetime.now(timezone.utc)
     state = ending.state
     pairs, alone = _count(ending)
-    incomplete = _reasons(state)
+    # Without snapshots, what was hashed may be gone when it is looked at.
+    incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0
@@ -105,8 +106,8 @@ def _alone(difference: Difference) -> list[str]:
     return [group.nodes[0] for group in difference.groups if len(group.nodes) == 1]
 
 
-def _reasons(state: Collected) -> list[str]:
-    """Everything that keeps the run from being complete."""
+def _reasons(state: Collected, *, explain: bool) -> list[str]:
+    """Everything that keeps the run from being complete; `explain`: in every block that differs, a row must."""
     reasons = [str(state.stopped)] if state.stopped else []
     reasons += [_failure(failure) for failure in state.failures]
     for pair in state.pairs:
@@ -115,6 +116,11 @@ def _reasons(state: Collected) -> list[str]:
             reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were left out")
         if state.cut[pair]:
             reasons.append(f"{name}: the limit of {state.max_rows:,} differences was passed; more were seen")
+    if explain and not reasons and state.unexplained:
+        reasons.append(
+            f"{len(state.unexplained):,} blocks differ by their digests, and no row of them does: this is a defect of"
+            " trueup, please report it with the types of the table's columns"
+        )
     return list(dict.fromkeys(reasons))
 
 

@@ -31,7 +31,5 @@ def take_up(before: Before, state: Collected) -> frozenset[int]:
         if isinstance(answer, Hashed):
             state.hashed(answer)
         else:
-            state.in_flight.update(answer.in_flight)
-            for difference in answer.differences:
-                state.keep(difference)
+            state.found_in(answer)
     return before.done

@@ -22,9 +22,10 @@ from trueup.db.snapshot import Control
 from trueup.db.watch import Watch
 from trueup.diff.again import rehash
 from trueup.diff.check import check, check_key_values
-from trueup.diff.collect import Collected, compare_blocks, compare_multisets
+from trueup.diff.collect import Collected, compare_blocks, compare_multisets, compare_pages
 from trueup.diff.journal import Before, Journal, Plan, journal_path, read_journal, tidy
 from trueup.diff.keyless import bits_for, scan_parts
+from trueup.diff.physical import is_scattered
 from trueup.diff.ranges import Ranges, plan_ranges
 from trueup.diff.recheck import recheck
 from trueup.diff.request import DiffRequest
@@ -237,6 +238,10 @@ def _look(
         compare_multisets(engine, job, parts, bits, state, controls, progress)
     else:
         done = take_up(before, state) if before else frozenset()
+        whole = not done and request.settings.snapshot and not is_gentle(request.settings)
+        if whole and is_scattered(controls, job.spec):
+            compare_pages(engine, job, ranges, state, controls, progress)
+            return
         blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
         compare_blocks(engine, job, blocks, state, controls, progress, ranges.inside)
 

@@ -1,0 +1,143 @@
+"""Keys in random order on disk: each node is scanned once by pages, and the answer is the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.db import catalog
+from trueup.diff import physical
+from trueup.engine.progress import Silent
+from trueup.errors import Interrupted
+from trueup.rows.keys import chain
+from trueup.store import TaskStore
+
+ROWS = 6000
+SETTINGS = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Tables of a few pages count as large; every scan by pages is seen."""
+    monkeypatch.setattr(physical, "_FEWEST_PAGES", 1)
+    monkeypatch.setattr(physical, "_PAGES_A_PART", 7)
+    seen: list[Any] = []
+    whole = physical.scan_pages
+
+    def scan(job: Any, task: Any, room: Any) -> Any:
+        seen.append((task.node, task.first, task.end))
+        return whole(job, task, room)
+
+    monkeypatch.setattr(physical, "scan_pages", scan)
+    return seen
+
+
+def _fill(nodes: Any, on_all: Any, kind: str, value: str) -> None:
+    on_all(
+        nodes,
+        f"CREATE TABLE t (id {kind} PRIMARY KEY, n int, v text);"
+        f"INSERT INTO t SELECT {value}, i, 'v' || i FROM generate_series(1, {ROWS}) i; ANALYZE t",
+    )
+
+
+DRIFT = "UPDATE t SET v = 'x' WHERE n % 500 = 0; DELETE FROM t WHERE n IN (7, 77); INSERT INTO t SELECT {}, i FROM generate_series(7000, 7002) i"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("uuid", "md5(i::text)::uuid"), ("text", "md5(i::text)"), ("bigint", "hashint8extended(i, 0)")],
+)
+def test_every_difference_is_found(
+    databases: Any, on_all: Any, compare: Any, scans: list[Any], kind: str, value: str
+) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, kind, value)
+    nodes[1].execute(DRIFT.format(value))
+    result = compare(nodes, "t", **SETTINGS)
+    counts = result.pairs["n1/n2"]
+    assert (counts.changed, counts.missing, counts.extra) == (12, 2, 3)
+    assert result.rows == {"n1": ROWS, "n2": ROWS + 1}
+    assert {node for node, _, _ in scans} == {"n1", "n2"}
+    assert len(scans) > 4
+
+
+def test_equal_tables_in_another_order_on_disk(databases: Any, on_all: Any, compare: Any, scans: list[Any]) -> None:
+    nodes = databases(3)
+    on_all(nodes, "CREATE TABLE t (id uuid PRIMARY KEY, n int)")
+    for node, order in zip(nodes, ("i", "-i", "i % 100"), strict=True):
+        node.execute(f"INSERT INTO t SELECT md5(i::text)::uuid, i FROM generate_series(1, {ROWS}) i ORDER BY {order}")
+        node.execute("ANALYZE t")
+    assert compare(nodes, "t", **SETTINGS).verdict == "MATCH"
+    assert compare(nodes, "t", quick=True, **SETTINGS).verdict == "MATCH"
+    nodes[2].execute("UPDATE t SET n = 0 WHERE n = 1234")
+    check = compare(nodes, "t", quick=True, **SETTINGS)
+    assert (check.verdict, check.mismatched_blocks) == ("DIFFER", 1)
+    assert {node for node, _, _ in scans} == {"n1", "n2", "n3"}
+
+
+def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
+    databases: Any, on_all: Any, compare: Any, scans: list[Any]
+) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, "bigint", "i")
+    assert compare(nodes, "t", **SETTINGS).verdict == "MATCH"
+    on_all(nodes, "DROP TABLE t")
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+    assert compare(nodes, "t", snapshot=False, **SETTINGS).verdict == "MATCH"
+    assert compare(nodes, "t", gentle=True, **SETTINGS).verdict == "MATCH"
+    assert scans == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog, "correlation", lambda *_: None)
+        assert compare(nodes, "t", **SETTINGS).verdict == "MATCH"
+    assert scans == []
+
+
+def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
+    databases: Any, on_all: Any, compare: Any, scans: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+    nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 500")
+    whole = physical.differing_units
+
+    def elsewhere(sums: Any, cuts: Any) -> Any:
+        found = whole(sums, cuts)
+        other = next(block for block in chain(cuts)[5:] if block != found[0][0])
+        return [(other, found[0][1])]
+
+    monkeypatch.setattr(physical, "differing_units", elsewhere)
+    result = compare(nodes, "t", **SETTINGS)
+    assert result.verdict == "INCOMPLETE"
+    assert "no row of them does" in result.incomplete[0]
+
+
+def test_it_starts_over_when_it_is_taken_up(databases: Any, on_all: Any, scans: list[Any]) -> None:
+    class Stop(Silent):
+        def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+            if steps:
+                raise KeyboardInterrupt
+
+    nodes = databases(2)
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+    nodes[1].execute("DELETE FROM t WHERE n = 500")
+    addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+    with pytest.raises(Interrupted):
+        trueup.diff("t", nodes=addresses, engine="local", progress=Stop(), **SETTINGS)
+    with TaskStore() as store:
+        task = store.list(limit=1)[0].task_id
+    assert trueup.resume(task, nodes=addresses).pairs["n1/n2"].missing == 1
+
+
+def test_what_fails_is_told(databases: Any, on_all: Any, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(physical, "_FEWEST_PAGES", 1)
+    nodes = databases(2)
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+
+    def broken(job: Any, task: Any, room: Any) -> Any:
+        raise trueup.QueryError("no", node=task.node)
+
+    monkeypatch.setattr(physical, "scan_pages", broken)
+    result = compare(nodes, "t", **SETTINGS)
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)

@@ -23,7 +23,7 @@ def rehash(
     wait: float,
     progress: Progress,
 ) -> None:
-    """Hash the blocks that differ again, some rounds; what agrees now was in flight.
+    """Hash the blocks that differ again, or the units of them that do, some rounds; what agrees now was in flight.
 
     A keyless table has no blocks to look at apart, so its first answer stands.
     """
@@ -34,10 +34,12 @@ def rehash(
         time.sleep(wait)
         again = Collected(state.nodes, state.max_rows, state.suspects, steering=state.steering)
         # Numbers below zero: these looks are no part of the plan that can be taken up again.
-        blocks = {-2 - number: block for number, block in enumerate(state.mismatched)}
+        blocks = {-2 - number: block for number, (_, block) in enumerate(state.mismatched)}
         compare_blocks(engine, now, blocks, again, controls, progress)
         state.failures += again.failures
         state.left_out.update(again.left_out)
         state.stopped = again.stopped
         if not again.failures:
-            state.mismatched, state.mismatched_blocks = again.mismatched, again.mismatched_blocks
+            still = [-2 - number for number, _ in again.mismatched]
+            state.mismatched = [state.mismatched[number] for number in still]
+            state.mismatched_blocks = len({block for block, _ in state.mismatched})

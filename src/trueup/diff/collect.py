@@ -43,7 +43,8 @@ class Collected:
     rows: Counter[str] = field(default_factory=Counter)
     rows_checked: int = 0
     blocks: int = 0
-    mismatched: list[Block] = field(default_factory=list)
+    # What differs by its digests: the number of its block, and the block or the unit of it.
+    mismatched: list[tuple[int, Block]] = field(default_factory=list)
     mismatched_blocks: int = 0
     found: Counter[Pair] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
@@ -88,7 +89,7 @@ class Collected:
         self.rows_checked += max(answer.counts.values())
         if answer.mismatched:
             self.mismatched_blocks += 1
-            self.mismatched.append(answer.block)
+            self.mismatched += [(answer.origin, part) for part in answer.where or (answer.block,)]
             self.unexplained.add(answer.origin)
         for pair in self.pairs:
             if pair[0] not in answer.counts or pair[1] not in answer.counts:
@@ -241,7 +242,8 @@ def compare_pages(
     state.blocks = len(ranges.blocks)
     _count_rows(state, sums)
     units = physical.differing_units(sums, cuts)
-    state.mismatched_blocks, state.mismatched = len(units), [block for block, _ in units]
+    state.mismatched_blocks = len(units)
+    state.mismatched = [(physical.origin_of(number), block) for number, (block, _) in enumerate(units)]
     state.unexplained.update(physical.origin_of(number) for number in range(len(units)))
     if job.digests_only or not units:
         return

@@ -66,7 +66,8 @@ def _hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
     counts = {node: sum(each.count for each in mine) for node, mine in found.items()}
     differing = [at for at in range(len(units)) if len({mine[at] for mine in found.values()}) > 1]
     if not task.counted:
-        yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing))
+        where = tuple(units[at] for at in differing) if job.digests_only else ()
+        yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing), where=where)
     if job.digests_only:
         return
     small = [at for at in differing if max(mine[at].count for mine in found.values()) <= job.unit * LENIENT]

@@ -130,10 +130,9 @@ def _compare(
 
 
 def _unit(request: DiffRequest) -> int:
-    """Rows of the parts that a block is hashed in, so that a difference is found in little; a check finds none."""
+    """Rows of the parts that a block is hashed in, so that what differs can be looked at again in little time."""
     settings = request.settings
-    whole = request.digests_only or is_gentle(settings)
-    return settings.block_size if whole else settings.compare_unit_size
+    return settings.block_size if is_gentle(settings) else settings.compare_unit_size
 
 
 def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:

@@ -100,7 +100,7 @@ Task = HashBlock | CompareUnit | CompareKeys
 class Hashed:
     """A block was hashed on these nodes; this many rows are in it. `step`: how many to take the next time.
 
-    Of its `units`, `differing` disagreed.
+    Of its `units`, `differing` disagreed; a check is told which they are.
     """
 
     block: Block
@@ -110,6 +110,7 @@ class Hashed:
     step: int = 0
     units: int = 1
     differing: int = 0
+    where: tuple[Block, ...] = ()
     origin: int = NOWHERE
 
 

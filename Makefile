@@ -34,6 +34,7 @@ bench: install
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@$(BIN)/python bench/difflog.py --growth
 	@$(BIN)/python bench/diff.py --growth --uuid
+	@$(BIN)/python bench/tube.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

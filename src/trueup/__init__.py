@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
     from trueup.diff.call import check, diff, resume
     from trueup.doctor.call import doctor
@@ -82,14 +83,15 @@ __all__ = [
     "register",
     "resume",
     "snapshot",
+    "tube",
 ]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("diff", "doctor"):
-        return import_module(f"trueup.{name}")  # a module that can be called
+    if name in ("diff", "doctor", "tube"):
+        return import_module(f"trueup.{name}")  # two modules that can be called, and one that has names of its own
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

@@ -1,0 +1,28 @@
+"""Tubes: queue tables in the database that record which keys were touched, never the rows.
+
+Reading order: `call` (`trueup.tube.open(...)` and all that can be asked of the tubes of a node), `model` (what comes
+back), `install` (the SQL of the folder `sql`, one function a file), `tubes` (tubes and the tables attached to them),
+`backfill` (all keys of a table, in three steps), `pods` (claim, read again, delete; the lock of a partition),
+`session` (one connection, errors by name). How it works inside is in docs/design/tubes.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trueup.tube.call import Tubes, open
+    from trueup.tube.install import VERSION
+    from trueup.tube.model import Attached, Backfill, Pod, Stats, Tube
+
+__all__ = ["VERSION", "Attached", "Backfill", "Pod", "Stats", "Tube", "Tubes", "open"]
+
+_HOMES = {"Tubes": "call", "open": "call", "VERSION": "install"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module 'trueup.tube' has no attribute '{name}'")
+    return getattr(import_module(f"trueup.tube.{_HOMES.get(name, 'model')}"), name)

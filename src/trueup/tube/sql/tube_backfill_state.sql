@@ -1,0 +1,36 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_backfill_state(
+    s @schema@.sources, "table" regclass, shard bigint, step1_result jsonb, order_col text
+) RETURNS @schema@.backfills
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    b @schema@.backfills;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(format('trueup backfill @schema@.%s/%s', s.source, shard), 0)) THEN
+        RAISE EXCEPTION 'somebody else runs a backfill of % right now', s."table"
+            USING ERRCODE = 'object_in_use', HINT = 'wait until it is done';
+    END IF;
+    SELECT * INTO b FROM @schema@.backfills x
+     WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
+    IF b.start_seq = (step1_result ->> 'start_seq')::bigint AND b.finished_at IS NULL THEN
+        IF b.order_col <> order_col OR b."table" <> "table" THEN
+            RAISE EXCEPTION 'this backfill of % goes by %', b."table", b.order_col
+                USING ERRCODE = 'invalid_parameter_value';
+        END IF;
+        RETURN b;
+    ELSIF b.start_seq = (step1_result ->> 'start_seq')::bigint THEN
+        RAISE EXCEPTION 'this backfill of % is finished', s."table"
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'begin a new one with step 1';
+    ELSIF b.start_seq IS NOT NULL AND b.finished_at IS NULL THEN
+        RAISE EXCEPTION 'a backfill of % that began at % is not finished', s."table", b.started_at
+            USING ERRCODE = 'object_in_use', HINT = 'go on with it, or forget it with tube_backfill_cancel';
+    END IF;
+    DELETE FROM @schema@.backfills x WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
+    INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at)
+    VALUES (s.source, shard, "table", (step1_result ->> 'start_seq')::bigint, order_col,
+            (step1_result ->> 'started_at')::timestamptz)
+    RETURNING * INTO b;
+    RETURN b;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_backfill_state(@schema@.sources, regclass, bigint, jsonb, text) IS
+    'Where a backfill of a table and shard stands, begun if it is new; only one at a time.';

@@ -1,0 +1,34 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_ddl(statements text[], tables regclass[], patience interval) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '300ms' AS $$
+DECLARE
+    give_up timestamptz := clock_timestamp() + patience;
+    began timestamptz;
+    pause float8 := 0.05;
+    statement text;
+    said text;
+BEGIN
+    LOOP
+        BEGIN
+            -- Who waits for a lock makes others wait behind it: an attempt takes all locks soon, or gives all back.
+            began := clock_timestamp();
+            FOREACH statement IN ARRAY statements LOOP
+                PERFORM set_config('lock_timeout',
+                    greatest(20, 300 - 1000 * extract(epoch FROM clock_timestamp() - began))::integer::text, true);
+                EXECUTE statement;
+            END LOOP;
+            RETURN;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            said := SQLERRM;
+        END;
+        IF clock_timestamp() > give_up THEN
+            RAISE EXCEPTION '%, tried for %: %', said, patience, @schema@.tube_lock_holders(tables)
+                USING ERRCODE = 'lock_not_available',
+                      HINT = 'end the transactions that are named, or try again when they are done';
+        END IF;
+        PERFORM pg_sleep(pause * (0.5 + random()));
+        pause := least(1, pause * 1.5);
+    END LOOP;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_ddl(text[], regclass[], interval) IS
+    'Runs statements that need locks on tables in use: all of them soon, or none; again and again until patience ends.';

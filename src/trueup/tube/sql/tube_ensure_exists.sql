@@ -1,0 +1,50 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_ensure_exists(
+    tube text, partitions integer DEFAULT 1, predicate text DEFAULT NULL, pod_size integer DEFAULT 250
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    was @schema@.tubes;
+    pods text := @schema@.tube_pods_table(tube);
+    s record;
+BEGIN
+    IF tube IS NULL OR tube !~ '^[a-z_][a-z0-9_]{0,29}$' THEN
+        RAISE EXCEPTION '% cannot be the name of a tube', coalesce(quote_literal(tube), 'NULL')
+            USING ERRCODE = 'invalid_name', HINT = 'small letters, digits and _, at most 30, not beginning with a digit';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('trueup tube @schema@.' || tube, 0));
+    predicate := nullif(btrim(predicate), '');
+    SELECT t.* INTO was FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube;
+    IF NOT FOUND THEN
+        INSERT INTO @schema@.tubes VALUES (tube, partitions, predicate, pod_size);
+        EXECUTE format(
+            'CREATE TABLE %s (seq bigint NOT NULL DEFAULT nextval(%L), shard bigint NOT NULL,'
+            ' at timestamptz NOT NULL DEFAULT clock_timestamp(), source integer NOT NULL, op "char" NOT NULL,'
+            ' ids bigint[] NOT NULL DEFAULT ''{}'', keys text[], payload jsonb)'
+            -- No primary key: every index is paid for by those who write, and the sequence gives no number twice.
+            -- A pod of 250 integers is not worth compressing. Queues need vacuum early and often.
+            ' WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,'
+            ' autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000)', pods, '@schema@.pod_seq');
+        EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('The pods of the tube %s.', tube));
+        EXECUTE format('CREATE INDEX ON %s (source) WHERE op = ''!''', pods);
+        PERFORM @schema@.tube_order_index(tube, partitions);
+        RETURN;
+    END IF;
+    UPDATE @schema@.tubes t
+       SET partitions = tube_ensure_exists.partitions, predicate = tube_ensure_exists.predicate,
+           pod_size = tube_ensure_exists.pod_size
+     WHERE t.tube = tube_ensure_exists.tube;
+    IF was.partitions <> partitions THEN
+        PERFORM @schema@.tube_order_index(tube, partitions);
+    END IF;
+    IF was.predicate IS DISTINCT FROM predicate OR was.pod_size <> pod_size THEN
+        FOR s IN SELECT x.source FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
+                  WHERE x.tube = tube_ensure_exists.tube AND x.detached_at IS NULL LOOP
+            PERFORM @schema@.tube_try_expressions(s.source);
+            PERFORM @schema@.tube_trigger_functions(s.source);
+            PERFORM @schema@.tube_cover(s.source, false, '30 s');
+        END LOOP;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_ensure_exists(text, integer, text, integer) IS
+    'Makes a tube, or gives the one that is there these partitions, this predicate and this size of pods.';

@@ -1,0 +1,20 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_find_key("table" regclass) RETURNS smallint[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_key smallint[];
+BEGIN
+    SELECT (i.indkey::smallint[])[0:i.indnkeyatts - 1] INTO found_key
+      FROM pg_index i
+     WHERE i.indrelid = "table" AND i.indisunique AND i.indisvalid AND i.indisready
+       AND i.indpred IS NULL AND i.indexprs IS NULL
+       AND NOT EXISTS (SELECT FROM pg_attribute a
+                        WHERE a.attrelid = i.indrelid AND NOT a.attnotnull
+                          AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))
+     ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
+     LIMIT 1;
+    -- Slices of an int2vector begin at 0; an array that begins at 1 is what everybody expects.
+    RETURN ARRAY(SELECT u.n FROM unnest(found_key) WITH ORDINALITY u(n, at) ORDER BY u.at);
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_find_key(regclass) IS
+    'The column numbers of the primary key, else of a unique index over NOT NULL columns; empty where there is none.';

@@ -1,0 +1,22 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_infer_shard("table" regclass) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    by_schema text;
+    by_table text;
+BEGIN
+    SELECT substring(n.nspname FROM '(\d{1,18})\D*$'), substring(c.relname FROM '(\d{1,18})$')
+      INTO by_schema, by_table
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = "table";
+    IF coalesce(by_schema, by_table) IS NULL THEN
+        RAISE EXCEPTION 'no shard is given for %, and its name has no number', "table"
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'give a shard number, or a routing expression';
+    ELSIF by_schema::bigint <> by_table::bigint THEN
+        RAISE EXCEPTION 'no shard is given for %, and schema and table have different numbers: % and %',
+            "table", by_schema, by_table
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'give the shard number';
+    END IF;
+    RETURN coalesce(by_schema, by_table)::bigint;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_infer_shard(regclass) IS
+    'The number in the name of the schema, else at the end of the name of the table.';

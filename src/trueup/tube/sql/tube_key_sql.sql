@@ -1,0 +1,34 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_key_sql(
+    "table" regclass, numbers smallint[], OUT is_integer boolean, OUT expression text, OUT names text[], OUT pins text
+)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    texts text[];
+    types regtype[];
+BEGIN
+    SELECT array_agg(a.attname::text ORDER BY u.at),
+           array_agg(format('r.%I::text COLLATE "C"', a.attname) ORDER BY u.at),
+           array_agg(coalesce(nullif(t.typbasetype, 0), t.oid)::regtype ORDER BY u.at)
+      INTO names, texts, types
+      FROM unnest(numbers) WITH ORDINALITY u(n, at)
+      JOIN pg_attribute a ON a.attrelid = "table" AND a.attnum = u.n AND NOT a.attisdropped
+      JOIN pg_type t ON t.oid = a.atttypid;
+    IF cardinality(names) IS DISTINCT FROM cardinality(numbers) THEN
+        RAISE EXCEPTION 'a key column of % is gone', "table" USING ERRCODE = 'undefined_column';
+    END IF;
+    is_integer := cardinality(types) = 1 AND types[1] IN ('smallint', 'integer', 'bigint');
+    expression := CASE
+        WHEN is_integer THEN format('r.%I::bigint', names[1])
+        WHEN cardinality(names) = 1 THEN texts[1]
+        ELSE format('json_build_array(%s)::text', array_to_string(texts, ', '))
+    END;
+    -- How a value is written must not depend on the session that wrote the row.
+    pins := CASE
+        WHEN types <@ '{smallint,integer,bigint,oid,text,varchar,bpchar,name,uuid,numeric,boolean}'::regtype[] THEN ''
+        ELSE $pins$ SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres'
+             SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'$pins$
+    END;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_key_sql(regclass, smallint[]) IS
+    'How the key of a row r is written: a bigint; else the text of the column; else, for several, a JSON array of texts.';

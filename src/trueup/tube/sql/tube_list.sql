@@ -1,0 +1,19 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_list() RETURNS TABLE (
+    tube text, partitions integer, tube_predicate text, pod_size integer, source integer, "table" text, shard bigint,
+    routing text, predicate text, capture text, key text[], attached_at timestamptz, problem text
+)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+    SELECT t.tube, t.partitions, t.predicate, t.pod_size, s.source, s."table"::text, s.shard, s.routing, s.predicate,
+           s.capture,
+           ARRAY(SELECT a.attname::text FROM unnest(s.key_numbers) WITH ORDINALITY u(n, at)
+                   JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = u.n ORDER BY u.at),
+           s.attached_at, CASE WHEN s.source IS NOT NULL THEN @schema@.tube_table_problem(s.source) END
+      FROM @schema@.tubes t
+      LEFT JOIN @schema@.sources s ON s.tube = t.tube AND s.detached_at IS NULL
+     ORDER BY t.tube, s."table"::text;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_list() IS
+    'All tubes and the tables attached to them, a row each; a tube without tables has one row without a table.';

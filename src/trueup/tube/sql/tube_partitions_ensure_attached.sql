@@ -1,0 +1,24 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_partitions_ensure_attached(
+    tube text DEFAULT NULL, patience interval DEFAULT '30 s'
+) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s record;
+    changed integer := 0;
+BEGIN
+    FOR s IN SELECT x.source, x.covered, ARRAY(SELECT * FROM @schema@.tube_relations(x."table")) AS there
+               FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
+              WHERE x.detached_at IS NULL
+                AND (tube_partitions_ensure_attached.tube IS NULL OR x.tube = tube_partitions_ensure_attached.tube)
+              ORDER BY x.source LOOP
+        IF NOT (s.covered @> s.there AND s.covered <@ s.there) THEN
+            PERFORM @schema@.tube_cover(s.source, false, patience);
+            changed := changed + 1;
+        END IF;
+    END LOOP;
+    RETURN changed;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_partitions_ensure_attached(text, interval) IS
+    'Gives partitions that were made since their triggers for statements (until then each row is captured). '
+    'Call it now and then.';

@@ -1,0 +1,40 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_pods_insert(
+    tube text, "table" regclass, query text, shard bigint DEFAULT NULL, op "char" DEFAULT 'T'
+) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s @schema@.sources := @schema@.tube_source(tube, "table");
+    t @schema@.tubes := @schema@.tube_get(tube);
+    is_integer boolean := (@schema@.tube_key_sql(s."table", s.key_numbers)).is_integer;
+    pods bigint;
+BEGIN
+    IF op NOT IN ('T', 'B') THEN
+        RAISE EXCEPTION 'op is ''T'' (a touch) or ''B'' (of a backfill)' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    IF strpos(current_setting('application_name'), 'backfill') > 0 THEN
+        op := 'B';
+    END IF;
+    -- The transaction has its number before the pods have theirs: a barrier that is passed has seen them.
+    PERFORM pg_current_xact_id();
+    EXECUTE format(
+        'INSERT INTO %1$s (shard, source, op, %2$s)'
+        ' SELECT x.shard, %3$s, %4$L, array_agg(x.key ORDER BY x.n) FROM ('
+        '   SELECT y.*, (row_number() OVER (PARTITION BY y.shard ORDER BY y.n) - 1) / %5$s AS pod FROM ('
+        '     SELECT q.key, q.shard, row_number() OVER () AS n FROM (%6$s) q) y) x'
+        ' GROUP BY x.shard, x.pod ORDER BY min(x.n)',
+        @schema@.tube_pods_table(tube), CASE WHEN is_integer THEN 'ids' ELSE 'keys' END, s.source, op, t.pod_size,
+        CASE
+            WHEN coalesce(shard, s.shard) IS NULL THEN
+                format(E'SELECT key::%s AS key, coalesce(shard::bigint, 0) AS shard FROM (%s\n) u(shard, key)',
+                       CASE WHEN is_integer THEN 'bigint' ELSE 'text' END, query)
+            ELSE format(E'SELECT key::%s AS key, %s::bigint AS shard FROM (%s\n) u(key)',
+                        CASE WHEN is_integer THEN 'bigint' ELSE 'text' END, coalesce(shard, s.shard), query)
+        END);
+    GET DIAGNOSTICS pods = ROW_COUNT;
+    RETURN pods;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_pods_insert(text, regclass, text, bigint, "char") IS
+    'Touches all keys of the result of a query, in its order: (key), '
+    'or (shard, key) where the table has a routing expression and no shard is given. '
+    'Gives the number of pods.';

@@ -1,0 +1,9 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_shard_sql(source integer) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT coalesce(s.shard::text || '::bigint', format(E'coalesce((%s\n)::bigint, 0)', s.routing))
+              FROM @schema@.sources s WHERE s.source = tube_shard_sql.source);
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_shard_sql(integer) IS
+    'The shard of a row r of an attached table: a number, or its routing expression, where NULL is shard 0.';

@@ -1,0 +1,36 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_table_ensure_detached(
+    tube text, "table" regclass, patience interval DEFAULT '30 s'
+) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    number integer;
+    statements text[];
+    tables regclass[];
+BEGIN
+    SELECT x.source INTO number FROM @schema@.sources x WHERE x.tube = tube_table_ensure_detached.tube
+       AND x."table" = tube_table_ensure_detached."table" AND x.detached_at IS NULL;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- All triggers that call its functions, also on partitions that were detached since; clones go with the original.
+    SELECT array_agg(format('DROP TRIGGER IF EXISTS %I ON %s', g.tgname, g.tgrelid::regclass) ORDER BY g.tgrelid),
+           array_agg(DISTINCT g.tgrelid::regclass)
+      INTO statements, tables
+      FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+     WHERE p.pronamespace = '@schema@'::regnamespace AND g.tgparentid = 0
+       AND (p.proname IN ('touch_' || number, 'touch_' || number || '_row')
+            OR p.proname = 'tube_moving' AND g.tgname IN ('@schema@_' || tube || '_begin', '@schema@_' || tube || '_end')
+               AND g.tgrelid::regclass IN (SELECT x.place FROM @schema@.sources s, unnest(s.covered || s."table") x(place)
+                                            WHERE s.source = number));
+    IF statements IS NOT NULL THEN
+        PERFORM @schema@.tube_ddl(statements, tables, patience);
+    END IF;
+    EXECUTE format('DROP FUNCTION IF EXISTS @schema@.%I()', 'touch_' || number);
+    EXECUTE format('DROP FUNCTION IF EXISTS @schema@.%I()', 'touch_' || number || '_row');
+    DELETE FROM @schema@.backfills b WHERE b.source = number;
+    UPDATE @schema@.sources x SET detached_at = clock_timestamp(), covered = '{}' WHERE x.source = number;
+    RETURN true;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_table_ensure_detached(text, regclass, interval) IS
+    'Detaches a table from a tube; the pods that wait stay. True if it was attached.';

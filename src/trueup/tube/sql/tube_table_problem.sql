@@ -1,0 +1,30 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_table_problem(source integer) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s @schema@.sources;
+    missing bigint;
+BEGIN
+    SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_table_problem.source;
+    IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
+        RETURN 'the table is gone: detach it';
+    END IF;
+    PERFORM @schema@.tube_table_check(s."table", s.capture);
+    IF NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
+                      AND i.indpred IS NULL AND i.indexprs IS NULL
+                      AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ s.key_numbers) THEN
+        RETURN 'its key has changed: attach it again, then run a backfill';
+    END IF;
+    missing := cardinality(@schema@.tube_trigger_ddl(source));
+    IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"
+                                      AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN
+        RETURN 'its triggers are gone: attach it again, then run a backfill';
+    ELSIF missing > 0 THEN
+        RETURN 'triggers are missing or disabled, of new partitions perhaps: attach it again, then run a backfill';
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN wrong_object_type OR undefined_column THEN
+    RETURN SQLERRM;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_table_problem(integer) IS
+    'Why writes to an attached table may go unseen now, though it could be attached; NULL if all is well.';

@@ -1,0 +1,25 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_touch(tube text, "table" regclass, keys text[], shard bigint DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s @schema@.sources := @schema@.tube_source(tube, "table");
+    key record;
+    found_rows bigint;
+BEGIN
+    IF coalesce(shard, s.shard) IS NOT NULL THEN
+        RETURN @schema@.tube_pods_insert(tube, "table", format('SELECT unnest(%L::text[])', keys), shard);
+    END IF;
+    -- The shard of a row is known only as long as the row is there.
+    key := @schema@.tube_key_sql(s."table", s.key_numbers);
+    EXECUTE format('SELECT count(*) FROM %s r WHERE %s::text = ANY ($1)', s."table", key.expression)
+       INTO found_rows USING keys;
+    IF found_rows < (SELECT count(DISTINCT k) FROM unnest(keys) k) THEN
+        RAISE EXCEPTION 'some of these keys are not in %, and the shard of a row that is gone is not known', s."table"
+            USING ERRCODE = 'no_data_found', HINT = 'give the shard';
+    END IF;
+    RETURN @schema@.tube_pods_insert(tube, "table", format('SELECT %s, %s FROM %s r WHERE %s::text = ANY (%L::text[])',
+        @schema@.tube_shard_sql(s.source), key.expression, s."table", key.expression, keys));
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_touch(text, regclass, text[], bigint) IS
+    'Touches keys by hand, each written as in a pod. Gives the number of pods.';

@@ -1,0 +1,70 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_trigger_ddl(source integer) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s @schema@.sources;
+    by_statement boolean;
+    wants_old boolean := @schema@.tube_wants_old(source);
+    root_is_partitioned boolean;
+    place record;
+    wanted record;
+    state text;
+    has_old boolean;
+    name text;
+    statements text[] := '{}';
+BEGIN
+    SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_ddl.source;
+    by_statement := s.capture = 'statement';
+    root_is_partitioned := EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table" AND c.relkind = 'p');
+    FOR place IN SELECT r.relation, r.relation = s."table" AS is_root, c.relkind = 'p' AS is_partitioned
+                   FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at)
+                   JOIN pg_class c ON c.oid = r.relation ORDER BY r.at LOOP
+        -- Who, whether it is wanted here, when it fires, and its state: A always, D disabled. What is for each row is
+        -- made on the attached table, and cloned by the server to every partition, also to those that come later.
+        FOR wanted IN SELECT * FROM (VALUES
+            ('insert', by_statement, 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT', '', 'A'),
+            ('update', by_statement, 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_rows'
+                || CASE WHEN wants_old THEN ' OLD TABLE AS old_rows' ELSE '' END || ' FOR EACH STATEMENT', '', 'A'),
+            ('delete', by_statement, 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
+            ('truncate', true, 'AFTER TRUNCATE', 'FOR EACH STATEMENT', '', 'A'),
+            -- Keys that change, where updates do not keep the rows as they were.
+            ('key', NOT wants_old, 'AFTER UPDATE', format('FOR EACH ROW WHEN (OLD.%1$I <> NEW.%1$I)',
+                (@schema@.tube_key_sql(s."table", s.key_numbers)).names[1]), '_row', 'A'),
+            -- Every row: where that is asked for, and in partitions that have no triggers for statements yet.
+            ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
+                CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
+            -- Rows that move between partitions: of those that MERGE moves, triggers for statements see nothing.
+            ('moved', by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE',
+                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') NOT IN ('''', ''0''))',
+                '_row', 'A'),
+            ('begin', by_statement AND place.is_partitioned, 'BEFORE UPDATE', 'FOR EACH STATEMENT', 'moving', 'A'),
+            ('end', by_statement AND place.is_partitioned, 'AFTER UPDATE', 'FOR EACH STATEMENT', 'moving', 'A')
+        ) w(kind, here, event, how, function, state) LOOP
+            name := '@schema@_' || s.tube || '_' || wanted.kind;
+            SELECT g.tgenabled, g.tgoldtable IS NOT NULL INTO state, has_old
+              FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
+            IF NOT wanted.here THEN
+                IF FOUND THEN
+                    statements := statements || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
+                END IF;
+                CONTINUE;
+            END IF;
+            IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) 
+               OR (wanted.kind = 'update' AND has_old <> wants_old) THEN
+                statements := statements || format(
+                    'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%I()',
+                    name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving' THEN 'tube_moving'
+                    ELSE 'touch_' || source || wanted.function END);
+                state := NULL;
+            END IF;
+            IF state IS DISTINCT FROM wanted.state THEN
+                -- Always: also while session_replication_role is replica, for rows that are put right are touched too.
+                statements := statements || format('ALTER TABLE ONLY %s %s TRIGGER %I', place.relation,
+                    CASE wanted.state WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, name);
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN statements;
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer) IS
+    'The statements that make the triggers of an attached table and its partitions what they should be; empty if they are.';

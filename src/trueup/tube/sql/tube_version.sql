@@ -1,0 +1,7 @@
+CREATE OR REPLACE FUNCTION @schema@.tube_version() RETURNS integer
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT version FROM @schema@.installation);
+END
+$$;
+COMMENT ON FUNCTION @schema@.tube_version() IS 'The version of this installation.';

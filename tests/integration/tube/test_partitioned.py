@@ -1,0 +1,156 @@
+"""Partitioned tables: written through the parent, a level between or a partition, also one that was made later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trueup.errors import QueryError
+
+TABLE = """
+CREATE TABLE events (id int, day int, note text, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (0) TO (10);
+CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM (10) TO (100) PARTITION BY LIST (day);
+CREATE TABLE events_2a (note text, day int NOT NULL, id int NOT NULL);
+ALTER TABLE events_2 ATTACH PARTITION events_2a FOR VALUES IN (10, 11);
+CREATE TABLE events_2b PARTITION OF events_2 DEFAULT;
+"""
+
+
+@pytest.fixture
+def events(place: Any) -> Any:
+    place.run(TABLE)
+    place.tubes.attach("t", "events", shard=1)
+    return place
+
+
+@pytest.mark.parametrize("capture", ["statement", "row"])
+def test_all_levels(place: Any, capture: str) -> None:
+    place.run(TABLE)
+    place.tubes.attach("t", "events", shard=1, capture=capture)
+    place.run("""INSERT INTO events VALUES (1, 1), (2, 10), (3, 50); INSERT INTO events_1 VALUES (4, 2);
+                 INSERT INTO events_2 VALUES (5, 11); INSERT INTO events_2a (id, day) VALUES (6, 10)""")
+    assert place.keys() == [f'["{a}", "{b}"]' for a, b in ((1, 1), (2, 10), (3, 50), (4, 2), (5, 11), (6, 10))]
+    for table in ("events", "events_2", "events_2a"):
+        place.run(f"UPDATE {table} SET note = 'x' WHERE id = 2")
+        assert place.keys() == ['["2", "10"]']
+    place.run("UPDATE events SET day = 60 WHERE id = 1; UPDATE events_2 SET day = 70 WHERE id = 2")
+    assert place.keys() == ['["1", "1"]', '["1", "60"]', '["2", "10"]', '["2", "70"]']
+    place.run("""MERGE INTO events e USING (VALUES (4, 2), (9, 9)) v(id, day) ON e.id = v.id AND e.day = v.day
+                 WHEN MATCHED THEN UPDATE SET note = 'm' WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)""")
+    assert place.keys() == ['["4", "2"]', '["9", "9"]']
+    place.run("DELETE FROM events WHERE id IN (1, 9); DELETE FROM events_2b WHERE id = 2")
+    assert place.keys() == ['["1", "60"]', '["2", "70"]', '["9", "9"]']
+    place.run("TRUNCATE events_2")
+    assert {pod.op for pod in place.take()} == {"X"}
+
+
+@pytest.mark.parametrize("capture", ["statement", "row"])
+@pytest.mark.parametrize("more", ["", " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)"])
+def test_rows_that_a_merge_moves(place: Any, capture: str, more: str) -> None:
+    """PostgreSQL hides such rows from triggers for statements."""
+    place.run(TABLE + "INSERT INTO events VALUES (4, 2), (5, 5)")
+    place.tubes.attach("t", "events", shard=1, capture=capture)
+    place.run(f"""MERGE INTO events e USING (VALUES (4, 2, 12), (5, 5, 6), (9, 9, 9)) v(id, day, d)
+                  ON e.id = v.id AND e.day = v.day WHEN MATCHED THEN UPDATE SET day = d{more}""")
+    assert place.keys() == sorted(
+        ['["4", "12"]', '["4", "2"]', '["5", "5"]', '["5", "6"]', *(['["9", "9"]'] if more else [])]
+    )
+    place.run("INSERT INTO events SELECT g, 3 FROM generate_series(100, 120) g")
+    assert len(place.take()) == (1 if capture == "statement" else 21)
+
+
+def test_nested_updates_that_move_rows(events: Any) -> None:
+    """An update within an update, and one that fails: what comes after is captured as before."""
+    events.run("""INSERT INTO events VALUES (1, 1), (2, 2), (3, 3);
+        CREATE FUNCTION nest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            UPDATE events SET note = 'nested' WHERE id = 3 AND NEW.id = 1; RETURN NEW; END $$;
+        CREATE TRIGGER nest BEFORE UPDATE ON events_1 FOR EACH ROW WHEN (NEW.id < 3) EXECUTE FUNCTION nest()""")
+    events.take()
+    events.run("""MERGE INTO events e USING (VALUES (1), (2)) v(id) ON e.id = v.id
+                  WHEN MATCHED THEN UPDATE SET day = 50 + v.id""")
+    assert events.keys() == ['["1", "1"]', '["1", "51"]', '["2", "2"]', '["2", "52"]', '["3", "3"]']
+    events.run("""BEGIN; UPDATE events SET note = 'y' WHERE id = 3;
+                  INSERT INTO events SELECT g, 1 FROM generate_series(30, 40) g; COMMIT""")
+    assert [len(pod.keys) for pod in events.take()] == [1, 11]
+    events.run("""BEGIN; SAVEPOINT a; UPDATE events SET day = day; ROLLBACK TO a;
+                  INSERT INTO events SELECT g, 1 FROM generate_series(10, 20) g; COMMIT""")
+    assert [len(pod.keys) for pod in events.take()] == [11]
+
+
+def test_statements_are_touched_once(events: Any) -> None:
+    events.run(
+        "INSERT INTO events SELECT g, g % 40 FROM generate_series(1, 600) g;"
+        " INSERT INTO events_2a VALUES ('a', 10, 1000)"
+    )
+    assert [len(pod.keys) for pod in events.take()] == [250, 250, 100, 1]
+
+
+def test_partitions_that_come_later(events: Any) -> None:
+    """Each row of them is captured from the first on, and statements after the next look."""
+    events.run("""CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110);
+                  INSERT INTO events_3 SELECT g, 100 FROM generate_series(1, 3) g""")
+    assert [len(pod.keys) for pod in events.take()] == [1, 1, 1]
+    assert "partitions" in (events.tubes.list()[0].tables[0].problem or "")
+    assert events.tubes.cover("t") == 1
+    assert events.tubes.cover("t") == 0
+    (scheduled,) = events.take()
+    assert (scheduled.op, scheduled.payload["type"], scheduled.payload["table"]) == (
+        "{",
+        "backfill_schedule",
+        "public.events_3",
+    )
+    events.run("INSERT INTO events_3 SELECT g, 101 FROM generate_series(1, 3) g")
+    assert [len(pod.keys) for pod in events.take()] == [3]
+    assert events.tubes.list()[0].tables[0].problem is None
+
+
+def test_a_table_with_rows_becomes_a_partition_and_goes(events: Any) -> None:
+    events.run("""CREATE TABLE other (LIKE events INCLUDING ALL);
+                  INSERT INTO other SELECT g, 200 FROM generate_series(1, 5) g;
+                  ALTER TABLE events ATTACH PARTITION other FOR VALUES FROM (200) TO (300)""")
+    events.run("UPDATE other SET note = 'x' WHERE id = 1")
+    assert events.keys() == ['["1", "200"]']
+    events.tubes.attach("t", "events", shard=1)
+    (scheduled,) = events.take()
+    done = events.tubes.backfill("t", scheduled.payload["table"])
+    assert done.keys == 5
+    assert events.keys() == [f'["{n}", "200"]' for n in range(1, 6)]
+    assert [pod.op for pod in events.take()] == ["}"]
+    events.run("ALTER TABLE events DETACH PARTITION other")
+    events.tubes.cover()
+    (scheduled,) = events.take()
+    assert (scheduled.payload["table"], scheduled.payload["reason"]) == ("public.events", "a partition is gone")
+    assert events.tubes.detach("t", "events")
+    assert events.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+
+
+def test_cascades_onto_partitions(place: Any) -> None:
+    place.run(
+        TABLE
+        + """CREATE TABLE days (day int PRIMARY KEY); INSERT INTO days VALUES (1), (10), (50);
+        ALTER TABLE events ADD FOREIGN KEY (day) REFERENCES days ON DELETE CASCADE ON UPDATE CASCADE;
+        INSERT INTO events VALUES (1, 1), (2, 10), (3, 50)"""
+    )
+    place.tubes.attach("t", "events", shard=1)
+    place.run("DELETE FROM days WHERE day = 1; UPDATE days SET day = 5 WHERE day = 10")
+    assert place.keys() == ['["1", "1"]', '["2", "10"]', '["2", "5"]']
+
+
+def test_a_partition_alone_is_refused_unless_row_by_row(place: Any) -> None:
+    place.run(TABLE)
+    with pytest.raises(QueryError, match="it is a partition"):
+        place.tubes.attach("t", "events_1")
+    place.tubes.attach("t", "events_1", capture="row")
+    place.run("INSERT INTO events VALUES (1, 1), (2, 50)")
+    assert place.keys() == ['["1", "1"]']
+
+
+def test_bulk_backfill_of_a_partitioned_table(events: Any) -> None:
+    events.run("INSERT INTO events SELECT g, g % 40 FROM generate_series(1, 600) g")
+    events.take()
+    assert events.tubes.backfill("t", "events", order_col="day").keys == 600
+    days = [int(key.split('"')[3]) for pod in events.take() for key in pod.keys]
+    assert days == sorted(days)
+    assert len(days) == 600

@@ -1,0 +1,51 @@
+"""Tables that a subscription fills: refused, unless each row is captured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from trueup.errors import QueryError
+
+
+@pytest.fixture
+def publisher(place: Any, databases: Callable[[int], list[Any]]) -> Iterator[Any]:
+    """Another database, of which a subscription fills the table items here."""
+    other = databases(1)[0]
+    for database in (other, place.database):
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
+    slot = other.name
+    other.execute("CREATE PUBLICATION p FOR TABLE items")
+    other.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    place.run(
+        f"CREATE SUBSCRIPTION s CONNECTION '{other.uri}' PUBLICATION p"
+        f" WITH (create_slot = false, slot_name = '{slot}', copy_data = false)"
+    )
+    yield other
+    place.run("ALTER SUBSCRIPTION s DISABLE")
+    place.run("ALTER SUBSCRIPTION s SET (slot_name = NONE)")
+    place.run("DROP SUBSCRIPTION s")
+    _wait(lambda: not other.execute(f"SELECT active FROM pg_replication_slots WHERE slot_name = '{slot}'")[0][0])
+    other.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+
+
+def test_row_by_row(place: Any, publisher: Any) -> None:
+    with pytest.raises(QueryError, match="filled by a subscription") as caught:
+        place.tubes.attach("t", "items", shard=1)
+    assert "capture => 'row'" in caught.value.cure
+    place.tubes.attach("t", "items", shard=1, capture="row")
+    publisher.execute("INSERT INTO items VALUES (1), (2)")
+    publisher.execute("UPDATE items SET id = 3 WHERE id = 1; DELETE FROM items WHERE id = 2")
+    _wait(lambda: place.run("SELECT id FROM items") == [(3,)])
+    found = [(pod.op, sorted(pod.ids)) for pod in place.take()]
+    assert found == [("I", [1]), ("I", [2]), ("U", [1, 3]), ("D", [2])]
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)

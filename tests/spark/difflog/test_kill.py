@@ -80,7 +80,7 @@ quick = {"spark.sql.shuffle.partitions": "2",
          "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
 run_log(load_difflog("difflog.toml"), spark=SparkSettings(conf=quick))
 """
-POINTS = ["diff_log_0_state", "mid-step", "files written", "committed"]
+POINTS = ["diff_log_0_state", "diff_log_1_visit", "mid-step", "visit_log_wide", "files written", "committed"]
 
 
 def _here(path: str) -> str:

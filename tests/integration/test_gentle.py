@@ -93,6 +93,7 @@ def test_small_queries_find_the_same(
     assert result.rows == {"n1": ROWS, "n2": ROWS}
     counts = result.pairs["n1/n2"]
     assert (counts.changed, counts.missing, counts.extra) == (1, 1, 1)
+    assert result.mismatched_blocks <= result.blocks
     assert sum(counted) == 2 * ROWS
     assert max(counted) < ROWS
     assert max(counted[:2]) <= 301

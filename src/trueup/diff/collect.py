@@ -46,6 +46,7 @@ class Collected:
     # What differs by its digests: the number of its block, and the block or the unit of it.
     mismatched: list[tuple[int, Block]] = field(default_factory=list)
     mismatched_blocks: int = 0
+    differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
     # Pairs of which more differences were seen than are kept, and blocks that were not compared for a pair.
@@ -88,7 +89,9 @@ class Collected:
         self.rows.update(answer.counts)
         self.rows_checked += max(answer.counts.values())
         if answer.mismatched:
-            self.mismatched_blocks += 1
+            # Several pieces of one block are one block.
+            self.mismatched_blocks += answer.origin not in self.differing
+            self.differing.add(answer.origin)
             self.mismatched += [(answer.origin, part) for part in answer.where or (answer.block,)]
             self.unexplained.add(answer.origin)
         for pair in self.pairs:
@@ -239,7 +242,7 @@ def compare_pages(
         progress.advance(rows=sum(digest.count for digest in answer.units.values()))
     if state.failures:
         return
-    state.blocks = len(ranges.blocks)
+    state.blocks = len(cuts) + 1
     _count_rows(state, sums)
     units = physical.differing_units(sums, cuts)
     state.mismatched_blocks = len(units)

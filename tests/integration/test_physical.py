@@ -141,3 +141,30 @@ def test_what_fails_is_told(databases: Any, on_all: Any, compare: Any, monkeypat
     monkeypatch.setattr(physical, "scan_pages", broken)
     result = compare(nodes, "t", **SETTINGS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+
+
+@pytest.mark.parametrize("most", [1, 5, 11])
+@pytest.mark.parametrize("keyless", [False, True])
+def test_whatever_is_past_the_limit_makes_it_incomplete(
+    databases: Any, on_all: Any, compare: Any, scans: list[Any], most: int, keyless: bool
+) -> None:
+    nodes = databases(2)
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+    if keyless:
+        on_all(nodes, "ALTER TABLE t DROP CONSTRAINT t_pkey")
+    nodes[1].execute("DELETE FROM t WHERE n % 500 = 0")
+    result = compare(nodes, "t", max_diff_rows=most, **SETTINGS)
+    assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
+    whole = compare(nodes, "t", max_diff_rows=13, **SETTINGS)
+    assert (whole.verdict, whole.pairs["n1/n2"].missing) == ("DIFFER", 12)
+
+
+def test_the_limit_within_the_last_unit(databases: Any, on_all: Any, compare: Any, scans: list[Any]) -> None:
+    """Rows come in batches of sixteen at first: the limit is reached with the first one, and the last unit has more."""
+    nodes = databases(2)
+    _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
+    nodes[1].execute("DELETE FROM t WHERE n % 150 = 0")
+    one = {**SETTINGS, "block_size": 10_000, "compare_unit_size": 10_000}
+    assert compare(nodes, "t", max_diff_rows=16, **one).verdict == "INCOMPLETE"
+    assert scans
+    assert compare(nodes, "t", max_diff_rows=41, **one).verdict == "DIFFER"

@@ -251,7 +251,7 @@ def compare_pages(
     if job.digests_only or not units:
         return
     progress.stage(ANALYSIS, len(units))
-    tasks: Tasks[Any] = Tasks(physical.unit_tasks(job, units, state.nodes), state.gate)
+    tasks: Tasks[Any] = Tasks(_while_wanted(physical.unit_tasks(job, units, state.nodes), state), state.gate)
     for answer in _answers(engine, partial(work, job), tasks, state, controls):
         if isinstance(answer, Ended):
             progress.advance()
@@ -259,9 +259,16 @@ def compare_pages(
         _keep(answer, tasks, state)
         if isinstance(answer, More):
             progress.advance(0, more=len(answer.tasks))
+
+
+def _while_wanted(tasks: Iterable[Any], state: Collected) -> Iterator[Any]:
+    """The tasks, until every pair has reached its limit; what is under way then is still looked at, and counted."""
+    waiting = iter(tasks)
+    for task in waiting:
         if not state.wanted_nodes():
-            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
+            state.left_out.update(dict.fromkeys(state.pairs, 1 + sum(1 for _ in waiting)))
             return
+        yield task
 
 
 def _add_up(mine: dict[int, Digest], more: Mapping[int, Digest]) -> None:
@@ -303,13 +310,10 @@ def compare_multisets(
         return
     buckets = list(keyless.bucket_tasks(sums, bits, state.nodes))
     progress.stage(ANALYSIS, len(buckets))
-    tasks: Tasks[Any] = Tasks(buckets, state.gate)
+    tasks: Tasks[Any] = Tasks(_while_wanted(buckets, state), state.gate)
     for answer in _answers(engine, partial(_keyless_work, job), tasks, state, controls):
         _keep(answer, tasks, state)
         progress.advance(0)
-        if not state.wanted_nodes():
-            state.left_out.update(dict.fromkeys(state.pairs, len(tasks.rest())))
-            return
 
 
 def _keyless_work(job: Job, task: Any, room: Room) -> Iterator[Any]:

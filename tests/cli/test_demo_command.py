@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     folder.mkdir()
     folder.chmod(0o755)
     for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == os.getuid() and str(parent).startswith("/tmp/"):
+        if parent.stat().st_uid == os.getuid() and Path(tempfile.gettempdir()) in parent.parents:
             parent.chmod(0o755)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "TMPDIR": str(folder)}

@@ -51,7 +51,7 @@ class Running:
         self.limits, self.spark, self.wait = limits, spark, wait
         self.most_bytes, self.progress, self.stop = most_bytes, progress, stop
         self.summary = Summary(tube)
-        self.hold = Hold(session, tube, _mine(session, tube, partitions), grace=grace)
+        self.hold = Hold(session, tube, partitions_to_hold(session, tube, partitions), grace=grace)
         self.beat: Callable[[Summary, str], None] = lambda summary, waiting: None
 
     def run(self) -> Summary:
@@ -103,7 +103,7 @@ class Running:
         self.hold.release()
 
     def _lanes(self, engine: Any) -> Lanes:
-        node = _reading_node(self.session)
+        node = reading_node(self.session)
         if engine is None:
             return LocalLanes(node, self.sink, lanes=min(cores_here(), _MOST_LANES), most_bytes=self.most_bytes)
         lanes = SparkLanes(engine, self.session, self.tube, node, self.sink, most_bytes=self.most_bytes)
@@ -158,7 +158,8 @@ def run_as_task(running: Running, *, sink_name: str, task_db: str | None, config
     return summary
 
 
-def _mine(session: Session, tube: str, wanted: Sequence[int]) -> list[int]:
+def partitions_to_hold(session: Session, tube: str, wanted: Sequence[int]) -> list[int]:
+    """Those that are wanted, or all there are."""
     partitions = pods.partitions_of(session, tube)
     if wrong := [each for each in wanted if not 0 <= each < partitions]:
         raise CheckFailed(
@@ -169,7 +170,7 @@ def _mine(session: Session, tube: str, wanted: Sequence[int]) -> list[int]:
     return sorted(set(wanted)) or list(range(partitions))
 
 
-def _reading_node(session: Session) -> Node:
+def reading_node(session: Session) -> Node:
     """Where rows are read: the very server that has the locks, for a standby of it may be behind."""
     settings, _ = parse(as_connected(cast("Any", session)).conninfo)
     settings.pop("hostaddr", None)

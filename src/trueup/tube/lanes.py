@@ -272,7 +272,7 @@ def deal_keys(keys: Keys, parts: int) -> list[Keys]:
     for wanted in keys.values():
         for shard, _ in wanted:
             sizes[shard] = sizes.get(shard, 0) + 1
-    place = _places(sizes, parts)
+    place = places(sizes, parts)
     dealt: list[Keys] = [{} for _ in range(parts)]
     for source, wanted in keys.items():
         for (shard, key), op in wanted.items():
@@ -286,14 +286,14 @@ def _by_shard(documents: list[Document], lanes: int) -> list[list[Document]]:
     sizes: dict[int, int] = {}
     for each in documents:
         sizes[each.shard] = sizes.get(each.shard, 0) + 1
-    place = _places(sizes, lanes)
+    place = places(sizes, lanes)
     dealt: list[list[Document]] = [[] for _ in range(lanes)]
     for each in documents:
         dealt[place[each.shard]].append(each)
     return [each for each in dealt if each]
 
 
-def _places(sizes: Mapping[int, int], parts: int) -> dict[int, int]:
+def places(sizes: Mapping[int, int], parts: int) -> dict[int, int]:
     """Each shard to the part that has the least, the largest first."""
     loads = [0] * parts
     place: dict[int, int] = {}

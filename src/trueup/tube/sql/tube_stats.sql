@@ -27,14 +27,19 @@ BEGIN
             SELECT %1$L::text, x.n, x.live_pods, x.live_keys, x.backfill_pods, x.backfill_keys, x.control_pods,
                    x.troubles + coalesce(w.troubles, 0), x.shards, x.live_s, x.backfill_s,
                    pg_total_relation_size(%2$L::regclass), d.letters, d.parked,
-                   CASE WHEN w.ended_at IS NULL THEN format('%%s on %%s', w.owner ->> 'pid', w.owner ->> 'host') END,
-                   CASE WHEN w.ended_at IS NULL THEN extract(epoch FROM clock_timestamp() - w.seen_at)::float8 END,
+                   CASE WHEN h.is_held THEN format('%%s on %%s', w.owner ->> 'pid', w.owner ->> 'host') END,
+                   CASE WHEN h.is_held THEN extract(epoch FROM clock_timestamp() - w.seen_at)::float8 END,
                    -- Who was not heard of for a while has no speed.
-                   CASE WHEN w.ended_at IS NULL AND w.seen_at > clock_timestamp() - interval '15 s'
+                   CASE WHEN h.is_held AND w.seen_at > clock_timestamp() - interval '15 s'
                         THEN w.keys_per_second ELSE 0 END,
-                   coalesce(w.keys, 0), CASE WHEN w.ended_at IS NULL THEN w.waiting END
+                   coalesce(w.keys, 0), CASE WHEN h.is_held THEN w.waiting END
               FROM waits x
               LEFT JOIN @schema@.workers w ON w.tube = %1$L AND w.partition = x.n
+             -- One that was killed has said nothing: the lock tells.
+             CROSS JOIN LATERAL (SELECT w.ended_at IS NULL AND EXISTS (
+                     SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
+                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                        AND (l.classid::bigint << 32 | l.objid::bigint) = @schema@.tube_lock_key(%1$L, x.n)) AS is_held) h
              CROSS JOIN LATERAL (SELECT count(*) AS letters, count(*) FILTER (WHERE l.next_at IS NULL) AS parked
                                    FROM @schema@.dead_letters l
                                   WHERE l.tube = %1$L AND abs(l.shard %% %3$s) = x.n) d

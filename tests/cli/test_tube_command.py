@@ -135,9 +135,9 @@ def test_a_job_that_runs_and_is_stopped(cli: Any, node: Any, tmp_path: Path, mon
     assert cli("tube", "dead-letters", "search", "--drop", "--json").json == {"dropped": 1}
     assert cli("tube", "dead-letters", "search").out == "no dead letters\n"
     # As a process of its own, until it is told to end.
-    command = [sys.executable, "-m", "trueup", "tube", "run", "search", "--to", "python:mysink:write"]
+    arguments = [sys.executable, "-m", "trueup", "tube", "run", "search", "--to", "python:mysink:write"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    job = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         node.execute("UPDATE orders SET n = 99 WHERE id = 7")
         written = tmp_path / "written.jsonl"

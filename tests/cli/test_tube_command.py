@@ -19,8 +19,8 @@ def node(databases: Any, written: Any) -> Any:
 
 def test_from_install_to_uninstall(cli: Any, node: Any) -> None:
     ran = cli("tube", "install", "n1")
-    assert (ran.code, ran.out, ran.err) == (0, "version 1 installed in the schema tube of n1\n", "")
-    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 1, "version": 1}
+    assert (ran.code, ran.out, ran.err) == (0, "version 2 installed in the schema tube of n1\n", "")
+    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 2, "version": 2}
     assert "trueup tube ensure" in cli("tube", "list").out
     assert cli("tube", "ensure", "search", "--partitions", 2, "--predicate", "n > 0").code == 0
     assert "no tables" in cli("tube", "list").out

@@ -27,6 +27,9 @@ class SourceTable:
     table: str
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
+    # Whether a row may move from one shard to another, by a routing expression: then a key can be in two shards at
+    # once, and a document is named by shard and key.
+    routed: bool = True
 
 
 @dataclass(frozen=True)

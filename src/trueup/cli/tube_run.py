@@ -14,6 +14,7 @@ import click
 from trueup.cli.tube_options import ON, open_tubes, options, show
 
 if TYPE_CHECKING:
+    from trueup.config import Config
     from trueup.tube.run import Summary
 
 
@@ -73,6 +74,7 @@ def run(name: str, **given: Any) -> int:
       trueup tube run search --to python:mypackage.sinks:write --until-empty
     """
     import os
+    from dataclasses import asdict, replace
 
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
@@ -86,22 +88,21 @@ def run(name: str, **given: Any) -> int:
     limits = Limits(most_keys=given.pop("batch_keys") or 0, letter_attempts=given.pop("attempts"))
     spark = {each: value for each in ("engine", "master", "remote") if (value := given.pop(each)) is not None}
     with open_tubes(**given) as tubes, Shown(quiet=quiet) as progress, _stopping() as stop:
-        settings, configured = _settings(given, spark)
+        config = _config(given)
         summary = tubes.run(
             name,
             sink,
             options=extra,
+            nodes=config.nodes,
             partitions=partitions,
             limits=limits,
-            spark=settings,
+            spark=replace(config.spark, **spark).validated(),
             progress=progress,
             stop=stop,
-            configured=configured,
+            configured=config.tasks.task_db,
             **wanted,
         )
     if as_json or not quiet:
-        from dataclasses import asdict
-
         show(as_json, asdict(summary), _text(summary))
     # What nobody could deliver is not "all is well", once the work is said to be at its end.
     return 2 if wanted["until_empty"] and summary.dead_letters else 0
@@ -166,15 +167,11 @@ def _stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _settings(given: dict[str, Any], spark: dict[str, Any]) -> tuple[Any, str]:
-    """The Spark settings of the configuration, with what the command line says; and where the task store is."""
-    from dataclasses import replace
-
+def _config(given: dict[str, Any]) -> Config:
     from trueup.cli.options import inline_nodes
     from trueup.config import load
 
-    config = load(given["config"], nodes=inline_nodes(given["inline"]))
-    return replace(config.spark, **spark).validated(), config.tasks.task_db
+    return load(given["config"], nodes=inline_nodes(given["inline"]))
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
+    from trueup.formats import register
     from trueup.report.model import DiffResult, PairCounts
-    from trueup.source.call import register, snapshot
+    from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
 
 __version__ = "0.1.0"
@@ -51,7 +52,7 @@ _HOMES = {
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
-    "register": "trueup.source.call",
+    "register": "trueup.formats",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",

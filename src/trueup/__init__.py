@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         TrueupError,
     )
     from trueup.report.model import DiffResult, PairCounts
+    from trueup.schema.call import schema_diff
+    from trueup.schema.model import SchemaResult
     from trueup.source.call import register, snapshot
     from trueup.store import Task, TaskStore
 
@@ -51,6 +53,8 @@ _HOMES = {
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
+    "SchemaResult": "trueup.schema.model",
+    "schema_diff": "trueup.schema.call",
     "register": "trueup.source.call",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
@@ -71,6 +75,7 @@ __all__ = [
     "NodeError",
     "PairCounts",
     "QueryError",
+    "SchemaResult",
     "SparkSettings",
     "StoreError",
     "Task",
@@ -82,6 +87,7 @@ __all__ = [
     "load",
     "register",
     "resume",
+    "schema_diff",
     "snapshot",
     "tube",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,15 @@ def read_server(connection: Connection) -> Server:
     return Server(collation_actual=actual, **row)
 
 
+def same_databases(servers: Mapping[str, Server]) -> list[str]:
+    """Two names for one database would match whatever is in it."""
+    places: dict[str, list[str]] = {}
+    for name, server in servers.items():
+        places.setdefault(server.identity, []).append(name)
+    shared = [names for names in places.values() if len(names) > 1]
+    return [f"{', '.join(most)} and {last} are one and the same database" for *most, last in shared]
+
+
 def read_table(connection: Connection, schema: str, table: str) -> Table | None:
     """The table of exactly that name, or None."""
     found = _rows(connection, "relation", {"schema": schema, "table": table})
@@ -131,6 +141,12 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
         tuple(columns),
         tuple(keys),
     )
+
+
+def schema_names(connection: Connection) -> tuple[str, ...]:
+    """The schemas of a database, without the system's."""
+    query = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY 1"
+    return tuple(row[0] for row in connection.execute(query))
 
 
 def table_names(connection: Connection) -> list[tuple[str, str]]:

@@ -99,6 +99,19 @@ class Table:
         return next((column for column in self.columns if column.name == name), None)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A table or view of a database, as a list of them shows it."""
+
+    schema: str
+    name: str
+    kind: str
+    is_partition: bool
+    # Tables that trueup keeps for itself, which are never the same on two nodes.
+    is_ours: bool
+    bytes: int
+
+
 def read_server(connection: Connection) -> Server:
     """Version, encoding, role and default collation of the database behind a connection."""
     row = _rows(connection, "server", {})[0]
@@ -141,6 +154,11 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
         tuple(columns),
         tuple(keys),
     )
+
+
+def list_tables(connection: Connection) -> list[Listed]:
+    """Every table and view of a database but the system's."""
+    return [Listed(**row) for row in _rows(connection, "tables_and_views", {})]
 
 
 def schema_names(connection: Connection) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ def rehash(
     for _ in range(rounds):
         if not state.mismatched or state.stopped:
             return
-        wait_since(seen, wait)
+        wait_since(seen, wait, state.sleep)
         again = Collected(state.nodes, state.max_rows, state.suspects, steering=state.steering)
         # Numbers below zero: these looks are no part of the plan that can be taken up again.
         blocks = {-2 - number: block for number, (_, block) in enumerate(state.mismatched)}

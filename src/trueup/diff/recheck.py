@@ -60,7 +60,7 @@ def recheck(
         if not state.suspects.count or state.stopped:
             break
         progress.stage(f"re-check {number}/{rounds}", state.suspects.count)
-        wait_since(seen, wait)
+        wait_since(seen, wait, state.sleep)
         before = state.look_again(new_spool())
         try:
             _round(engine, job, before, state, progress)
@@ -69,9 +69,9 @@ def recheck(
         seen = time.monotonic()
 
 
-def wait_since(seen: float, seconds: float) -> None:
+def wait_since(seen: float, seconds: float, sleep: Callable[[float], object] | None = None) -> None:
     """Wait until so many seconds have gone by since that moment; a long look has waited already."""
-    time.sleep(max(0.0, seen + seconds - time.monotonic()))
+    (sleep or time.sleep)(max(0.0, seen + seconds - time.monotonic()))
 
 
 def _round(engine: Engine, job: Job, before: Spool, state: Collected, progress: Progress) -> None:

@@ -25,6 +25,7 @@ _VERBS = {
     "init": ("trueup.cli.init", "init"),
     "report": ("trueup.cli.tasks", "report"),
     "sync": ("trueup.cli.sync", "sync"),
+    "schema-diff": ("trueup.cli.schema", "schema_diff"),
     "tasks": ("trueup.cli.tasks", "tasks"),
     "tube": ("trueup.cli.tube", "tube"),
 }

@@ -14,6 +14,8 @@ from trueup.switchover.model import STATE_SCHEMA, SyncTable
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
+    from trueup.switchover.plan import Wanted
+
 
 @dataclass(frozen=True)
 class Status:
@@ -24,6 +26,8 @@ class Status:
     phase: str
     made_schema: bool
     tables: tuple[str, ...]
+    named: tuple[str, ...]
+    left_out: tuple[str, ...]
     snapshots: int
     epoch: int
     started_at: datetime
@@ -39,6 +43,9 @@ class Status:
     source_lsn: str | None
     source_at: datetime | None
     applied_at: datetime | None
+
+
+_LISTS = ("tables", "named", "left_out")
 
 
 def block(name: str) -> LiteralString:
@@ -62,13 +69,20 @@ def read(target: Any, name: str) -> Status | None:
         return None
     with target.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(block("read"), [name]).fetchone()
-    return Status(**{**row, "tables": tuple(row["tables"])}) if row else None
+    return Status(**{**row, **{each: tuple(row[each]) for each in _LISTS}}) if row else None
 
 
-def begin(target: Any, name: str, source: str, tables: Sequence[SyncTable], *, made_schema: bool) -> None:
+def begin(target: Any, wanted: Wanted, source: str, tables: Sequence[SyncTable]) -> None:
     """Write down that a sync begins."""
-    names = [str(table) for table in tables]
-    target.execute(block("begin"), {"sync": name, "source": source, "made": made_schema, "tables": names})
+    values = {
+        "sync": wanted.name,
+        "source": source,
+        "made": wanted.create_schema,
+        "tables": [str(table) for table in tables],
+        "named": list(wanted.tables),
+        "left_out": list(wanted.leave_out),
+    }
+    target.execute(block("begin"), values)
 
 
 def set_phase(target: Any, name: str, phase: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from trueup.db import catalog
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
+from trueup.db.schema import compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.apply import silence_triggers, target_of
@@ -21,6 +22,7 @@ from trueup.switchover.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, 
 from trueup.switchover.plan_target import Begun, check_target
 
 OLDEST = 140000
+_SHOWN = 20
 _OURS = {"state": STATE_SCHEMA, "log": LOG_SCHEMA}
 
 
@@ -63,6 +65,8 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
         )
     sequences = _sequences(source, target, tables, wanted, problems, check=not made)
     _check_large_objects(source, wanted, problems, remarks)
+    if not made and not wanted.is_bare:
+        remarks += _other_differences(source, target, tables, wanted, names)
     by_name = {table.name: table for table in tables}
     return Plan(
         wanted.name,
@@ -268,6 +272,23 @@ def _read_sequences(node: Any) -> list[dict[str, Any]]:
             load("trueup.switchover", "plan.sql")["sequences"], _OURS
         ).fetchall()
     return found
+
+
+def _other_differences(
+    source: Any, target: Any, tables: Many[SyncTable], wanted: Wanted, names: tuple[str, str]
+) -> list[str]:
+    """What else is not the same: no rows are lost by it, but the gate of a switchover wants it the same."""
+    chosen = {table.name for table in tables} if wanted.tables else None
+    sides = {name: read_schema(node, tables=chosen) for name, node in zip(names, (source, target), strict=True)}
+    found = [
+        f"the schemas differ: {each.kind} {each.schema + '.' if each.schema else ''}{each.name} {each.how}"
+        + (f" on {', '.join(each.nodes)}" if each.how != "changed" else "")
+        for each in compare_schemas(sides)
+        # Tables and columns are problems, by name.
+        if each.kind not in ("table", "column")
+    ]
+    more = len(found) - _SHOWN
+    return [*found[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]
 
 
 def _check_large_objects(source: Any, wanted: Wanted, problems: list[Problem], remarks: list[str]) -> None:

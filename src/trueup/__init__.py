@@ -1,7 +1,7 @@
 """trueup keeps copies of database tables true, and proves it.
 
-The verbs are functions (`diff`, `check`, `doctor`), their results dataclasses (`DiffResult`, `Diagnosis`), and every
-error is a `TrueupError`.
+The verbs are functions (`diff`, `check`, `rerun`, `repair`, `undo`, `doctor`), their results dataclasses (`DiffResult`,
+`RepairResult`, `Diagnosis`), and every error is a `TrueupError`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup import tube
+    from trueup import repair, tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, diff, resume
+    from trueup.diff.call import check, diff, rerun, resume
     from trueup.doctor.call import doctor
     from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
+    from trueup.repair.call import undo
     from trueup.report.model import DiffResult, PairCounts
+    from trueup.report.repair import RepairResult
     from trueup.source.call import register, snapshot
     from trueup.store import Task, TaskStore
 
@@ -33,7 +35,9 @@ __version__ = "0.1.0"
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "check": "trueup.diff.call",
+    "rerun": "trueup.diff.call",
     "resume": "trueup.diff.call",
+    "undo": "trueup.repair.call",
     "Config": "trueup.config",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
@@ -51,6 +55,7 @@ _HOMES = {
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
+    "RepairResult": "trueup.report.repair",
     "register": "trueup.source.call",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
@@ -71,6 +76,7 @@ __all__ = [
     "NodeError",
     "PairCounts",
     "QueryError",
+    "RepairResult",
     "SparkSettings",
     "StoreError",
     "Task",
@@ -81,17 +87,20 @@ __all__ = [
     "doctor",
     "load",
     "register",
+    "repair",
+    "rerun",
     "resume",
     "snapshot",
     "tube",
+    "undo",
 ]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("diff", "doctor", "tube"):
-        return import_module(f"trueup.{name}")  # two modules that can be called, and one that has names of its own
+    if name in ("diff", "doctor", "repair", "tube"):
+        return import_module(f"trueup.{name}")  # modules that can be called, and one that has names of its own
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

@@ -111,9 +111,10 @@ def test_public_names_come_from_the_modules_that_type_checkers_see() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trueup"):
             module = importlib.import_module(node.module or "")
             for alias in node.names:
-                if alias.name not in ("diff", "doctor", "tube"):  # modules
+                if alias.name not in ("diff", "doctor", "repair", "tube"):  # modules
                     assert getattr(trueup, alias.name) is getattr(module, alias.name)
     assert callable(trueup.diff)
+    assert callable(trueup.repair)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

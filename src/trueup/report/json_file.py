@@ -17,14 +17,16 @@ from trueup.report.model import ReportedDifference
 PairReport = tuple[str, Mapping[str, Any], Iterable[ReportedDifference]]
 
 
-def report_path(folder: Path, schema: str, table: str, stamp: str) -> Path:
+def report_path(
+    folder: Path, schema: str, table: str, stamp: str, *, kind: str = "diffs", ending: str = "json"
+) -> Path:
     """`public_customers_diffs-20250722120353.json`, with a number behind it if that is taken."""
     stem = re.sub(r"[^\w.-]+", "_", f"{schema}_{table}")[:150]
-    path = folder / f"{stem}_diffs-{stamp}.json"
+    path = folder / f"{stem}_{kind}-{stamp}.{ending}"
     number = 1
     while path.exists():
         number += 1
-        path = folder / f"{stem}_diffs-{stamp}-{number}.json"
+        path = folder / f"{stem}_{kind}-{stamp}-{number}.{ending}"
     return path
 
 
@@ -95,6 +97,53 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
         raise _cannot_read(path, "it is not a report of a diff")
     return report
+
+
+def stream_report(path: Path) -> tuple[dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
+    """The head of a report, and its differences one by one, each with its pair: a report may be larger than memory.
+
+    A report is written with a difference a line. One that went through other hands is read whole.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            head = _head(file)
+            first = next(file, "")
+    except OSError as error:
+        raise _cannot_read(path, error.strerror or "it cannot be opened") from None
+    except ValueError:
+        head, first = None, ""
+    if head is not None and (first.startswith('  "') or first.startswith("}")):
+        return head, _by_line(path)
+    report = read_report(path)
+    found = ((pair, each) for pair, counts in report["diffs"].items() for each in counts["differences"])
+    return {**report, "diffs": {}}, found
+
+
+def _head(file: IO[str]) -> dict[str, Any] | None:
+    lines: list[str] = []
+    for line in file:
+        if line.startswith(' "diffs": {'):
+            head = json.loads("".join(lines).rstrip().rstrip(",") + "}", parse_constant=str)
+            return head if isinstance(head, dict) and "summary" in head else None
+        lines.append(line)
+    return None
+
+
+def _by_line(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    decoder = json.JSONDecoder(parse_constant=str)
+    pair, line = "", ""
+    with open(path, encoding="utf-8") as file:
+        try:
+            _head(file)
+            for line in file:
+                if line.startswith("   {"):
+                    yield pair, decoder.raw_decode(line, 3)[0]
+                elif line.startswith('  "'):
+                    pair = decoder.raw_decode(line, 2)[0]
+        except ValueError as error:
+            raise _cannot_read(path, f"a line of it is damaged ({error})") from None
+    if line.rstrip() != "}":
+        raise _cannot_read(path, "it ends too early")
 
 
 @contextmanager

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["MATCH", "DIFFER", "INCOMPLETE"]
-EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
+# RESOLVED is for a rerun: all keys of the earlier report agree now, and nothing else was looked at.
+Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
+EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "RESOLVED": 0, "DIFFER": 1, "INCOMPLETE": 2}
+Mode = Literal["diff", "check", "rerun"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class DiffResult:
 
     verdict: Verdict
     table: str
-    mode: Literal["diff", "check"]
+    mode: Mode
     nodes: tuple[str, ...]
     pairs: Mapping[str, PairCounts]
     rows_checked: int
@@ -50,6 +52,9 @@ class DiffResult:
     remarks: tuple[str, ...] = ()
     # The HTML page, where one was asked for.
     page: str = ""
+    # Of a rerun: the report whose keys were looked at, and for each pair how many are resolved, remain and are new.
+    rerun_of: str = ""
+    since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -70,12 +75,17 @@ class ReportedDifference:
     columns: list[str]
     rows: Mapping[str, Mapping[str, Any] | None]
     agree: list[list[str]]
+    # The row hash that each node had, by the seed of the run: whether a row is still the same can be asked later.
+    hashes: Mapping[str, str | None]
     copies: Mapping[str, int] | None = None
+    # Of a rerun: `remains`, or `new` since the earlier report.
+    since: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report file."""
         # Not asdict, which copies every value: there may be a million of these.
         shown = dict(vars(self))
-        if self.copies is None:
-            del shown["copies"]
+        for name in ("copies", "since"):
+            if shown[name] is None:
+                del shown[name]
         return shown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.db.names import display_name
 from trueup.diff.request import DiffRequest
 from trueup.errors import CheckFailed, ConfigError
-from trueup.report.json_file import showing, stream_report
+from trueup.report.json_file import Keyed, showing, stream_keys
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
 
@@ -78,7 +78,7 @@ def find_report(text: str, store: TaskStore) -> Path:
 
 def read_past(path: Path) -> Past:
     """Read a report; only its keys and hashes are kept."""
-    head, differences = stream_report(path)
+    head, differences = stream_keys(path)
     with showing(path):
         summary = head["summary"]
         nodes = tuple(summary["nodes"])
@@ -97,7 +97,7 @@ def read_past(path: Path) -> Past:
 
 
 def _by_key(
-    differences: Iterable[tuple[str, Mapping[str, Any]]],
+    differences: Iterable[Keyed],
     names: tuple[str, ...],
     nodes: tuple[str, ...],
     bits: Mapping[str, int],
@@ -106,11 +106,10 @@ def _by_key(
     places: dict[KeyValues, int] = {}
     hashes: list[tuple[Hash, ...]] = []
     pairs: list[int] = []
-    for pair, each in differences:
-        key = tuple([each["key"][name] for name in names])
+    for pair, values, said in differences:
+        key = tuple([values[name] for name in names])
         at = places.setdefault(key, len(pairs))
         if at == len(pairs):
-            said = each.get("hashes") or {}
             hashes.append(tuple([said.get(node, UNKNOWN) for node in nodes]))
             pairs.append(0)
         pairs[at] |= bits[pair]

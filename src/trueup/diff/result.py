@@ -244,7 +244,8 @@ def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[
         then: dict[str, Any] = {}
         if pair in since:
             told, resolved = since[pair]
-            then = {**told, "resolved_keys": [_key(ending.spec, key) for key in resolved]}
+            # In the order of the primary key; names for each of them would be most of the file.
+            then = {**told, "resolved_keys": resolved}
         yield "/".join(pair), {**asdict(counts), "total": counts.total, **then}, _reported(ending, pair)
 
 

@@ -82,7 +82,7 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
             moved = (_replace if work.silent else _in_order)(connection, work, progress)
             if work.silent:
                 check_references(connection, spec, partial(_keys, work.pile, moved))
-            undo.after(work.node.name, _now(connection, work, moved))
+            _note_unknown(connection, work, undo, moved)
         written.moved = [key_of(key) for key in sorted(moved)]
         written.counts = work.pile.counts if not moved else Counter(act for _, act in _acts(work.pile, moved))
     except TrueupError as error:
@@ -99,8 +99,8 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
 def _acts(pile: Pile, moved: set[bytes]) -> Iterator[tuple[KeyValues, Act]]:
     """Key and act of everything that is written."""
     for writes in pile:
-        for key, act in zip(writes.keys, writes.acts, strict=True):
-            if not moved or key_id(key) not in moved:
+        for key, mine, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
+            if mine not in moved:
                 yield key, act
 
 
@@ -133,7 +133,9 @@ def _delete_known(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes
     """Delete the rows of these keys that are as they were read; gives the keys of the others, which stay."""
     from psycopg import Rollback
 
-    wanted = dict(zip(map(key_id, writes.keys), zip(writes.keys, writes.guards, strict=True), strict=True))
+    if _delete_all_known(connection, spec, writes):
+        return set()
+    wanted = dict(zip(writes.ids, zip(writes.keys, writes.guards, strict=True), strict=True))
     moved: set[bytes] = set()
     while wanted:
         wrong: set[bytes] = set()
@@ -147,6 +149,28 @@ def _delete_known(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes
             break
         wanted = {key: each for key, each in wanted.items() if key not in wrong}
     return moved
+
+
+def _delete_all_known(connection: Any, spec: TableSpec, writes: Writes) -> bool:
+    """Delete the rows of these keys if every one of them is as it was read; otherwise none.
+
+    The node sums up the hashes of what it deletes: as for a block, an equal count and sum mean equal rows.
+    """
+    from psycopg import Rollback, sql
+
+    query = sql.SQL(
+        "WITH gone AS (DELETE FROM {} WHERE {} RETURNING {} AS hash) SELECT count(*), coalesce(sum(hash), 0) FROM gone"
+    ).format(sql.Identifier(spec.schema, spec.table), among(spec, writes.keys), row_hash(spec))
+    with connection.transaction() as savepoint:
+        if tuple(connection.execute(query).fetchone()) == _digest(writes.guards):
+            return True
+        raise Rollback(savepoint)
+    return False
+
+
+def _digest(hashes: Sequence[bytes | None]) -> tuple[int, int]:
+    numbers = [int(each) for each in hashes if each is not None]
+    return len(numbers), sum(numbers)
 
 
 def _delete(connection: Any, spec: TableSpec, keys: Sequence[KeyValues]) -> dict[bytes, bytes]:
@@ -173,8 +197,8 @@ def _copy(connection: Any, into: sql.Composed, work: NodeWork, acts: Sequence[Ac
             for writes in work.pile:
                 lines = [
                     line
-                    for key, act, line in zip(writes.keys, writes.acts, writes.after, strict=True)
-                    if line is not None and act in acts and (not moved or key_id(key) not in moved)
+                    for key, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
+                    if line is not None and act in acts and key not in moved
                 ]
                 sent += len(lines)
                 sink.write(b"".join(lines))
@@ -216,8 +240,8 @@ def _moved(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes]:
     wrong: set[bytes] = set()
     for act, lock in (("update", sql.SQL(" FOR NO KEY UPDATE")), ("insert", sql.SQL(""))):
         mine = {
-            key_id(key): (key, guard)
-            for key, guard, each in zip(writes.keys, writes.guards, writes.acts, strict=True)
+            mine: (key, guard)
+            for mine, key, guard, each in zip(writes.ids, writes.keys, writes.guards, writes.acts, strict=True)
             if each == act
         }
         seen: dict[bytes, bytes] = {}
@@ -236,9 +260,9 @@ def _delete_staged(connection: Any, work: NodeWork, moved: set[bytes]) -> set[by
 
     spec = work.guard
     wanted = {
-        key_id(key): guard
+        key: guard
         for writes in work.pile
-        for key, act, guard in zip(writes.keys, writes.acts, writes.guards, strict=True)
+        for key, act, guard in zip(writes.ids, writes.acts, writes.guards, strict=True)
         if act == "delete"
     }
     wrong: set[bytes] = set()
@@ -264,23 +288,36 @@ def _delete_staged(connection: Any, work: NodeWork, moved: set[bytes]) -> set[by
     return wrong
 
 
-def _now(connection: Any, work: NodeWork, moved: set[bytes]) -> Iterator[tuple[KeyValues, bytes | None]]:
+def _note_unknown(connection: Any, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
+    """Rows whose hash was not known before they were written, or is another now: the undo file learns it."""
+    for writes in work.pile:
+        if not moved and None not in writes.made and _is_as_made(connection, work.guard, writes):
+            continue
+        undo.after(work.node.name, _now(connection, work.guard, writes, moved))
+
+
+def _is_as_made(connection: Any, spec: TableSpec, writes: Writes) -> bool:
+    """Whether the node now has just the rows that were sent; asked by count and sum, as of a block."""
+    from psycopg import sql
+
+    query = sql.SQL("SELECT count(*), coalesce(sum({}), 0) FROM {} WHERE {}").format(
+        row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)
+    )
+    return tuple(connection.execute(query).fetchone()) == _digest([made or None for made in writes.made])
+
+
+def _now(connection: Any, spec: TableSpec, writes: Writes, moved: set[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
     """The hashes of the rows as they are now, in this transaction; raises where a row is there that should not be."""
     from psycopg import sql
 
-    spec = work.guard
-    for writes in work.pile:
-        found: dict[bytes, bytes] = {}
-        for some in batches(writes.keys):
-            query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}").format(
-                key_texts(spec), row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, some)
-            )
-            found.update(_by_id(spec, connection.execute(query).fetchall()))
-        for key, act in zip(writes.keys, writes.acts, strict=True):
-            mine = key_id(key)
-            if mine in moved:
-                continue
-            if (act == "delete") == (mine in found):
-                is_there = "is still there" if act == "delete" else "did not arrive"
-                raise TrueupError(f"the row ({', '.join(key)}) {is_there}", cure=_KEPT_OUT)
-            yield key, found.get(mine)
+    query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}").format(
+        key_texts(spec), row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)
+    )
+    found = _by_id(spec, connection.execute(query).fetchall())
+    for key, act in zip(writes.ids, writes.acts, strict=True):
+        if key in moved:
+            continue
+        if (act == "delete") == (key in found):
+            is_there = "is still there" if act == "delete" else "did not arrive"
+            raise TrueupError(f"the row ({', '.join(key_of(key))}) {is_there}", cure=_KEPT_OUT)
+        yield key, found.get(key)

@@ -59,6 +59,7 @@ class Batch:
     keys: Sequence[KeyValues]
     ids: Sequence[bytes]
     sides: Sequence[Mapping[bytes, Line]]
+    is_plain: bool
 
     def lines(self, at: int) -> list[Line | None]:
         """What the nodes hold of one key."""

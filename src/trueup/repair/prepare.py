@@ -51,21 +51,34 @@ class PrepareKeys:
 
 @dataclass
 class Writes:
-    """What one node gets: for each key its row before (guard and line, None: none) and its row after."""
+    """What one node gets: for each key its row before (guard and line, None: none) and its row after.
+
+    `made` is the guard of the row after: b"" where there is none, None where it is not known before it is written.
+    """
 
     acts: list[Act] = field(default_factory=list)
     keys: list[KeyValues] = field(default_factory=list)
+    ids: list[bytes] = field(default_factory=list)
     guards: list[bytes | None] = field(default_factory=list)
     before: list[bytes | None] = field(default_factory=list)
     after: list[bytes | None] = field(default_factory=list)
+    made: list[bytes | None] = field(default_factory=list)
 
-    def add(self, act: Act, key: KeyValues, old: Line | None, new: bytes | None) -> None:
+    def add(
+        self, act: Act, key: KeyValues, mine: bytes, old: Line | None, new: bytes | None, made: bytes | None
+    ) -> None:
         """One more key."""
         self.acts.append(act)
         self.keys.append(key)
-        self.guards.append(old.guard if old else None)
-        self.before.append(old.fields if old else None)
+        self.ids.append(mine)
         self.after.append(new)
+        self.made.append(made)
+        if old is None:
+            self.guards.append(None)
+            self.before.append(None)
+        else:
+            self.guards.append(old.guard)
+            self.before.append(old.fields)
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,8 @@ def _read(repair: RepairJob, keys: Sequence[KeyValues], *, most_bytes: int) -> B
         return lines_by_key(reader, repair.layout, keys, timeout=job.timeout * 4, most_bytes=most_bytes)
 
     sides = job.read(nodes, ask)
-    return Batch(repair.layout, nodes, keys, [key_id(key) for key in keys], [sides[node] for node in nodes])
+    ids = [key_id(key) for key in keys]
+    return Batch(repair.layout, nodes, keys, ids, [sides[node] for node in nodes], repair.layout.is_plain)
 
 
 def _decide(repair: RepairJob, batch: Batch, task: PrepareKeys) -> Prepared:
@@ -133,13 +147,12 @@ def _decide(repair: RepairJob, batch: Batch, task: PrepareKeys) -> Prepared:
     said = _Said(repair, batch, task)
     mode = repair.mode.known(repair.job, batch) if isinstance(repair.mode, Conditions) else repair.mode
     agree = 0
-    for at in range(len(batch.keys)):
-        lines = batch.lines(at)
-        first = lines[0]
-        if all(line == first if line is None or first is None else line.hash == first.hash for line in lines[1:]):
+    for at, mine in enumerate(batch.ids):
+        lines = [side.get(mine) for side in batch.sides]
+        if len({None if line is None else line.hash for line in lines}) == 1:
             agree += 1
-            continue
-        _settle(batch, at, lines, mode.decide(batch, at), said, writes, left)
+        else:
+            _settle(batch, at, lines, mode.decide(batch, at), said, writes, left)
     if not repair.with_rows:
         for each in writes.values():
             each.before[repair.examples :] = [None] * len(each.before[repair.examples :])
@@ -188,7 +201,7 @@ def _settle(
         left.append(Left(key, batch.nodes, decision.reason))
         return
     for node, old in enumerate(lines):
-        act, new = _wanted(batch, node, lines, decision)
+        act, new, made = _wanted(batch, node, lines, decision)
         if act is None:
             continue
         reason = ""
@@ -198,30 +211,34 @@ def _settle(
         if reason:
             left.append(Left(key, (batch.nodes[node],), reason))
         else:
-            writes[batch.nodes[node]].add(act, key, old, new)
+            writes[batch.nodes[node]].add(act, key, batch.ids[at], old, new, made)
+
+
+_NOTHING = None, None, None
 
 
 def _wanted(
     batch: Batch, node: int, lines: Sequence[Line | None], decision: Like | Gone | Made
-) -> tuple[Act | None, bytes | None]:
-    """What is to be done on a node, and the line that it gets."""
+) -> tuple[Act | None, bytes | None, bytes | None]:
+    """What is to be done on a node, the line that it gets, and that line's guard, if it is known."""
     old = lines[node]
     if isinstance(decision, Gone):
-        return ("delete", None) if old is not None else (None, None)
+        return _NOTHING if old is None else ("delete", None, b"")
     if isinstance(decision, Made):
         if node not in decision.rows:
-            return None, None
+            return _NOTHING
         new = _with_fields(batch.layout, old, decision.rows[node])
-        return (None, None) if old is not None and new == old.fields else ("update" if old else "insert", new)
+        return _NOTHING if old is not None and new == old.fields else ("update" if old else "insert", new, None)
     theirs = lines[decision.source]
     if theirs is None:
-        return ("delete", None) if old is not None else (None, None)
+        return _NOTHING if old is None else ("delete", None, b"")
     if old is not None and old.hash == theirs.hash:
-        return None, None
-    if batch.layout.is_plain:
-        return ("update" if old else "insert"), theirs.fields
+        return _NOTHING
+    if batch.is_plain:
+        # The same columns on all nodes, and hashes that all nodes make alike: the row will have the hash it has there.
+        return ("update" if old else "insert"), theirs.fields, theirs.guard
     fields = split(theirs.fields)[: len(batch.layout.carried)]
-    return ("update" if old else "insert"), _with_fields(batch.layout, old, fields)
+    return ("update" if old else "insert"), _with_fields(batch.layout, old, fields), None
 
 
 def _with_fields(layout: Layout, old: Line | None, fields: Sequence[bytes]) -> bytes:

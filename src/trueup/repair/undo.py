@@ -23,8 +23,8 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.errors import CheckFailed, TrueupError
 from trueup.repair.layout import Layout
-from trueup.repair.lines import Line, key_of, lines_by_key
-from trueup.repair.modes import ACTS
+from trueup.repair.lines import Line, key_id, key_of, lines_by_key
+from trueup.repair.modes import ACTS, Act
 from trueup.repair.prepare import Left, Prepared, Writes
 from trueup.repair.rights import rights_on
 from trueup.repair.undo_file import read_after, read_before, read_head
@@ -167,19 +167,19 @@ def _decide(
     node: Node, layout: Layout, keys: Sequence[KeyValues], rows: Sequence[_Row], gathered: Gathered, application: str
 ) -> None:
     """What is still as the repair left it is put back."""
-    from trueup.repair.lines import key_id
-
     now = _read(node, layout, keys, application)
     writes, left, agree = Writes(), [], 0
     for key, (guard, line, after) in zip(keys, rows, strict=True):
-        found = now.get(key_id(key))
+        name = key_id(key)
+        found = now.get(name)
         mine = found.guard if found else None
         if mine == guard:
             agree += 1
         elif mine != after:
             left.append(Left(key, (node.name,), _CHANGED))
         else:
-            writes.add("delete" if line is None else "update" if found else "insert", key, found, line)
+            act: Act = "delete" if line is None else "update" if found else "insert"
+            writes.add(act, key, name, found, line, guard or b"")
     gathered.add(Prepared(len(keys), agree, {node.name: writes} if writes.keys else {}, left))
 
 
@@ -227,8 +227,6 @@ def _write(
 
 def _verify(request: UndoRequest, ending: _Ending, application: str) -> None:
     """Every row is looked at again: how many are not as they were?"""
-    from trueup.repair.lines import key_id
-
     for node, keys, rows in _portions(request.file, ending.head):
         where = ending.nodes[node]
         now = _read(where, ending.gathered.layouts[where.name], keys, application)

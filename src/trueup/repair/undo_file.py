@@ -6,8 +6,9 @@ Compressed lines. The first is a head of JSON; each other begins with its kind a
     e                                 the end of the rows as they were: all of them are there
     a  node  key…  guard              after: the hash of the row that was written; none: it was deleted
 
-The lines `a` of a node are added, and on the disk, before its transaction is committed. So a row that was written can
-always be told from one that somebody changed later; and where the commit never came, the rows are as the lines `b` say.
+The lines `a` are on the disk before the node's transaction is committed; the last one of a key holds. So a row that was
+written can always be told from one that somebody changed later; and where the commit never came, the rows are as the
+lines `b` say.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from trueup.errors import StoreError
-from trueup.repair.lines import NULL, key_id
+from trueup.repair.lines import NULL
 from trueup.repair.prepare import Writes
 from trueup.report.json_file import cure_for
-from trueup.rows.keys import KeyValues
 
 FORMAT = 1
 _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"
@@ -54,12 +54,15 @@ class UndoFile:
 
     def before(self, node: str, writes: Writes) -> None:
         """The rows as they are, of the keys that will be written."""
-        start = _BEFORE + b"\t" + self._numbers[node] + b"\t"
+        start, after = (kind + b"\t" + self._numbers[node] + b"\t" for kind in (_BEFORE, _AFTER))
         lines = [
-            b"%s%s\t%s\n" % (start, key_id(key), NULL)
-            if line is None
-            else b"%s%s\t%s\t%s" % (start, key_id(key), guard, line)
-            for key, guard, line in zip(writes.keys, writes.guards, writes.before, strict=True)
+            b"%s%s\t%s\n" % (start, key, NULL) if line is None else b"%s%s\t%s\t%s" % (start, key, guard, line)
+            for key, guard, line in zip(writes.ids, writes.guards, writes.before, strict=True)
+        ]
+        lines += [
+            b"%s%s\t%s\n" % (after, key, made or NULL)
+            for key, made in zip(writes.ids, writes.made, strict=True)
+            if made is not None
         ]
         try:
             self._file.write(b"".join(lines))
@@ -79,13 +82,13 @@ class UndoFile:
         except OSError as error:
             raise self._cannot(error) from None
 
-    def after(self, node: str, rows: Iterable[tuple[KeyValues, bytes | None]]) -> None:
-        """The hashes of the rows that were written on a node: on the disk when this returns."""
+    def after(self, node: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """The hashes of rows that were written on a node, where they were not known before: on the disk at the end."""
         start = _AFTER + b"\t" + self._numbers[node] + b"\t"
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as file:
             for key, guard in rows:
-                file.write(b"%s%s\t%s\n" % (start, key_id(key), guard or NULL))
+                file.write(b"%s%s\t%s\n" % (start, key, guard or NULL))
         with self._lock:
             size = self.path.stat().st_size
             try:

@@ -99,10 +99,14 @@ def read_report(path: Path) -> dict[str, Any]:
     return report
 
 
-def stream_report(path: Path) -> tuple[dict[str, Any], Iterator[tuple[str, dict[str, Any]]]]:
-    """The head of a report, and its differences one by one, each with its pair: a report may be larger than memory.
+Keyed = tuple[str, Mapping[str, str], Mapping[str, "str | None"]]
 
-    A report is written with a difference a line. One that went through other hands is read whole.
+
+def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
+    """The head of a report, and of each difference its pair, key and hashes: a report may be larger than memory.
+
+    A report is written with a difference a line, and these at its start. One that went through other hands is read
+    whole.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -115,7 +119,11 @@ def stream_report(path: Path) -> tuple[dict[str, Any], Iterator[tuple[str, dict[
     if head is not None and (first.startswith('  "') or first.startswith("}")):
         return head, _by_line(path)
     report = read_report(path)
-    found = ((pair, each) for pair, counts in report["diffs"].items() for each in counts["differences"])
+    found = (
+        (pair, each["key"], each.get("hashes") or {})
+        for pair, counts in report["diffs"].items()
+        for each in counts["differences"]
+    )
     return {**report, "diffs": {}}, found
 
 
@@ -129,18 +137,21 @@ def _head(file: IO[str]) -> dict[str, Any] | None:
     return None
 
 
-def _by_line(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    decoder = json.JSONDecoder(parse_constant=str)
+def _by_line(path: Path) -> Iterator[Keyed]:
+    scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
     pair, line = "", ""
     with open(path, encoding="utf-8") as file:
         try:
             _head(file)
             for line in file:
-                if line.startswith("   {"):
-                    yield pair, decoder.raw_decode(line, 3)[0]
+                if line.startswith('   {"key": '):
+                    # The rows, which make up most of the line, are not looked at.
+                    key, end = scan(line, 11)
+                    hashes = scan(line, end + 12)[0] if line.startswith(', "hashes": ', end) else {}
+                    yield pair, key, hashes
                 elif line.startswith('  "'):
-                    pair = decoder.raw_decode(line, 2)[0]
-        except ValueError as error:
+                    pair = scan(line, 2)[0]
+        except (ValueError, StopIteration) as error:
             raise _cannot_read(path, f"a line of it is damaged ({error})") from None
     if line.rstrip() != "}":
         raise _cannot_read(path, "it ends too early")

@@ -71,12 +71,12 @@ class ReportedDifference:
     """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
 
     key: Mapping[str, Any]
+    # The row hash that each node had, by the seed of the run: whether a row is still the same can be asked later.
+    hashes: Mapping[str, str | None]
     kind: str
     columns: list[str]
     rows: Mapping[str, Mapping[str, Any] | None]
     agree: list[list[str]]
-    # The row hash that each node had, by the seed of the run: whether a row is still the same can be asked later.
-    hashes: Mapping[str, str | None]
     copies: Mapping[str, int] | None = None
     # Of a rerun: `remains`, or `new` since the earlier report.
     since: str | None = None

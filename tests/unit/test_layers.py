@@ -15,7 +15,8 @@ HOME = Path(trueup.__file__).parent
 MODULES = sorted(HOME.rglob("*.py"))
 VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor", "schema"}
 # A verb that may look at others: repair reads the diff's result, the doctor asks its checks, the gate of a switchover
-# asks two verbs, and the change log of a sync is a tube. The stream of a tube names its node as the format "trueup" does.
+# asks two verbs, and the change log of a sync is a tube. The stream of a tube names its node as the format "trueup"
+# does.
 ALLOWED_VERBS = {
     "repair": {"diff"},
     "doctor": {"diff"},
@@ -118,9 +119,10 @@ def test_public_names_come_from_the_modules_that_type_checkers_see() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trueup"):
             module = importlib.import_module(node.module or "")
             for alias in node.names:
-                if alias.name not in ("diff", "doctor", "tube"):  # modules
+                if alias.name not in ("diff", "doctor", "repair", "tube"):  # modules
                     assert getattr(trueup, alias.name) is getattr(module, alias.name)
     assert callable(trueup.diff)
+    assert callable(trueup.repair)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -20,7 +20,7 @@ from trueup.db.snapshot import Control
 from trueup.diff.check import check, check_key_values
 from trueup.diff.past import Hash, Past, same_hash
 from trueup.diff.request import DiffRequest
-from trueup.diff.run import job_of
+from trueup.diff.run import connect_all, job_of
 from trueup.diff.together import together
 from trueup.diff.work import More
 from trueup.engine.choose import EngineStarter

@@ -26,6 +26,7 @@ _VERBS = {
     "repair": ("trueup.cli.repair", "repair"),
     "report": ("trueup.cli.tasks", "report"),
     "rerun": ("trueup.cli.repair", "rerun"),
+    "schedule": ("trueup.cli.schedule", "schedule"),
     "schema-diff": ("trueup.cli.schema", "schema_diff"),
     "sync": ("trueup.cli.sync", "sync"),
     "tasks": ("trueup.cli.tasks", "tasks"),

@@ -46,7 +46,7 @@ class Shape:
     @property
     def for_sink(self) -> SourceTable:
         """As a sink is told of it."""
-        return SourceTable(self.table, self.columns, self.key)
+        return SourceTable(self.table, self.columns, self.key, routed=self.shard_sql is not None)
 
 
 class Shapes:

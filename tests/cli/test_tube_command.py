@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trueup.store import TaskStore
 
 
 @pytest.fixture
@@ -90,3 +99,60 @@ def test_what_is_wrong_is_said(cli: Any, node: Any, databases: Any) -> None:
     assert ran.code == 0
     ran = cli("tube", "list", "--node", f"n2={other.uri}", "--node", f"n3={other.uri}")
     assert "say which one: --on NAME" in ran.err
+
+
+SINK = """
+import json, pathlib
+
+def write(batch):
+    bad = [each for each in batch if each.key == ("13",)]
+    if bad:
+        raise ValueError("unlucky")
+    with open("written.jsonl", "a") as out:
+        out.writelines(json.dumps([each.key[0], each.row]) + "\\n" for each in batch)
+"""
+
+
+def test_a_job_that_runs_and_is_stopped(cli: Any, node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mysink.py").write_text(SINK, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
+        assert cli("tube", *command.split()).code == 0
+    ran = cli("tube", "run", "search", "--to", "nothing://u:secret@x/y")
+    assert (ran.code, "secret" in ran.err, "no sink of the kind 'nothing:'" in ran.err) == (2, False, True)
+    assert (
+        "these are no numbers" in cli("tube", "run", "search", "--to", "python:mysink:write", "--partitions", "x").err
+    )
+    assert "python:mysink:nothing cannot be found" in cli("tube", "run", "search", "--to", "python:mysink:nothing").err
+    ran = cli("tube", "run", "search", "--to", "python:mysink:write", "--until-empty", "--attempts", 2, "--json", "-q")
+    assert (ran.code, ran.json["keys"], ran.json["written"], ran.json["dead_letters"]) == (2, 301, 299, 1)
+    shown = cli("tube", "dead-letters", "search").out
+    assert "public.orders 13 (shard 4): 2 attempts" in shown
+    assert "ValueError: unlucky" in shown
+    assert cli("tube", "dead-letters", "search", "13", "--json").json[0]["attempts"] == 2
+    assert cli("tube", "dead-letters", "search", "99", "--retry").out == "0 dead letters are tried again\n"
+    assert cli("tube", "dead-letters", "search", "--retry", "--drop").code == 2
+    assert cli("tube", "dead-letters", "search", "--drop", "--json").json == {"dropped": 1}
+    assert cli("tube", "dead-letters", "search").out == "no dead letters\n"
+    # As a process of its own, until it is told to end.
+    arguments = [sys.executable, "-m", "trueup", "tube", "run", "search", "--to", "python:mysink:write"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    job = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        node.execute("UPDATE orders SET n = 99 WHERE id = 7")
+        written = tmp_path / "written.jsonl"
+        end = time.monotonic() + 60
+        while not any(json.loads(line)[1]["n"] == 99 for line in written.read_text(encoding="utf-8").splitlines()):
+            assert job.poll() is None, job.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with TaskStore() as store:
+            (task,) = store.list(status="RUNNING")
+        assert (task.task_type, task.task_context["sink"]) == ("TUBE_RUN", "python:mysink:write")
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 0, err
+    assert "search: 1 keys of 1 pods" in out
+    assert cli("tube", "stats", "--json").json["stats"][0]["live_pods"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,14 +12,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trueup
+from trueup.config import SparkSettings
+from trueup.engine.work import Room
 from trueup.tube.call import Tubes
 from trueup.tube.call import open as open_tubes
+from trueup.tube.hold import HoldLost
+from trueup.tube.lanes import SparkTask, deliver_task
+from trueup.tube.shape import Shapes, tables_of
+from trueup.tube.sinks import open_sink
+from trueup.tube.sinks.base import Mark
 from trueup.tube.stream.offsets import Offset, packed, unpacked
 
 
@@ -138,6 +147,32 @@ def test_a_copy_follows(spark: Any, items: Any, tmp_path: Path) -> None:
     query.trigger(availableNow=True).start().awaitTermination(60)
     assert set(again.rows) == {(8, "8")}
     assert waiting(tubes) == 0
+
+
+def test_the_job_as_spark_tasks(spark: Any, items: Any, databases: Any) -> None:
+    """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
+    database, tubes = items
+    [target] = databases(1)
+    database.execute("INSERT INTO items SELECT g, g, g % 7 FROM generate_series(1, 3000) g")
+    settings = SparkSettings(engine="spark")
+    with open_tubes(database.uri) as job:
+        summary = job.run("t", target.uri, until_empty=True, spark=settings)
+        assert (summary.written, summary.dead_letters, waiting(tubes)) == (3000, 0, 0)
+        database.execute(
+            "DELETE FROM items WHERE id > 2900; UPDATE items SET tenant = 9 WHERE id < 10; TRUNCATE items;"
+            " INSERT INTO items VALUES (1, 2, 3)"
+        )
+        job.run("t", target.uri, until_empty=True, spark=settings)
+    assert target.execute("SELECT id, n, tenant FROM items") == [(1, 2, 3)]
+    keys = {1: {(3, 1): "U"}}
+    shapes, _ = Shapes(tubes.session, "t").get([1])
+    mark = Mark(1, datetime.now(timezone.utc))
+    sink = pickle.dumps(open_sink(target.uri))
+    task = SparkTask(
+        tubes.session.node, "tube", "t", ((1, 1),), keys, shapes, mark, sink, tuple(tables_of(shapes)), 10**6
+    )
+    with pytest.raises(HoldLost, match="partition 1 of the tube t was taken over"):
+        list(deliver_task(task, Room()))
 
 
 PROGRAM = """

@@ -114,7 +114,7 @@ def compare_options(command: F) -> F:
                 help="Columns that name a row, where no key is declared. [env: TRUEUP__DIFF__KEY]",
             ),
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
+            _setting("recheck_wait", float, "Seconds between two looks at what differs.", metavar="S"),
             click.option(
                 "--gentle",
                 is_flag=True,

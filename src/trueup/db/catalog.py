@@ -68,6 +68,8 @@ class Column:
     labels: tuple[str, ...]
     # How composites, domains and ranges of the type are made; None where there are none.
     made_of: str | None = None
+    # Of an identity column: a (always) or d (by default).
+    identity: str = ""
 
 
 @dataclass(frozen=True)

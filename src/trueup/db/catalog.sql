@@ -57,6 +57,7 @@ SELECT a.attname::text AS name,
        b.start <> b.oid AS is_domain,
        a.attnotnull AS not_null,
        a.attgenerated::text AS generated,
+       a.attidentity::text AS identity,
        has_column_privilege(a.attrelid, a.attnum, 'SELECT') AS readable,
        CASE WHEN a.attcollation = 0 THEN NULL ELSE
             concat_ws(' ', quote_ident(cn.nspname) || '.' || quote_ident(co.collname), co.collprovider, co.collcollate,

@@ -29,16 +29,19 @@ class Reader:
         self.application = application
         self.retries = retries
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
-        self._timeout = 0.0
+        self._mode = (0.0, False)
 
-    def rows(self, query: sql.Composed, *, timeout: float = 0) -> list[tuple[Any, ...]]:
-        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014."""
+    def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
+        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014.
+
+        `by_pages`: what a range of keys names is read page by page, not row by row, for all of it is wanted.
+        """
         attempt = 0
         while True:
             if self.application in _stopped:
                 raise Interrupted("the run was stopped", node=self.node.name)
             try:
-                return self._rows_once(query, timeout)
+                return self._rows_once(query, (timeout, by_pages))
             except Exception as error:
                 self.close()
                 attempt += 1
@@ -47,13 +50,17 @@ class Reader:
                 # A server that just failed over needs a moment; the wait grows, and is bounded.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
 
-    def _rows_once(self, query: sql.Composed, timeout: float) -> list[tuple[Any, ...]]:
+    def _rows_once(self, query: sql.Composed, mode: tuple[float, bool]) -> list[tuple[Any, ...]]:
         connection = self._open()
         with connection.cursor() as cursor:
-            if timeout != self._timeout or not self.snapshot:
+            if mode != self._mode or not self.snapshot:
+                timeout, by_pages = mode
                 # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
-                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on")
-                self._timeout = timeout
+                cursor.execute(
+                    f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on;"
+                    f" SET enable_indexscan = {'off' if by_pages else 'on'}"
+                )
+                self._mode = mode
             # Binary results select the protocol that takes one statement only: no filter can add a second.
             cursor.execute(query, binary=True)
             return cursor.fetchall()
@@ -63,7 +70,12 @@ class Reader:
             connection = connect(self.node, application=self.application)
             try:
                 # Should this process die or be forgotten on a cluster, the server ends the session by itself.
-                connection.execute("SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0")
+                # One task is one core of the server: how many there are is for the user to say, and helpers take
+                # longer to start than they save in a second's work.
+                connection.execute(
+                    "SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0;"
+                    " SET max_parallel_workers_per_gather = 0"
+                )
                 if self.snapshot:
                     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                     connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
@@ -71,7 +83,7 @@ class Reader:
                 connection.close()
                 raise
             self._connection = connection
-            self._timeout = 0.0
+            self._mode = (0.0, False)
         return self._connection
 
     def warm_up(self) -> None:

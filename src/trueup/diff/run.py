@@ -6,6 +6,7 @@ This is the whole path on one screen; each step is a module of this folder.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -100,6 +101,7 @@ def _compare(
         checked = check(controls, request)
         spec = checked.spec
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
+        at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
         if before is not None:
             # The same seed: what was found before speaks of hashes made with it.
@@ -121,7 +123,9 @@ def _compare(
         _look(engine, job, ranges, before, state, controls, request, progress)
         # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
         _let_go(controls, state)
-        _look_again(engine, job, state, controls, request, progress)
+        # Without snapshots, what was seen last is as old as the end of the look.
+        seen = at_snapshot if settings.snapshot else time.monotonic()
+        _look_again(engine, job, state, controls, request, seen, progress)
         earlier = before.positions if before else ()
         ending = Ending(
             request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
@@ -259,6 +263,7 @@ def _look_again(
     state: Collected,
     controls: Sequence[Control],
     request: DiffRequest,
+    seen: float,
     progress: Progress,
 ) -> None:
     """Later looks: what was in flight is told from what differs."""
@@ -271,6 +276,7 @@ def _look_again(
             controls,
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
     else:
@@ -281,6 +287,7 @@ def _look_again(
             partial(_spool, request),
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["MATCH", "DIFFER", "INCOMPLETE"]
 EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
@@ -61,8 +61,7 @@ class DiffResult:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class ReportedDifference:
+class ReportedDifference(NamedTuple):
     """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
 
     key: Mapping[str, Any]
@@ -74,8 +73,5 @@ class ReportedDifference:
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report file."""
-        # Not asdict, which copies every value: there may be a million of these.
-        shown = dict(vars(self))
-        if self.copies is None:
-            del shown["copies"]
-        return shown
+        shown = {"key": self.key, "kind": self.kind, "columns": self.columns, "rows": self.rows, "agree": self.agree}
+        return shown if self.copies is None else {**shown, "copies": self.copies}

@@ -182,6 +182,7 @@ class Tubes:
         sink: Sink | str,
         *,
         options: Mapping[str, str] | None = None,
+        nodes: Mapping[str, Node] | None = None,
         partitions: Sequence[int] = (),
         until_empty: bool = False,
         wait: float = 0.0,
@@ -192,7 +193,7 @@ class Tubes:
         task_db: str | None = None,
         configured: str = "",
     ) -> Summary:
-        """Keep a sink (or the address of one) in step with the tables of a tube, until `stop` is set.
+        """Keep a sink (or the address of one, or the name of one of `nodes`) in step with a tube, until `stop` is set.
 
         With `until_empty` it ends when the tube is empty. The job is in the task store.
         """
@@ -203,7 +204,7 @@ class Tubes:
         from trueup.tube.sinks import open_sink
 
         limits = limits or Limits()
-        opened = open_sink(sink, options) if isinstance(sink, str) else sink
+        opened = open_sink(sink, options, nodes=nodes) if isinstance(sink, str) else sink
         try:
             running = Running(
                 self.session,

@@ -23,7 +23,7 @@ from trueup.tube.enrich import Groups, Refused, enriched
 from trueup.tube.hold import check_generation
 from trueup.tube.session import Session
 from trueup.tube.shape import Shape, tables_of
-from trueup.tube.sinks.base import Document, Mark, Sink
+from trueup.tube.sinks.base import Document, Mark, Sink, SourceTable
 
 RETRIES = 2
 # Fewer documents are not worth a second lane.
@@ -163,6 +163,7 @@ class SparkTask:
     shapes: Mapping[int, Shape]
     mark: Mark
     sink: bytes
+    tables: tuple[SourceTable, ...]
     most_bytes: int
 
 
@@ -181,11 +182,13 @@ class SparkLanes:
         self._packed = pickle.dumps(sink)
         self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trueup-spark")
+        self._tables: tuple[SourceTable, ...] = ()
         self.generations: dict[int, int] = {}
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Here first, then in each worker, which finds everything made."""
-        self._sink.setup(tables_of(shapes))
+        self._tables = tuple(tables_of(shapes))
+        self._sink.setup(self._tables)
 
     def prepare(self, batch: Batch, shapes: Mapping[int, Shape]) -> Future[Prepared]:
         """The tasks read for themselves."""
@@ -209,6 +212,7 @@ class SparkLanes:
                 prepared.shapes,
                 prepared.batch.mark,
                 self._packed,
+                self._tables,
                 self._most_bytes,
             )
             for keys in deal_keys(prepared.batch.keys, self._engine.slots)
@@ -230,7 +234,7 @@ class SparkLanes:
 
 
 # A worker keeps its sink for the next task.
-_sinks: dict[tuple[bytes, int], Sink] = {}
+_sinks: dict[tuple[bytes, tuple[SourceTable, ...]], Sink] = {}
 
 
 def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome]:
@@ -254,14 +258,13 @@ def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome]:
 
 
 def _sink_of(task: SparkTask) -> Sink:
-    tables = tables_of(task.shapes)
-    address = task.sink, hash(tuple(tables))
+    address = task.sink, task.tables
     if address not in _sinks:
         for old in _sinks.values():
             old.close()
         _sinks.clear()
         sink: Sink = pickle.loads(task.sink)
-        sink.setup(tables)
+        sink.setup(task.tables)
         _sinks[address] = sink
     return _sinks[address]
 

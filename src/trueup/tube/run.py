@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -103,6 +103,7 @@ class Job:
         self.pace = Pace(limits.most_keys or lanes.keys_at_once, lanes.seconds_at_once)
         self._flight: list[Batch] = []
         self._last_seq = 0
+        self._is_set_up = False
         self._looked_at = self._said_at = self._covered_at = time.monotonic()
 
     def run(self) -> None:
@@ -120,8 +121,7 @@ class Job:
                 self._between()
             if coming is not None:
                 prepared = self._prepared(*coming)
-                self.hold.check()
-                writing = prepared, self.lanes.write(prepared)
+                writing = prepared, self._write(prepared)
             elif self.stop.is_set() or self._is_done():
                 return
             elif not self.garbage:
@@ -134,8 +134,16 @@ class Job:
     # Before the first batch, and between two.
 
     def _setup(self) -> None:
-        self.shapes.get(self.shapes.attached())
+        """Tell the sink of the tables; nothing may be written meanwhile."""
+        self._shapes_of(self.shapes.attached())
         self._patiently(lambda: self.lanes.setup(self.shapes.all()))
+        self._is_set_up = True
+
+    def _shapes_of(self, sources: Collection[int]) -> dict[int, Shape]:
+        """The shapes as they are now; the sink is told of changes before the next write."""
+        found, changed = self.shapes.get(sources)
+        self._is_set_up = self._is_set_up and not changed
+        return found
 
     def _look(self) -> None:
         """Signs of life, and what changes slowly."""
@@ -166,7 +174,7 @@ class Job:
         for source, shard, text, op in self.letters.due():
             self._retry(source, shard, text, op)
         if self.garbage:
-            shapes, _ = self.shapes.get(self.garbage.sources)
+            shapes = self._shapes_of(self.garbage.sources)
             if said := self._patiently(lambda: self.garbage.step(self.sink, shapes)):
                 self.progress.say(f"{self.tube}: {said}")
         ended, error = self.scheduled.step()
@@ -196,15 +204,13 @@ class Job:
         if not claimed:
             return None
         self._last_seq = max(self._last_seq, *(pod.seq for _, pod in claimed))
-        shapes, changed = self.shapes.get({pod.source for _, pod in claimed})
-        if changed:
-            self._patiently(lambda: self.lanes.setup(self.shapes.all()))
+        shapes = self._shapes_of({pod.source for _, pod in claimed})
         batch = batch_of(claimed, {source for source, shape in shapes.items() if len(shape.key) > 1})
         self._flight.append(batch)
         return batch
 
     def _prepare(self, batch: Batch) -> tuple[Batch, Mapping[int, Shape], Future[Prepared]]:
-        shapes, _ = self.shapes.get(batch.keys)
+        shapes = self._shapes_of(batch.keys)
         for source in [each for each in batch.keys if shapes[each].relation is None]:
             self.progress.say(
                 f"{self.tube}: the table with the number {shapes[source].table} or its key is gone:"
@@ -228,8 +234,15 @@ class Job:
                 if self.stop.is_set():
                     raise Stopped from None
                 self.shapes.forget()
-                shapes, _ = self.shapes.get(batch.keys)
+                shapes = self._shapes_of(batch.keys)
                 future = self.lanes.prepare(batch, shapes)
+
+    def _write(self, prepared: Prepared) -> Future[Outcome]:
+        """Begin to write a batch, if the locks are still ours; no other is being written."""
+        if not self._is_set_up:
+            self._setup()
+        self.hold.check()
+        return self.lanes.write(prepared)
 
     def _acknowledge(self, prepared: Prepared, future: Future[Outcome]) -> None:
         """Wait until a batch is written, then delete its pods and note what was refused, in one transaction."""
@@ -243,8 +256,7 @@ class Job:
                 self._waits(f"the sink is down: {error}", pause)
                 if self.stop.is_set():
                     raise Stopped from None
-                self.hold.check()
-                future = self.lanes.write(prepared)
+                future = self._write(prepared)
         self._goes_on()
         parked: list[int] = []
         self.summary.pods += self.hold.acknowledge(
@@ -284,7 +296,7 @@ class Job:
 
     def _retry(self, source: int, shard: int, text: str, op: str) -> None:
         """A dead letter alone, through the same steps. It is as new as the newest pod that was seen."""
-        shapes, _ = self.shapes.get([source])
+        shapes = self._shapes_of([source])
         batch = Batch({}, Mark(self._last_seq, datetime.now(timezone.utc)))
         if source not in shapes or shapes[source].relation is None:
             gone = [Refused(source, shard, text, op, "its table is gone")]
@@ -293,8 +305,7 @@ class Job:
         batch.keys[source] = {(shard, key_of(shapes[source], text)): op}
         self._flight.append(batch)
         prepared = self._prepared(batch, shapes, self.lanes.prepare(batch, shapes))
-        self.hold.check()
-        self._acknowledge(prepared, self.lanes.write(prepared))
+        self._acknowledge(prepared, self._write(prepared))
 
     # Waiting.
 

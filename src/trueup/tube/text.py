@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trueup.tube.letters import Letter
 from trueup.tube.model import Attached, Backfill, Stats, Tube
 
 
@@ -107,3 +108,18 @@ def backfill_text(each: Backfill) -> str:
     state = f"finished {each.finished_at:%Y-%m-%d %H:%M:%S} UTC" if each.finished_at else "not finished"
     shard = "all shards" if each.shard is None else f"shard {each.shard}"
     return f"{each.tube} {each.table} ({shard}): {each.keys:,} keys in {each.pods:,} pods, {state}"
+
+
+def letters_text(letters: Sequence[Letter]) -> str:
+    """A line for each key that could not be delivered, and one below it with the reason."""
+    if not letters:
+        return "no dead letters"
+    lines: list[str] = []
+    for each in letters:
+        state = "parked" if each.next_at is None else f"tried again at {each.next_at:%H:%M:%S} UTC"
+        lines.append(
+            f"{each.table or each.source} {each.key} (shard {each.shard}): {each.attempts} attempts,"
+            f" last {each.last_at:%Y-%m-%d %H:%M:%S} UTC, {state}"
+        )
+        lines.append(f"    {each.error}")
+    return "\n".join(lines)

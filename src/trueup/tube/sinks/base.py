@@ -89,7 +89,10 @@ class Sink(Protocol):
     driver_only: ClassVar[bool]
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make what is missing; called in the driver before the first batch, and again when tables are attached."""
+        """Make what is missing, and learn of the tables; again when one is attached or has other columns.
+
+        It is called in the driver first, then on every copy that writes, and never while the same copy writes.
+        """
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Put or delete each document of the batch, all or nothing or so that it can be repeated.

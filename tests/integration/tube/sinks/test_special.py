@@ -38,8 +38,8 @@ EVERY_TYPE = r"""
     CREATE TABLE every (
         a text COLLATE "C", b numeric, "odd % {name}" text, i2 int2, i4 int4, i8 int8, f4 float4, f8 float8,
         n numeric(12, 2), nn numeric, o bool, c char(5), v varchar(3), by bytea, d date, t time, tz timetz,
-        ts timestamp, tstz timestamptz, iv interval, j json, jb jsonb, u uuid, ip inet, m money, bits bit(3), r int4range, ia int[],
-        ta text[], p point, e mood, s small, co pair, oid oid, PRIMARY KEY (a, b));
+        ts timestamp, tstz timestamptz, iv interval, j json, jb jsonb, u uuid, ip inet, m money, bits bit(3),
+        r int4range, ia int[], ta text[], p point, e mood, s small, co pair, oid oid, PRIMARY KEY (a, b));
     INSERT INTO every VALUES
         ('k1', 1.0, E'tab\t nl\n back\\ quote" ж \\N', -1, 2147483647, -9223372036854775808, 'NaN', 'Infinity',
          'NaN', 'Infinity', true, 'ab', 'xyz', '\x00ff5c', 'infinity', '24:00', '12:00+02', '-infinity',

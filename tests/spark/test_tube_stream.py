@@ -21,6 +21,7 @@ import pytest
 import trueup
 from trueup.config import SparkSettings
 from trueup.engine.work import Room
+from trueup.tube.batch import Keys
 from trueup.tube.call import Tubes
 from trueup.tube.call import open as open_tubes
 from trueup.tube.hold import HoldLost
@@ -164,12 +165,12 @@ def test_the_job_as_spark_tasks(spark: Any, items: Any, databases: Any) -> None:
         )
         job.run("t", target.uri, until_empty=True, spark=settings)
     assert target.execute("SELECT id, n, tenant FROM items") == [(1, 2, 3)]
-    keys = {1: {(3, 1): "U"}}
+    keys: Keys = {1: {(3, 1): "U"}}
     shapes, _ = Shapes(tubes.session, "t").get([1])
     mark = Mark(1, datetime.now(timezone.utc))
     sink = pickle.dumps(open_sink(target.uri))
     task = SparkTask(
-        tubes.session.node, "tube", "t", ((1, 1),), keys, shapes, mark, sink, tuple(tables_of(shapes)), 10**6
+        tubes.session.node, "tube", "t", ((1, 1),), keys, shapes, mark, sink, tuple(tables_of(shapes)), 0, 10**6
     )
     with pytest.raises(HoldLost, match="partition 1 of the tube t was taken over"):
         list(deliver_task(task, Room()))

@@ -10,59 +10,86 @@ from trueup.tube.enrich import Refused
 from trueup.tube.shape import Shape
 from trueup.tube.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected
 
-# A sink that refuses so many documents one by one, and takes none, refuses everything: that is no poison.
-_MOST_ALONE = 20
+# Documents all over a batch that are tried alone: if all of them are refused, it is the sink and no poison.
+_PROBES = 20
+# After so many tries of the same batch it may be poison all over, and is taken apart.
+MOST_REFUSALS = 5
+
+
+class RefusesAll(SinkDown):
+    """The sink refuses each document that it was tried with."""
 
 
 class Delivery:
     """One chunk on its way to a sink."""
 
-    def __init__(self, sink: Sink, mark: Mark, shapes: Mapping[int, Shape]) -> None:
+    def __init__(self, sink: Sink, mark: Mark, shapes: Mapping[int, Shape], *, refusals: int = 0) -> None:
         self._sink = sink
         self._mark = mark
         self._sources = {shape.table: source for source, shape in shapes.items()}
+        self._may_be_down = refusals < MOST_REFUSALS
         self.written = 0
         self.removed = 0
-        self._alone = 0
         self.refused: list[Refused] = []
 
     def write(self, documents: Sequence[Document]) -> None:
         """Write all that the sink takes; raises SinkDown if it takes nothing now."""
-        if not documents:
-            return
+        waiting = [documents]
+        while waiting:
+            part = waiting.pop()
+            error = self._try(part) if part else None
+            if error is None:
+                continue
+            if isinstance(error, SinkRejected) and (rest := self._without_named(part, error)) is not None:
+                waiting.append(rest)
+            elif len(part) == 1:
+                self._refuse(part[0], f"{type(error).__name__}: {error}")
+            else:
+                self._probe(part)
+                half = len(part) // 2
+                waiting += [part[half:], part[:half]]
+
+    def _try(self, part: Sequence[Document]) -> Exception | None:
         try:
-            self._sink.write(documents, mark=self._mark)
-            removed = sum(each.row is None for each in documents)
-            self.removed += removed
-            self.written += len(documents) - removed
+            self._sink.write(part, mark=self._mark)
         except SinkDown:
             raise
-        except SinkRejected as error:
-            named = [each for each in documents if each.identity in error.reasons]
-            for each in named:
-                self._refuse(each, error.reasons[each.identity])
-            self._narrow([each for each in documents if each.identity not in error.reasons], error, bool(named))
         except Exception as error:
-            self._narrow(documents, error, False)
+            return error
+        removed = sum(each.row is None for each in part)
+        self.removed += removed
+        self.written += len(part) - removed
+        return None
 
-    def _narrow(self, documents: Sequence[Document], error: Exception, again: bool) -> None:
-        """The rest once more; where it is not known which documents are refused, in halves."""
-        if again:
-            self.write(documents)
-        elif len(documents) == 1:
-            self._refuse(documents[0], f"{type(error).__name__}: {error}")
-            self._alone += 1
-            if self._alone >= _MOST_ALONE and not self.written + self.removed:
-                raise SinkDown(
-                    f"the sink refuses everything, last: {self.refused[-1].error}",
-                    cure="mend the sink: the same batch is tried again",
-                )
-        else:
-            half = len(documents) // 2
-            self.write(documents[:half])
-            self.write(documents[half:])
+    def _without_named(self, part: Sequence[Document], error: SinkRejected) -> list[Document] | None:
+        """What is left when those that the sink names are refused; None if it names none of them."""
+        named = [each for each in part if each.identity in error.reasons]
+        for each in named:
+            self._refuse(each, error.reasons[each.identity])
+        return [each for each in part if each.identity not in error.reasons] if named else None
+
+    def _probe(self, part: Sequence[Document]) -> None:
+        """Once a chunk: does the sink take anything? Written alone, and again with the rest, which does no harm."""
+        if not self._may_be_down or len(part) < _PROBES:
+            return
+        self._may_be_down = False
+        for at in range(_PROBES):
+            try:
+                self._sink.write([part[at * len(part) // _PROBES]], mark=self._mark)
+            except SinkDown:
+                raise
+            except Exception as error:
+                last = error
+            else:
+                return
+        raise RefusesAll(
+            f"the sink refuses everything, last: {_text(last)}", cure="mend the sink: the same batch is tried again"
+        )
 
     def _refuse(self, document: Document, reason: str) -> None:
-        text = mask(" ".join(reason.split()))[:2000]
         source = self._sources[document.table]
-        self.refused.append(Refused(source, document.shard, written(document.key), document.op, text))
+        self.refused.append(Refused(source, document.shard, written(document.key), document.op, _text(reason)))
+
+
+def _text(reason: object) -> str:
+    return mask(" ".join(str(reason).split()))[:2000]

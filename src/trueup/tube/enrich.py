@@ -65,7 +65,13 @@ def enriched(
         shape = shapes[source]
         if shape.relation is None:
             continue
-        waiting = list(wanted)
+        waiting = [each for each in wanted if fits(shape, each[1])]
+        if len(waiting) < len(wanted):
+            refused += [
+                Refused(source, shard, written(key), op, "the table has another key by now")
+                for (shard, key), op in wanted.items()
+                if not fits(shape, key)
+            ]
         while waiting:
             group, waiting = waiting[: groups.size(source)], waiting[groups.size(source) :]
             documents, read = _group(reader, shape, group, wanted, refused)
@@ -77,6 +83,11 @@ def enriched(
             room -= read
     if chunk:
         yield chunk
+
+
+def fits(shape: Shape, key: Key) -> bool:
+    """Whether a key is of the kind that the table has now; one that was attached again may have another."""
+    return shape.is_integer if isinstance(key, int) else len(key) == len(shape.key) and not shape.is_integer
 
 
 def _group(

@@ -15,11 +15,11 @@ from trueup.config.secrets import mask
 from trueup.db.connections import as_connected
 from trueup.engine.progress import Progress
 from trueup.engine.slots import cores_here
-from trueup.errors import CheckFailed, NodeError
+from trueup.errors import CheckFailed, NodeError, QueryError
 from trueup.store import COMPLETED, TaskStore, working
 from trueup.tube import pods
 from trueup.tube.hold import GRACE, Hold
-from trueup.tube.lanes import Lanes, LocalLanes, SparkLanes
+from trueup.tube.lanes import Lanes, LocalLanes, SparkLanes, packed
 from trueup.tube.pace import Pause
 from trueup.tube.run import Job, Limits, Stopped, Summary
 from trueup.tube.session import Session
@@ -27,6 +27,10 @@ from trueup.tube.sinks.base import Sink
 
 MOST_BYTES = 32 * 1024 * 1024
 _MOST_LANES = 4
+# Classes of errors that pass: conflicts, resources, locks, operators.
+_PASSING = ("40", "53", "55", "57")
+# After so long without an error, pauses are short again.
+_WORKED_SECONDS = 60.0
 
 
 class Running:
@@ -48,10 +52,12 @@ class Running:
         stop: threading.Event,
     ) -> None:
         self.session, self.tube, self.sink = session, tube, sink
+        self.packed = packed(sink)
         self.limits, self.spark, self.wait = limits, spark, wait
         self.most_bytes, self.progress, self.stop = most_bytes, progress, stop
         self.summary = Summary(tube)
         self.hold = Hold(session, tube, partitions_to_hold(session, tube, partitions), grace=grace)
+        self._had_locks = False
         self.beat: Callable[[Summary, str], None] = lambda summary, waiting: None
 
     def run(self) -> Summary:
@@ -64,11 +70,11 @@ class Running:
                 try:
                     self._once(engine)
                     break
-                except NodeError as error:
-                    if time.monotonic() - worked_at > 60:
-                        pause = Pause()
-                    if not self._had_locks:
+                except (NodeError, QueryError) as error:
+                    if not self._had_locks or (isinstance(error, QueryError) and error.sqlstate[:2] not in _PASSING):
                         raise
+                    if time.monotonic() - worked_at > _WORKED_SECONDS:
+                        pause = Pause()
                     self.summary.outages += 1
                     self.session.close()
                     self.progress.wait(f"{self.tube}: {error}")
@@ -77,8 +83,6 @@ class Running:
                         break
         self.summary.seconds = round(time.monotonic() - begun, 3)
         return self.summary
-
-    _had_locks = False
 
     def _once(self, engine: Any) -> None:
         """With the locks, until the end or until the session is lost."""
@@ -105,19 +109,27 @@ class Running:
     def _lanes(self, engine: Any) -> Lanes:
         node = reading_node(self.session)
         if engine is None:
-            return LocalLanes(node, self.sink, lanes=min(cores_here(), _MOST_LANES), most_bytes=self.most_bytes)
-        lanes = SparkLanes(engine, self.session, self.tube, node, self.sink, most_bytes=self.most_bytes)
-        lanes.generations = self.hold.generations
-        return lanes
+            count = min(cores_here(), _MOST_LANES)
+            return LocalLanes(node, self.sink, self.packed, lanes=count, most_bytes=self.most_bytes)
+        return SparkLanes(
+            engine,
+            self.session,
+            self.tube,
+            node,
+            self.sink,
+            self.packed,
+            generations=self.hold.generations,
+            most_bytes=self.most_bytes,
+        )
 
     @contextmanager
     def _engine(self) -> Iterator[Any]:
         """Spark where it was asked for or a cluster is configured; else none: threads are faster to the first row."""
         settings = self.spark
         wanted = settings.engine == "spark" or (settings.engine == "auto" and bool(settings.master or settings.remote))
-        if wanted and self.sink.driver_only:
+        if wanted and not self.packed:
             if settings.engine == "spark":
-                raise CheckFailed(["this sink can be written by one process only"], cure="use --engine local")
+                raise CheckFailed(["this sink can be written by this process only"], cure="use --engine local")
             wanted = False
         if not wanted:
             yield None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
@@ -53,6 +53,8 @@ class Prepared:
         self.shapes = shapes
         self.outcome = Outcome()
         self.began = 0.0
+        # How often the sink refused all of it.
+        self.refusals = 0
         # Two, so that the session is free for the next batch where there is no more than one.
         self._ahead = [chunk for chunk in (next(chunks, None), next(chunks, None)) if chunk is not None]
         self._rest = chunks
@@ -95,9 +97,11 @@ class LocalLanes:
     keys_at_once = 10_000
     seconds_at_once = 0.3
 
-    def __init__(self, node: Node, sink: Sink, *, lanes: int, most_bytes: int) -> None:
+    def __init__(self, node: Node, sink: Sink, packed: bytes, *, lanes: int, most_bytes: int) -> None:
         self._node = node
-        self._sinks = [sink, *(() if sink.driver_only else _copies(sink, lanes - 1))]
+        self._sinks: list[Sink] = [sink]
+        if packed:
+            self._sinks += [pickle.loads(packed) for _ in range(lanes - 1)]
         self._groups = Groups(self.keys_at_once, most_bytes)
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="trueup-enrich")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="trueup-write")
@@ -130,7 +134,10 @@ class LocalLanes:
     def _write(self, prepared: Prepared) -> Outcome:
         while (chunk := prepared.chunk) is not None:
             deals = _by_shard(chunk, len(self._sinks))
-            deliveries = [Delivery(sink, prepared.batch.mark, prepared.shapes) for sink in self._sinks[: len(deals)]]
+            deliveries = [
+                Delivery(sink, prepared.batch.mark, prepared.shapes, refusals=prepared.refusals)
+                for sink in self._sinks[: len(deals)]
+            ]
             running = [
                 self._threads.submit(delivery.write, deal) for delivery, deal in zip(deliveries, deals, strict=True)
             ]
@@ -164,6 +171,7 @@ class SparkTask:
     mark: Mark
     sink: bytes
     tables: tuple[SourceTable, ...]
+    refusals: int
     most_bytes: int
 
 
@@ -173,17 +181,28 @@ class SparkLanes:
     keys_at_once = 200_000
     seconds_at_once = 3.0
 
-    def __init__(self, engine: Engine, session: Session, tube: str, node: Node, sink: Sink, *, most_bytes: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        session: Session,
+        tube: str,
+        node: Node,
+        sink: Sink,
+        packed: bytes,
+        *,
+        generations: Mapping[int, int],
+        most_bytes: int,
+    ) -> None:
         self._engine = engine
         self._session = session
         self._tube = tube
         self._node = node
         self._sink = sink
-        self._packed = pickle.dumps(sink)
+        self._packed = packed
         self._most_bytes = most_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trueup-spark")
         self._tables: tuple[SourceTable, ...] = ()
-        self.generations: dict[int, int] = {}
+        self._generations = tuple(generations.items())
 
     def setup(self, shapes: Sequence[Shape]) -> None:
         """Here first, then in each worker, which finds everything made."""
@@ -207,12 +226,13 @@ class SparkLanes:
                 self._node,
                 self._session.schema,
                 self._tube,
-                tuple(self.generations.items()),
+                self._generations,
                 keys,
                 prepared.shapes,
                 prepared.batch.mark,
                 self._packed,
                 self._tables,
+                prepared.refusals,
                 self._most_bytes,
             )
             for keys in deal_keys(prepared.batch.keys, self._engine.slots)
@@ -249,7 +269,7 @@ def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome]:
             for chunk in enriched(reader, task.keys, task.shapes, groups, refused):
                 for partition, generation in task.generations:
                     check_generation(session, task.tube, partition, generation)
-                delivery = Delivery(sink, task.mark, task.shapes)
+                delivery = Delivery(sink, task.mark, task.shapes, refusals=task.refusals)
                 delivery.write(chunk)
                 outcome.add(delivery)
     finally:
@@ -306,9 +326,11 @@ def places(sizes: Mapping[int, int], parts: int) -> dict[int, int]:
     return place
 
 
-def _copies(sink: Sink, count: int) -> list[Any]:
-    """Copies of a sink, each with connections of its own; none of one that cannot be pickled."""
+def packed(sink: Sink) -> bytes:
+    """A sink that was not set up yet, for copies with connections of their own; nothing if it allows none."""
+    if sink.driver_only:
+        return b""
     try:
-        return [pickle.loads(pickle.dumps(sink)) for _ in range(count)]
+        return pickle.dumps(sink)
     except Exception:
-        return []
+        return b""

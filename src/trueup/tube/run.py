@@ -19,6 +19,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, QueryError
 from trueup.tube import pods
 from trueup.tube.batch import Batch, batch_of
+from trueup.tube.deliver import RefusesAll
 from trueup.tube.enrich import PASSING, Refused
 from trueup.tube.garbage import Garbage
 from trueup.tube.hold import Hold
@@ -253,6 +254,7 @@ class Job:
                 break
             except SinkDown as error:
                 self.summary.outages += not pause.times
+                prepared.refusals += isinstance(error, RefusesAll)
                 self._waits(f"the sink is down: {error}", pause)
                 if self.stop.is_set():
                     raise Stopped from None

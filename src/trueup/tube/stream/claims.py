@@ -37,6 +37,7 @@ class Claims:
         self._until: datetime | None = None
         # Keys of the batches that are not deleted yet, for the statistics.
         self._touches: dict[int, dict[int, int]] = {}
+        self._deleted = 0
         self._lost: NodeError | None = None
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -116,11 +117,13 @@ class Claims:
             raise error
 
     def _delete(self, offset: Offset) -> None:
-        if offset.pods:
+        # Spark asks again and again what comes after a batch, as long as nothing does.
+        if offset.batch > self._deleted:
             self._check_mine(offset)
             numbers = {each: list(seqs) for each, seqs in offset.pods.items()}
             touches = self._touches.pop(offset.batch, {})
             self.hold.acknowledge(Batch({}, Mark(0, datetime.now().astimezone()), numbers, touches))
+            self._deleted = offset.batch
 
     def _check_mine(self, offset: Offset) -> None:
         """A checkpoint of another share of the tube: its pods may be worked on by somebody else."""

@@ -11,7 +11,7 @@ from trueup.config import Node
 from trueup.db.reader import borrow
 from trueup.errors import TrueupError
 from trueup.tube import pods
-from trueup.tube.batch import Batch, batch_of
+from trueup.tube.batch import Batch, batch_of, texts
 from trueup.tube.enrich import Groups, Refused, enriched
 from trueup.tube.hold import check_generation
 from trueup.tube.lanes import RETRIES, places
@@ -67,6 +67,12 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
             for chunk in enriched(reader, batch.keys, shapes, Groups(_MOST_KEYS, task.most_bytes), refused):
                 _check(session, task)
                 yield _documents(chunk, batch)
+        # Of tables that are gone, the rows are gone too.
+        for shape in [each for each in shapes.values() if each.relation is None]:
+            keys = batch.keys.get(shape.source, {})
+            yield _documents(
+                [Document(shape.table, each[0], texts(each[1]), op, None) for each, op in keys.items()], batch
+            )
         if refused:
             first = refused[0]
             raise TrueupError(

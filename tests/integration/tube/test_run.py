@@ -247,10 +247,14 @@ def test_a_thousand_shards(place: Any, keeper: Keeper) -> None:
         " INSERT INTO items SELECT g, g FROM generate_series(1, 4000) g"
     )
     place.tubes.ensure("t", partitions=4)
-    place.tubes.attach("t", "items", routing="id % 1000")
+    place.tubes.attach("t", "items", routing="n % 1000")
     place.tubes.backfill("t", "items")
     place.run("DELETE FROM items WHERE id % 7 = 0")
     summary = empty(place, keeper)
+    assert kept(keeper) == source(place)
+    # Rows that move to another shard, and another partition, are in that one only.
+    place.run("UPDATE items SET n = n + 1 WHERE id % 11 = 0")
+    empty(place, keeper)
     assert kept(keeper) == source(place)
     assert {shard for shard, _ in keeper.rows("public.items")} == set(range(1000))
     assert summary.removed > 500
@@ -330,6 +334,13 @@ def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, ke
         until(lambda: items.pods() == [])
     assert job.summary.outages == 1
     assert items.run("SELECT generation FROM tube.workers") == [(2,)]
+    # One whose generation is over writes nothing of what it has claimed, before it has the lock again.
+    with following(items, keeper):
+        until(lambda: items.run("SELECT generation FROM tube.workers WHERE ended_at IS NULL") == [(3,)])
+        before = keeper.writes
+        items.run("UPDATE tube.workers SET generation = 4; UPDATE items SET n = 3")
+        until(lambda: kept(keeper) == source(items) and items.pods() == [])
+        assert keeper.writes == before + 1
     # A worker of an older generation: it may not delete, nor write.
     items.run("INSERT INTO items VALUES (3, 3)")
     with open_tubes(items.database.uri) as tubes, open_tubes(items.database.uri) as other:

@@ -144,3 +144,13 @@ def test_the_demo_of_the_version_log(spark: Any, tmp_path: Path, capsys: pytest.
     logs = ["--fast-log", str(raw / "1" / "fast"), "--fast-log", str(raw / "2" / "fast")]
     assert run(["difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json", *logs]) == 0
     assert json.loads(capsys.readouterr().out)["keys"] == 2000
+
+
+def test_the_demo_of_tubes(capsys: pytest.CaptureFixture[str]) -> None:
+    """A backfill and live writes at the same time, and the copy is equal at the end."""
+    assert run(["demo", "tube", "--rows", "3000", "--seconds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "backfill shop public.orders (shard 0): 3,001 keys" in shown
+    assert re.search(r"the job delivered [3-9],\d+ keys: .* removed, while the application ran [1-9]", shown)
+    assert re.search(r"a change was in the copy after \d", shown)
+    assert re.search(r"^MATCH: the hashes of all [23],\d+ rows", shown, re.M)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -156,3 +157,36 @@ def test_a_job_that_runs_and_is_stopped(cli: Any, node: Any, tmp_path: Path, mon
     assert job.returncode == 0, err
     assert "search: 1 keys of 1 pods" in out
     assert cli("tube", "stats", "--json").json["stats"][0]["live_pods"] == 0
+
+
+def test_stats_again_and_again(cli: Any, node: Any, databases: Any) -> None:
+    """A look now and then, as text, as lines of JSON, or in place; and how far a backfill is."""
+    for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
+        assert cli("tube", *command.split()).code == 0
+    watch = ["tube", "stats", "--watch", "--every", "0.05", "--times", "2"]
+    ran = cli(*watch)
+    assert ran.code == 0
+    assert len([line for line in ran.out.splitlines() if line.startswith("tube ")]) == 2
+    assert "[------------------------] 0%, 300 keys wait" in ran.out
+    looks = [json.loads(line) for line in cli(*watch, "--json").out.splitlines()]
+    assert [look["stats"][0]["backfill_keys"] for look in looks] == [300, 300]
+    near, far = os.openpty()
+    env = {**os.environ, "COLUMNS": "150", "TERM": "xterm"}
+    shown = subprocess.Popen([sys.executable, "-m", "trueup", *watch], stdout=far, env=env)
+    os.close(far)
+    text = b""
+    with contextlib.suppress(OSError):  # the end of the other side is an error here
+        while part := os.read(near, 65536):
+            text += part
+    os.close(near)
+    assert shown.wait(60) == 0
+    assert b"every 0.05 s, Ctrl-C ends it" in text
+    assert text.count(b"live pods") >= 2
+    assert b"\x1b[1A" in text, "drawn in place"
+    # A job takes them into a table of another node, under other names: there is no bar any more.
+    other = databases(1)[0]
+    given = ["--node", f"n2={other.uri}", "--on", "n1", "--option", "table=copy.mine", "--map", "id=nr", "--map", "n=a"]
+    ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *given)
+    assert ran.code == 0, ran.err
+    assert other.execute("SELECT count(*), max(nr) FROM copy.mine WHERE a IS NOT NULL") == [(300, 300)]
+    assert "keys wait" not in cli("tube", "stats").out

@@ -271,23 +271,39 @@ def backfill(name: str, table: str, order_col: str, shard: int | None, **options
 
 
 @tube.command()
-@_options(_ON)
-def stats(**options: Any) -> None:
-    """What waits in each partition of each tube, and where backfills are.
+@_options(
+    click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C; with --json a line each time."),
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0, min_open=True),
+        default=1.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds between two looks of --watch.",
+    ),
+    click.option(
+        "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Looks of --watch; 0: until Ctrl-C."
+    ),
+    _ON,
+)
+def stats(watch: bool, every: float, times: int, **options: Any) -> None:
+    """What waits in each partition of each tube, who works on it and how fast, and where backfills are.
 
     \b
     Examples:
       trueup tube stats
-      trueup tube stats --json
+      trueup tube stats --watch
+      trueup tube stats --watch --every 10 --json
     """
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import stats_text
+    from trueup.tube import watch as looks
 
     as_json = options.pop("as_json")
     with _open(**options) as tubes:
-        found, backfills = tubes.stats(), tubes.backfills()
-    result = {"stats": [plain(each) for each in found], "backfills": [plain(each) for each in backfills]}
-    _show(as_json, result, stats_text(found, backfills))
+        if watch:
+            looks.watch(tubes, every=every, times=times, as_lines=as_json, write=click.echo)
+            return
+        values, text = looks.look(tubes)
+    _show(as_json, values, text)
 
 
 tube.add_command(run)

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     click.option(
         "--option", "given", multiple=True, metavar="NAME=VALUE", help="A setting of the sink; may be given often."
     ),
+    click.option(
+        "--map",
+        "mapping",
+        multiple=True,
+        metavar="FROM=TO",
+        help="Of a PostgreSQL sink: only these columns of the source, under these names; may be given often.",
+    ),
     click.option("--partitions", default="", metavar="0,2,…", help="Only these partitions; without it all."),
     click.option("--until-empty", is_flag=True, help="End when the tube is empty and backfills have ended."),
     click.option(
@@ -70,6 +77,7 @@ def run(name: str, **given: Any) -> int:
     \b
     Examples:
       trueup tube run search --to 'postgresql://app:${PW}@db2/copies'
+      trueup tube run search --to n2 --option table=copy.orders --map id=order_id --map total=amount
       trueup tube run search --to redis://cache:6379/0 --partitions 0,2
       trueup tube run search --to python:mypackage.sinks:write --until-empty
     """
@@ -84,6 +92,8 @@ def run(name: str, **given: Any) -> int:
     wanted = {each: given.pop(each) for each in ("until_empty", "wait", "task_db")}
     sink = interpolate(given.pop("sink"), os.environ, "--to")
     extra = _pairs(given.pop("given"))
+    if mapping := given.pop("mapping"):
+        extra["map"] = ",".join(mapping)
     partitions = _numbers(given.pop("partitions"))
     limits = Limits(most_keys=given.pop("batch_keys") or 0, letter_attempts=given.pop("attempts"))
     spark = {each: value for each in ("engine", "master", "remote") if (value := given.pop(each)) is not None}

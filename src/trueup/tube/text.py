@@ -41,9 +41,13 @@ _HEADS = (
     "keys",
     "control",
     "troubles",
+    "dead",
+    "keys/s",
     "shards",
     "size",
 )
+_BAR = 24
+_SILENCE_S = 30.0
 
 
 def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
@@ -59,7 +63,8 @@ def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
         )
         for row in rows
     ]
-    return "\n".join([*lines, *(f"backfill {backfill_text(each)}" for each in backfills)])
+    lines += [f"{each.tube}/{each.partition} waits: {each.waiting}" for each in stats if each.waiting]
+    return "\n".join([*lines, *(f"backfill {backfill_text(each)}{_progress(each)}" for each in backfills)])
 
 
 def _row(each: Stats) -> tuple[str, ...]:
@@ -73,9 +78,29 @@ def _row(each: Stats) -> tuple[str, ...]:
         f"{each.backfill_keys:,}",
         f"{each.control_pods:,}",
         f"{each.troubles:,}",
+        f"{each.dead_letters:,}",
+        _rate(each),
         f"{each.shards:,}",
         f"{each.bytes / 1_048_576:,.1f} MB" if each.partition == 0 else "",
     )
+
+
+def _rate(each: Stats) -> str:
+    """Of whoever works on it now; a dash where nobody does, or has not been heard of for a while."""
+    is_heard = each.worker is not None and each.worker_seen_s is not None and each.worker_seen_s < _SILENCE_S
+    return f"{each.keys_per_second:,.0f}" if is_heard else "-"
+
+
+def _progress(each: Backfill) -> str:
+    """A bar for a backfill that is not at its end: how much of the table is in the tube and was taken out again."""
+    total = max(each.keys if each.finished_at else max(each.keys, each.rows), 1)
+    if each.finished_at and not each.waiting_keys:
+        return ""
+    share = max(0.0, min(1.0, (each.keys - each.waiting_keys) / total))
+    # Never full before it is.
+    share = min(share, 0.99)
+    filled = int(share * _BAR)
+    return f"  [{'#' * filled}{'-' * (_BAR - filled)}] {share:.0%}, {each.waiting_keys:,} keys wait"
 
 
 def backfill_text(each: Backfill) -> str:

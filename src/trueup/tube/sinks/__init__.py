@@ -8,6 +8,7 @@ share), `postgres` and `postgres_target`, `redis` and `resp`, `columns` (documen
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -51,6 +52,12 @@ def open_sink(
     raise ConfigError(what, cure=f"one of {ADDRESSES}")
 
 
+def _need(module: str, extra: str) -> None:
+    """A library that not everybody has."""
+    if find_spec(module) is None:
+        raise ConfigError(f"this sink needs {module}", cure=f"pip install 'trueup[{extra}]'")
+
+
 def _postgres(address: str, given: Mapping[str, Any]) -> Sink:
     from trueup.config import load
     from trueup.tube.sinks.postgres import OPTIONS, PostgresSink
@@ -70,6 +77,7 @@ def _redis(address: str, given: Mapping[str, Any]) -> Sink:
 def _clickhouse(address: str, given: Mapping[str, Any]) -> Sink:
     from trueup.tube.sinks.clickhouse import OPTIONS, ClickHouseSink
 
+    _need("clickhouse_connect", "sinks")
     place, options = split_address(address, "ClickHouse", given, ours=OPTIONS)
     return ClickHouseSink(place, options, embedded=False)
 
@@ -77,6 +85,7 @@ def _clickhouse(address: str, given: Mapping[str, Any]) -> Sink:
 def _chdb(address: str, given: Mapping[str, Any]) -> Sink:
     from trueup.tube.sinks.clickhouse import ClickHouseSink
 
+    _need("chdb", "demo")
     place, options = split_address(address, "chdb", given)
     return ClickHouseSink(_folder(place), options, embedded=True)
 
@@ -91,6 +100,7 @@ def _parquet(address: str, given: Mapping[str, Any]) -> Sink:
 def _delta(address: str, given: Mapping[str, Any]) -> Sink:
     from trueup.tube.sinks.delta import DeltaSink
 
+    _need("deltalake", "sinks")
     place, options = split_address(address, "Delta", given)
     return DeltaSink(Path(_folder(place)), options)
 

@@ -66,6 +66,8 @@ class Gate:
                 near, _ = listener.accept()
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._open += [near, far]
+                for each in (near, far):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for pair in ((near, far), (far, near)):
                     threading.Thread(target=self._pump, args=pair, daemon=True).start()
 

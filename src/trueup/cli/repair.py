@@ -172,4 +172,8 @@ def _tell(result: RepairResult, *, quiet: bool, as_json: bool) -> int:
         click.echo(json.dumps(result.as_json()))
     elif not quiet:
         click.echo(repair_text(result))
+    else:
+        # Even who wants no words is told what failed.
+        for node, error in result.failed.items():
+            click.echo(f"trueup: {node}: {error}", err=True)
     return result.exit_code

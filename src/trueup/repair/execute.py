@@ -23,7 +23,7 @@ from trueup.repair.modes import Act
 from trueup.repair.pile import Pile
 from trueup.repair.prepare import Writes
 from trueup.repair.references import check_references
-from trueup.repair.undo_file import UndoFile
+from trueup.repair.undo_file import NOT_WRITTEN, UndoFile
 from trueup.rows.apply import KEYS_A_STATEMENT, Target, batches, rows_in, silence_triggers, stage, upsert
 from trueup.rows.encode import row_hash
 from trueup.rows.fetch import among
@@ -209,7 +209,7 @@ def _copy(connection: Any, into: sql.Composed, work: NodeWork, acts: Sequence[Ac
 
 def _in_order(connection: Any, work: NodeWork, progress: Progress) -> set[bytes]:
     """Triggers fire and foreign keys are checked: rows are updated where they are, so that nobody loses a parent."""
-    from psycopg.errors import ForeignKeyViolation
+    from psycopg.errors import ForeignKeyViolation, UniqueViolation
 
     moved: set[bytes] = set()
     for writes in work.pile:
@@ -222,10 +222,21 @@ def _in_order(connection: Any, work: NodeWork, progress: Progress) -> set[bytes]
     except ForeignKeyViolation:
         # Rows of this very table may refer to what goes, and be about to change: then they do so first.
         late = True
-    for acts in _kinds(work):
+    if not work.pile.counts["update"]:
+        # Rows that only come need no more than the right to insert.
+        _copy(connection, rows_in(work.target("insert")), work, ("insert",), moved)
+    for acts in _kinds(work) if work.pile.counts["update"] else ():
         staged = stage(connection, work.target(acts[0]))
         sent = _copy(connection, rows_in(work.target(acts[0]), staged), work, acts, moved)
-        arrived = sum(upsert(connection, work.target(acts[0]), staged)) if sent else 0
+        try:
+            arrived = sum(upsert(connection, work.target(acts[0]), staged)) if sent else 0
+        except UniqueViolation as error:
+            raise QueryError(
+                f"{error.diag.message_primary} ({error.diag.message_detail})",
+                sqlstate="23505",
+                cure="rows that change places need to be deleted and copied: run without --fire-triggers, as a role"
+                " that may set session_replication_role",
+            ) from None
         if arrived != sent:
             raise TrueupError(f"{sent} rows were to be written and {arrived} were", cure=_KEPT_OUT)
     if late:
@@ -316,6 +327,7 @@ def _now(connection: Any, spec: TableSpec, writes: Writes, moved: set[bytes]) ->
     found = _by_id(spec, connection.execute(query).fetchall())
     for key, act in zip(writes.ids, writes.acts, strict=True):
         if key in moved:
+            yield key, NOT_WRITTEN
             continue
         if (act == "delete") == (key in found):
             is_there = "is still there" if act == "delete" else "did not arrive"

@@ -12,7 +12,7 @@ from trueup.engine.work import Room
 from trueup.repair.conditions import Conditions
 from trueup.repair.layout import Layout
 from trueup.repair.lines import Line, inside_filter, join, key_id, lines_by_key, split
-from trueup.repair.modes import Act, Batch, Decision, Gone, Leave, Like, Made, Mode
+from trueup.repair.modes import ACTS, Act, Batch, Decision, Gone, Leave, Like, Made, Mode
 from trueup.rows.keys import KeyValues
 
 # Rows are read in portions that aim at this many bytes of a node, whatever the width of a row, and never hold more
@@ -21,6 +21,8 @@ _BATCH_BYTES = 2_000_000
 _MOST_BYTES = 32_000_000
 _FIRST_BATCH, _LARGEST_BATCH = 64, 5000
 _DONE: dict[Act, str] = {"insert": "inserted", "update": "updated", "delete": "deleted"}
+# Rows of each act and node that are shown.
+EXAMPLES = 3
 STALE = "the row is not as the report says"
 UNSAID = "the report does not say what the node had"
 
@@ -38,7 +40,6 @@ class RepairJob:
     skip_stale: bool = True
     # A dry run needs the rows of the examples only.
     with_rows: bool = True
-    examples: int = 5
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,26 @@ def _decide(repair: RepairJob, batch: Batch, task: PrepareKeys) -> Prepared:
             _settle(batch, at, lines, mode.decide(batch, at), said, writes, left)
     if not repair.with_rows:
         for each in writes.values():
-            each.before[repair.examples :] = [None] * len(each.before[repair.examples :])
-            each.after[repair.examples :] = [None] * len(each.after[repair.examples :])
+            _keep_examples(each)
     return Prepared(len(batch.keys), agree, {node: each for node, each in writes.items() if each.keys}, left)
+
+
+def first_of_each(acts: Sequence[Act]) -> list[int]:
+    """The places of the first few of each act."""
+    found: list[int] = []
+    for act in ACTS:
+        at = -1
+        for _ in range(min(EXAMPLES, acts.count(act))):
+            at = acts.index(act, at + 1)
+            found.append(at)
+    return found
+
+
+def _keep_examples(writes: Writes) -> None:
+    kept = [(at, writes.before[at], writes.after[at]) for at in first_of_each(writes.acts)]
+    writes.before, writes.after = [None] * len(writes.acts), [None] * len(writes.acts)
+    for at, before, after in kept:
+        writes.before[at], writes.after[at] = before, after
 
 
 class _Said:

@@ -82,6 +82,6 @@ def _reasons(row: Mapping[str, Any], shown: str, acts: Mapping[Act, int], *, sil
     if acts.get("update", 0) and not silent and row["no_update"]:
         columns = ", ".join(row["no_update"])
         reasons.append(f"role {role} may not UPDATE {columns} of {shown}; GRANT UPDATE ON {shown} to it")
-    if not silent and not row["may_stage"]:
+    if not silent and (acts.get("update", 0) or acts.get("delete", 0)) and not row["may_stage"]:
         reasons.append(f"role {role} may not make temporary tables; GRANT TEMP ON DATABASE … to it")
     return reasons

@@ -27,7 +27,7 @@ from trueup.repair.lines import Line, key_id, key_of, lines_by_key
 from trueup.repair.modes import ACTS, Act
 from trueup.repair.prepare import Left, Prepared, Writes
 from trueup.repair.rights import rights_on
-from trueup.repair.undo_file import read_after, read_before, read_head
+from trueup.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head
 from trueup.repair.write import Gathered, write_all
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
@@ -153,8 +153,8 @@ def _portions(file: Path, head: Mapping[str, Any]) -> Iterator[tuple[int, list[K
     sizes: Counter[int] = Counter()
     for node, key, guard, line in read_before(file, width):
         keys[node].append(key_of(key))
-        # A node whose commit never came has no lines after: its rows are as they were.
-        rows[node].append((guard, line, after.get((node, key), guard)))
+        made = after.get((node, key), NOT_WRITTEN)
+        rows[node].append((guard, line, guard if made == NOT_WRITTEN else made))
         sizes[node] += len(line or b"")
         if len(keys[node]) == _KEYS_A_PORTION or sizes[node] > _BYTES_A_PORTION:
             yield node, keys.pop(node), rows.pop(node)

@@ -4,7 +4,8 @@ Compressed lines. The first is a head of JSON; each other begins with its kind a
 
     b  node  key…  guard  fields…     before: the row as it was; without guard and fields there was none
     e                                 the end of the rows as they were: all of them are there
-    a  node  key…  guard              after: the hash of the row that was written; none: it was deleted
+    a  node  key…  guard              after: the hash of the row that was written; none: it was deleted; a dash: the
+                                      row had changed meanwhile, and was not written
 
 The lines `a` are on the disk before the node's transaction is committed; the last one of a key holds. So a row that was
 written can always be told from one that somebody changed later; and where the commit never came, the rows are as the
@@ -30,6 +31,8 @@ from trueup.repair.prepare import Writes
 from trueup.report.json_file import cure_for
 
 FORMAT = 1
+# The guard of a row that was to be written, and was not.
+NOT_WRITTEN = b"-"
 _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"
 
 

@@ -18,11 +18,10 @@ from trueup.repair.layout import Layout
 from trueup.repair.lines import split, text_of_field
 from trueup.repair.modes import Act
 from trueup.repair.pile import Pile
-from trueup.repair.prepare import Left, Prepared, Writes, without_rows
+from trueup.repair.prepare import EXAMPLES, Left, Prepared, Writes, first_of_each, without_rows
 from trueup.repair.undo_file import UndoFile
 from trueup.report.repair import Example
 
-_EXAMPLES = 5
 _LONGEST = 200
 
 
@@ -70,12 +69,11 @@ class Gathered:
             self.undo.discard()
 
     def _show(self, node: str, writes: Writes) -> None:
-        # Of every node and act the first ones.
-        for at, act in enumerate(writes.acts[:_EXAMPLES]):
-            alike = [each for each in self.examples if (each.node, each.act) == (node, act)]
-            lines, layout = (writes.before[at], writes.after[at]), self.layouts[node]
-            if len(alike) < _EXAMPLES and any(line is not None for line in lines):
-                before, after = (_values(layout, node, line) for line in lines)
+        layout = self.layouts[node]
+        for at in first_of_each(writes.acts):
+            act = writes.acts[at]
+            if sum((each.node, each.act) == (node, act) for each in self.examples) < EXAMPLES:
+                before, after = (_values(layout, node, line) for line in (writes.before[at], writes.after[at]))
                 key = dict(zip(layout.spec.key_names, writes.keys[at], strict=True))
                 self.examples.append(Example(node, act, key, before, after))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup import repair, tube
+    from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
     from trueup.diff.call import check, diff, rerun, resume
     from trueup.doctor.call import doctor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
-    from trueup.repair.call import undo
+    from trueup.repair.call import repair, undo
     from trueup.report.model import DiffResult, PairCounts
     from trueup.report.repair import RepairResult
     from trueup.source.call import register, snapshot

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup import repair, tube
+    from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
     from trueup.diff.call import check, check_many, diff, diff_many, rerun, resume, resume_many
     from trueup.doctor.call import doctor
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         TrueupError,
     )
     from trueup.formats import register
-    from trueup.repair.call import undo
+    from trueup.repair.call import repair, undo
     from trueup.report.model import DiffResult, ManyResult, PairCounts
     from trueup.report.repair import RepairResult
     from trueup.schema.call import schema_diff

@@ -195,7 +195,7 @@ def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: P
     assert "primary key" in refused.value.cure
     keyed = nodes_with(ITEMS, A, B)
     report = keyed.diff()
-    for options, message in [
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({}, "not said how"),
         ({"majority": True}, "three nodes"),
         ({"majority": True, "fix_nulls": True}, "contradict"),
@@ -203,7 +203,8 @@ def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: P
         ({"insert_only": True, "fix_nulls": True}, "go with --source-of-truth"),
         ({"source_of_truth": "n1", "insert_only": True, "upsert_only": True}, "contradict"),
         ({"source_of_truth": "n1", "nonsense": 1}, "unknown option"),
-    ]:
+    ]
+    for options, message in refusals:
         with pytest.raises(ConfigError, match=message):
             keyed.repair(report, **options)
     assert keyed.rows() == [FIRST, SECOND]

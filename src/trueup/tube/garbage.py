@@ -6,6 +6,7 @@ time as a live touch of the same key. Only when all of them are in the tube is t
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Garbage:
                 shape.table,
                 "all" if payload["shards"] == "all" else [int(payload["shards"])],
                 int(payload["start_seq"]),
-                datetime.fromisoformat(payload["started_at"]),
+                _time(payload["started_at"]),
                 current.after,
                 PAGE,
             )
@@ -96,3 +97,8 @@ class Garbage:
                 "keys": [None] * len(keys) if shape.is_integer else keys,
             },
         )
+
+
+def _time(text: str) -> datetime:
+    """A time as the server writes it into JSON, without zeros at the end of its fraction, which Python 3.10 wants."""
+    return datetime.fromisoformat(re.sub(r"\.(\d+)", lambda found: "." + found[1].ljust(6, "0"), text))

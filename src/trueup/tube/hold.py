@@ -15,7 +15,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from trueup.errors import NodeError
+from trueup.errors import CheckFailed, NodeError
 from trueup.store.owner import Owner, this_process, why_lost
 from trueup.tube.batch import Batch
 from trueup.tube.pods import delete, release_lock, take_lock
@@ -50,11 +50,22 @@ class Hold:
         """Take all locks, or raise an error that names who has one; waits for writes of one that lost its lock."""
         self.generations.clear()
         for partition in self.partitions:
-            take_lock(self.session, self.tube, partition, wait=wait)
+            self._lock(partition, wait, is_stopped)
             self._wait_for_last(partition, say, is_stopped)
             owner = self.session.call("tube_work_begin", self.tube, partition, _json(self._owner()))
             self.generations[partition] = int(owner)
         self._beat_at = time.monotonic()
+
+    def _lock(self, partition: int, wait: float, is_stopped: Callable[[], bool]) -> None:
+        """Wait a second at a time, so that a job that waits can be stopped."""
+        give_up = time.monotonic() + wait
+        while True:
+            left = give_up - time.monotonic()
+            try:
+                return take_lock(self.session, self.tube, partition, wait=max(0.0, min(1.0, left)))
+            except CheckFailed:
+                if left <= 1.0 or is_stopped():
+                    raise
 
     def check(self) -> None:
         """Raise HoldLost if one of the locks has been taken by somebody else."""

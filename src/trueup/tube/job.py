@@ -25,10 +25,13 @@ from trueup.tube.run import Job, Limits, Stopped, Summary
 from trueup.tube.session import Session
 from trueup.tube.sinks.base import Sink
 
+_PAUSED = "paused (trueup tasks resume lets it go on)"
+_PAUSED_SECONDS = 0.5
 MOST_BYTES = 32 * 1024 * 1024
 _MOST_LANES = 4
 # Classes of errors that pass: conflicts, resources, locks, operators.
 _PASSING = ("40", "53", "55", "57")
+_AGAIN_SECONDS = 60.0
 # After so long without an error, pauses are short again.
 _WORKED_SECONDS = 60.0
 
@@ -86,10 +89,14 @@ class Running:
 
     def _once(self, engine: Any) -> None:
         """With the locks, until the end or until the session is lost."""
+        # After an outage the server may not know yet that our old session is gone.
+        wait = max(self.wait, _AGAIN_SECONDS) if self._had_locks else self.wait
         try:
-            self.hold.take(wait=self.wait, say=self.progress.say, is_stopped=self.stop.is_set)
+            self.hold.take(wait=wait, say=self.progress.say, is_stopped=self.stop.is_set)
         except CheckFailed:
             self.hold.release()
+            if self.stop.is_set():
+                return
             raise
         self._had_locks = True
         lanes = self._lanes(engine)
@@ -160,7 +167,15 @@ def run_as_task(running: Running, *, sink_name: str, task_db: str | None, config
             if waiting:
                 facts["waiting"] = waiting
             store.heartbeat(task.task_id, facts)
-            if store.wanted(task.task_id) == "stop":
+            paused = False
+            while (wanted := store.wanted(task.task_id)) == "pause" and not running.stop.wait(_PAUSED_SECONDS):
+                paused = True
+                running.hold.waiting = _PAUSED
+                running.hold.beat()
+                store.heartbeat(task.task_id, {**facts, "waiting": _PAUSED})
+            if paused:
+                running.hold.waiting = waiting
+            if wanted == "stop":
                 running.stop.set()
 
         running.beat = beat

@@ -124,6 +124,11 @@ class Keeper:
         return {(shard, tuple(json.loads(key))): json.loads(row) for shard, key, row in found}
 
     @property
+    def count(self) -> int:
+        """How many writes there were."""
+        return int(self.db.execute("SELECT count(*) FROM log").fetchone()[0])
+
+    @property
     def writes(self) -> int:
         """How many documents were written in all."""
         return int(self.db.execute("SELECT coalesce(sum(documents), 0) FROM log").fetchone()[0])

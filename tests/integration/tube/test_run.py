@@ -19,11 +19,14 @@ import pytest
 from psycopg import sql
 from tests.integration.tube.keeper import Keeper
 
+from trueup.config import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
+from trueup.store import TaskStore
 from trueup.tube.batch import batch_of
 from trueup.tube.call import open as open_tubes
 from trueup.tube.hold import Hold, HoldLost
+from trueup.tube.job import Running
 from trueup.tube.run import Limits, Summary
 
 ROOT = str(Path(__file__).parents[3])
@@ -247,10 +250,14 @@ def test_a_thousand_shards(place: Any, keeper: Keeper) -> None:
         " INSERT INTO items SELECT g, g FROM generate_series(1, 4000) g"
     )
     place.tubes.ensure("t", partitions=4)
-    place.tubes.attach("t", "items", routing="id % 1000")
+    place.tubes.attach("t", "items", routing="n % 1000")
     place.tubes.backfill("t", "items")
     place.run("DELETE FROM items WHERE id % 7 = 0")
     summary = empty(place, keeper)
+    assert kept(keeper) == source(place)
+    # Rows that move to another shard, and another partition, are in that one only.
+    place.run("UPDATE items SET n = n + 1 WHERE id % 11 = 0")
+    empty(place, keeper)
     assert kept(keeper) == source(place)
     assert {shard for shard, _ in keeper.rows("public.items")} == set(range(1000))
     assert summary.removed > 500
@@ -330,6 +337,13 @@ def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, ke
         until(lambda: items.pods() == [])
     assert job.summary.outages == 1
     assert items.run("SELECT generation FROM tube.workers") == [(2,)]
+    # One whose generation is over writes nothing of what it has claimed, before it has the lock again.
+    with following(items, keeper):
+        until(lambda: items.run("SELECT generation FROM tube.workers WHERE ended_at IS NULL") == [(3,)])
+        before = keeper.writes
+        items.run("UPDATE tube.workers SET generation = 4; UPDATE items SET n = 3")
+        until(lambda: kept(keeper) == source(items) and items.pods() == [])
+        assert keeper.writes == before + 1
     # A worker of an older generation: it may not delete, nor write.
     items.run("INSERT INTO items VALUES (3, 3)")
     with open_tubes(items.database.uri) as tubes, open_tubes(items.database.uri) as other:
@@ -346,6 +360,59 @@ def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, ke
                 call()
         assert [pod.ids for pod in tubes.claim("t")] == [(3,)]
         successor.release()
+
+
+class Where:
+    """A database that `source` and `following` can use."""
+
+    def __init__(self, database: Any) -> None:
+        self.database = database
+        self.run = database.execute
+
+
+def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: Any, keeper: Keeper) -> None:
+    """The job waits for its node, takes the lock again and goes on; rows that fit into no chunk come in several."""
+    server = fresh_server(name="restarted")
+    database = server.create_database("shop")
+    with open_tubes(database.uri) as tubes:
+        tubes.install()
+        tubes.ensure("t")
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, n int, note text)")
+        tubes.attach("t", "items", shard=0)
+    place = Where(database)
+    with following(place, keeper) as job:
+        database.execute("INSERT INTO items VALUES (1, 1)")
+        until(lambda: set(kept(keeper)) == {"1"})
+        server.restart("immediate")
+        database.execute("INSERT INTO items SELECT g, g, repeat('x', 5000) FROM generate_series(2, 301) g")
+        until(lambda: kept(keeper) == source(place))
+        with TaskStore() as store:
+            (task,) = store.list(status="RUNNING")
+            store.ask(task.task_id, "pause")
+            with open_tubes(database.uri) as tubes:
+                until(lambda: (tubes.stats()[0].waiting or "").startswith("paused"))
+                database.execute("UPDATE items SET n = 0")
+                assert kept(keeper) != source(place)
+                store.ask(task.task_id, "")
+                until(lambda: kept(keeper) == source(place))
+    assert job.summary.outages >= 1
+    database.execute("UPDATE items SET n = 5; UPDATE items SET n = 6")
+    writes = keeper.count
+    with open_tubes(database.uri) as tubes:
+        limits, silent = Limits(until_empty=True), Silent()
+        running = Running(
+            tubes.session,
+            "t",
+            Keeper(keeper.path),
+            limits=limits,
+            spark=SparkSettings(engine="local"),
+            most_bytes=100_000,
+            progress=silent,
+            stop=threading.Event(),
+        )
+        assert running.run().written == 301
+    assert kept(keeper) == source(place)
+    assert keeper.count - writes > 10, "all rows were in one chunk"
 
 
 STEPS = """

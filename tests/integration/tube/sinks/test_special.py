@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,18 @@ def _thing(number: int, name: str | None, **more: Any) -> Document:
 
 def _write(sink: Sink, *documents: Document, seq: int = 10) -> None:
     sink.write(documents, mark=Mark(seq, NOW))
+
+
+@contextmanager
+def _served(*command: str, **options: Any) -> Iterator[int]:
+    """The port of a server that runs as long as the block, and is gone after it whatever happens."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, **options)
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
 
 
 # --- PostgreSQL
@@ -197,10 +211,8 @@ def test_a_busy_or_picky_search_server(search: Any, monkeypatch: pytest.MonkeyPa
     assert {key[-1] for key in search.stored(source)} == {str(number) for number in range(1, 9)}
     sink.close()
 
-    command = [sys.executable, str(Path(__file__).with_name("search_server.py")), "0", "geheim123"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        address = f"http://127.0.0.1:{int(process.stdout.readline())}/deep/path/index"
+    with _served(str(Path(__file__).with_name("search_server.py")), "0", "geheim123") as port:
+        address = f"http://127.0.0.1:{port}/deep/path/index"
         for key, works in (("wrong456", False), ("geheim123", True)):
             monkeypatch.setenv("TRUEUP_SINK_API_KEY", key)
             sink = open_sink(address)
@@ -213,7 +225,6 @@ def test_a_busy_or_picky_search_server(search: Any, monkeypatch: pytest.MonkeyPa
                     sink.setup([THING])
                 assert key not in str(refused.value) + refused.value.cure
             sink.close()
-        process.kill()
 
 
 # --- ClickHouse
@@ -221,10 +232,8 @@ def test_a_busy_or_picky_search_server(search: Any, monkeypatch: pytest.MonkeyPa
 
 def test_a_clickhouse_server(tmp_path: Path) -> None:
     stand_in = Path(__file__).parents[2] / "clickhouse_stand_in.py"
-    command = [sys.executable, str(stand_in), str(tmp_path / "server")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        place = f"127.0.0.1:{int(process.stdout.readline())}/db"
+    with _served(str(stand_in), str(tmp_path / "server"), cwd=tmp_path) as port:
+        place = f"127.0.0.1:{port}/db"
         wrong = open_sink(f"clickhouse://me:geheim123@{place}")
         with pytest.raises(SinkDown) as caught:
             wrong.setup([THING])
@@ -243,7 +252,6 @@ def test_a_clickhouse_server(tmp_path: Path) -> None:
         )
         with pytest.raises(CheckFailed, match="its engine is MergeTree"):
             open_sink(f"clickhouse://me:ge%20heim%2F123@{place}", {"table": "plain"}).setup([THING])
-        process.kill()
     with pytest.raises(SinkDown):
         _write(sink, _thing(1, "too late"))
 
@@ -257,6 +265,9 @@ def test_only_touched_buckets_are_written_anew(tmp_path: Path) -> None:
     address = f"delta:{tmp_path / 'lake'}"
     sink = open_sink(address, {"buckets": "8"})
     sink.setup([THING])
+    empty: Any = open_sink(address)
+    empty.setup([THING])
+    before_all = empty._open("public.things")
     _write(sink, *(_thing(number, f"name {number}") for number in range(100)))
     before = set(DeltaTable(str(tmp_path / "lake" / "public.things")).file_uris())
     assert len(before) == 8
@@ -272,6 +283,11 @@ def test_only_touched_buckets_are_written_anew(tmp_path: Path) -> None:
     second._open = lambda name: stale
     with pytest.raises(SinkDown, match="cannot be written"):
         _write(second, _thing(5, "lost?"))
+    # Also where there was nothing to take out yet, which Delta itself takes for two plain additions.
+    empty._open = lambda name: before_all
+    with pytest.raises(SinkDown, match="cannot be written"):
+        _write(empty, _thing(5, "twice?"))
+    assert _delta_rows(tmp_path).num_rows == 100
     names = {row["id"]: row["name"] for row in _delta_rows(tmp_path).to_pylist()}
     assert (names[5], len(names)) == ("newer", 100)
     with pytest.raises(CheckFailed, match="it has 8 buckets, not 4"):

@@ -144,13 +144,13 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
         )
         before(*arguments)
 
-    monkeypatch.setattr(run, "_write", later)
-    done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_write", later)
+        done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
     assert nodes.rows()[1] == [ONE, TWO, (3, "THREE", Decimal(33)), (5, None, None)]
     assert numbers(done.written) == {"n2": (0, 1, 0)}
     assert sorted(each.key["id"] for each in done.left) == ["3", "4", "5"]
     assert (done.verdict, done.remaining) == ("REMAINS", 2)
-    monkeypatch.undo()
     # The undo touches only what the repair wrote.
     back = nodes.undo(done, execute=True)
     assert nodes.rows()[1] == [ONE, OTHER_TWO, (3, "THREE", Decimal(33)), (5, None, None)]

@@ -16,7 +16,13 @@ MODULES = sorted(HOME.rglob("*.py"))
 VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor"}
 # A verb that may look at others: repair reads the diff's result, the doctor asks its checks, the gate of a switchover
 # asks two verbs.
-ALLOWED_VERBS = {"repair": {"diff"}, "doctor": {"diff"}, "switchover": {"validate", "diff"}}
+# Validate reads tubes where there is no logical log, and streams changes with the public source.
+ALLOWED_VERBS = {
+    "repair": {"diff"},
+    "doctor": {"diff"},
+    "switchover": {"validate", "diff"},
+    "validate": {"tube", "source"},
+}
 
 # Folder -> what it may import of trueup. The order of the design: cli, web -> verbs -> rows -> engine, store, report
 # -> db -> config -> errors.

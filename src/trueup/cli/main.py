@@ -26,6 +26,7 @@ _VERBS = {
     "report": ("trueup.cli.tasks", "report"),
     "tasks": ("trueup.cli.tasks", "tasks"),
     "tube": ("trueup.cli.tube", "tube"),
+    "validate": ("trueup.cli.validate", "validate"),
 }
 
 

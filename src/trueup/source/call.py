@@ -29,11 +29,12 @@ class HeldSnapshot:
 def register(
     spark: SparkSession | Any, *, nodes: Mapping[str, str] | None = None, config: Config | str | None = None
 ) -> None:
-    """Give the format "trueup" to a Spark session, with the nodes that the option `node` may name.
+    """Give the formats "trueup" and "trueup_changes" to a session, with the nodes that the option `node` may name.
 
     `nodes` are names and addresses; with them or without, those of `config` (or of the `trueup.toml` that is found) are
     known too. Their passwords travel inside of the pickled class, not among the options, which Spark logs.
     """
+    from trueup.source.changes import ChangesSource
     from trueup.source.datasource import TrueupSource
 
     if not isinstance(config, Config):
@@ -41,8 +42,9 @@ def register(
     elif nodes:
         raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
     # A class that no module has is pickled whole, with its nodes.
-    registered = type("TrueupSource", (TrueupSource,), {"nodes": dict(config.nodes), "__module__": "trueup_registered"})
-    spark.dataSource.register(registered)
+    for source in (TrueupSource, ChangesSource):
+        given = {"nodes": dict(config.nodes), "__module__": "trueup_registered"}
+        spark.dataSource.register(type(source.__name__, (source,), given))
 
 
 @contextmanager

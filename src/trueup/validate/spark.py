@@ -293,16 +293,17 @@ class SyncerLimit:
         self._nodes = nodes
         self._syncer = syncer
         self._cutover = cutover
+        self._sessions: list[Any] = []
 
     def position(self) -> int | None:
         """The syncer's position, or the cut-over position if that is nearer."""
-        source, target = self._nodes
-        sessions = [connect(node, application="trueup validate limit") for node in (source, target)]
+        if not self._sessions:
+            self._sessions = [connect(node, application="trueup validate limit") for node in self._nodes]
         try:
-            place = self._syncer.place(*sessions)
-        finally:
-            for session in sessions:
-                session.close()
+            place = self._syncer.place(*self._sessions)
+        except Exception:
+            self._sessions = []
+            raise
         return min(place, lsn_number(self._cutover)) if self._cutover else place
 
 

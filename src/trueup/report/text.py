@@ -15,6 +15,9 @@ MEANING = {
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
+    ("RESOLVED", "rerun"): "all keys of the earlier report agree now; no other rows were looked at",
+    ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were looked at",
+    ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
 }
 _MOST_REASONS = 10
 KINDS = ("missing", "extra", "changed", "in_flight")
@@ -25,11 +28,15 @@ def summary(result: DiffResult) -> str:
     meaning = MEANING[result.verdict, result.mode]
     lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
-    lines.append(
-        f"  {_checked(result.rows_checked, result.blocks, result.mismatched_blocks)};"
-        f" {result.seconds:.1f} s{rate}, engine {result.engine}"
-    )
-    if result.mode == "diff":
+    checked = _checked(result.rows_checked, result.blocks, result.mismatched_blocks)
+    if result.mode == "rerun":
+        checked = f"{_count(result.rows_checked, 'key')} of {result.rerun_of}"
+    lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {result.engine}")
+    lines += [
+        f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
+        for pair, counts in result.since.items()
+    ]
+    if result.mode != "check":
         lines += _pair_table({pair: vars(counts) for pair, counts in result.pairs.items()})
     alone = [f"{node} with {_count(keys, 'key')}" for node, keys in result.alone.items() if keys]
     if alone:
@@ -52,6 +59,8 @@ def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
     summary = report["summary"]
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
+    if summary.get("rerun_of"):
+        checked = f"{_count(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
@@ -82,7 +91,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
         for task in tasks
     ]
     heads = ["ID", "STARTED (UTC)", "TYPE", "STATUS", "VERDICT", "TIME", "TABLE", "NODES"]
-    return "\n".join(_aligned([heads, *rows], right={heads.index("TIME")}))
+    return "\n".join(aligned([heads, *rows], right={heads.index("TIME")}))
 
 
 def task_text(task: Mapping[str, Any]) -> str:
@@ -128,14 +137,14 @@ def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
         rows.append([pair, *(f"{counts[kind]:,}" for kind in KINDS), limit])
-    lines = ["  " + line for line in _aligned(rows, right={1, 2, 3, 4})]
+    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4})]
     if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
         lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
     return lines
 
 
 def _next(result: DiffResult) -> str:
-    if result.verdict == "MATCH":
+    if result.verdict in ("MATCH", "RESOLVED"):
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
         return "mend what is named and run again"
@@ -166,7 +175,7 @@ def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
             changes.append("copies: " + " -> ".join(str(copies) for copies in each["copies"].values()))
         key = ", ".join(f"{name}={_key(value)}" for name, value in each["key"].items())
         rows.append([each["kind"], key, "; ".join(changes)])
-    return ["    " + line for line in _aligned(rows)]
+    return ["    " + line for line in aligned(rows)]
 
 
 def _key(value: Any) -> str:
@@ -189,7 +198,7 @@ def moment(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
     """Rows of equal length in columns two blanks apart; those in `right` end on the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []

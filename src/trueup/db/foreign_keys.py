@@ -1,0 +1,156 @@
+"""Foreign keys: what refers to what, the order in which tables can be written, and rows that refer to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.names import display_name
+from trueup.db.statements import load
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+TableName = tuple[str, str]  # schema and name
+
+
+@dataclass(frozen=True)
+class ForeignKey:
+    """Columns of a child table that name a row of a parent table."""
+
+    name: str
+    child: TableName
+    parent: TableName
+    child_columns: tuple[str, ...]
+    parent_columns: tuple[str, ...]
+    operators: tuple[str, ...]  # parent column OP child column
+    deferrable: bool
+    validated: bool
+    match_full: bool
+    on_delete: str  # as in pg_constraint: a no action, r restrict, c cascade, n set null, d set default
+    on_update: str
+    nullable: bool  # whether all columns of the child may be NULL
+
+    def __str__(self) -> str:
+        return f"{self.name} of {display_name(*self.child)}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """Tables in groups, parents before children; tables of one group refer to one another."""
+
+    groups: tuple[tuple[TableName, ...], ...]
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """All tables, parents first."""
+        return tuple(table for group in self.groups for table in group)
+
+    @property
+    def cycles(self) -> tuple[tuple[TableName, ...], ...]:
+        """The groups of more than one table."""
+        return tuple(group for group in self.groups if len(group) > 1)
+
+
+def read_foreign_keys(connection: Any, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
+    """The foreign keys of a database, or those that begin or end at one of these tables."""
+    from psycopg.rows import dict_row
+
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(load("trueup.db", "foreign_keys.sql")["foreign_keys"], {}).fetchall()
+    found = [
+        ForeignKey(
+            name=row["name"],
+            child=(row["child_schema"], row["child_table"]),
+            parent=(row["parent_schema"], row["parent_table"]),
+            child_columns=tuple(row["child_columns"]),
+            parent_columns=tuple(row["parent_columns"]),
+            operators=tuple(row["operators"]),
+            **{name: row[name] for name in _PLAIN},
+        )
+        for row in rows
+    ]
+    if tables is None:
+        return found
+    wanted = set(tables)
+    return [key for key in found if key.child in wanted or key.parent in wanted]
+
+
+_PLAIN = ("deferrable", "validated", "match_full", "on_delete", "on_update", "nullable")
+
+
+def in_order(tables: Iterable[TableName], keys: Iterable[ForeignKey]) -> Order:
+    """The tables, parents before children. Whoever deletes goes the other way."""
+    wanted = sorted(set(tables))
+    parents: dict[TableName, set[TableName]] = {table: set() for table in wanted}
+    for key in keys:
+        if key.child in parents and key.parent in parents and key.child != key.parent:
+            parents[key.child].add(key.parent)
+    return Order(tuple(_components(wanted, parents)))
+
+
+def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableName]]) -> list[tuple[TableName, ...]]:
+    """Strongly connected components, each after those it depends on (Tarjan's way, without recursion)."""
+    number: dict[TableName, int] = {}
+    low: dict[TableName, int] = {}
+    stack: list[TableName] = []
+    found: list[tuple[TableName, ...]] = []
+    for start in tables:
+        if start in number:
+            continue
+        number[start] = low[start] = len(number)
+        stack.append(start)
+        path = [(start, iter(sorted(parents[start])))]
+        while path:
+            table, rest = path[-1]
+            following = next(rest, None)
+            if following is not None:
+                if following not in number:
+                    number[following] = low[following] = len(number)
+                    stack.append(following)
+                    path.append((following, iter(sorted(parents[following]))))
+                elif following in stack:
+                    low[table] = min(low[table], number[following])
+                continue
+            path.pop()
+            if path:
+                low[path[-1][0]] = min(low[path[-1][0]], low[table])
+            if low[table] == number[table]:
+                at = stack.index(table)
+                found.append(tuple(sorted(stack[at:])))
+                del stack[at:]
+    return found
+
+
+def orphans(
+    connection: Any, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5
+) -> list[tuple[str, ...]]:
+    """Rows of the child whose parent is not there, by the text of the referring columns: at most so many.
+
+    `among` is a condition on the child, named `c`. A foreign key that was not checked (its triggers did not fire) shows
+    its broken rows here and nowhere else.
+    """
+    from psycopg import sql
+
+    mine = [sql.SQL("c.{}").format(sql.Identifier(name)) for name in key.child_columns]
+    pairs = [
+        sql.SQL("p.{} {} {}").format(sql.Identifier(theirs), sql.SQL(operator), own)
+        for theirs, operator, own in zip(key.parent_columns, key.operators, mine, strict=True)
+    ]
+    is_set = [sql.SQL("{} IS NOT NULL").format(own) for own in mine]
+    # MATCH FULL: all set, or none. Otherwise one NULL is enough to refer to nothing.
+    refers = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
+    query = sql.SQL(
+        "SELECT {shown} FROM {child} c WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
+        "{among} LIMIT {most}"
+    ).format(
+        shown=sql.SQL(", ").join(sql.SQL("{}::text").format(own) for own in mine),
+        child=sql.Identifier(*key.child),
+        parent=sql.Identifier(*key.parent),
+        refers=refers,
+        pairs=sql.SQL(" AND ").join(pairs),
+        among=sql.SQL(" AND {}").format(among) if among is not None else sql.SQL(""),
+        most=sql.Literal(most),
+    )
+    return [tuple(row) for row in connection.execute(query).fetchall()]

@@ -1,0 +1,23 @@
+-- name: foreign_keys
+-- The foreign keys of a database, those of partitions with their parent's only.
+SELECT c.conname::text AS name,
+       cn.nspname::text AS child_schema, cc.relname::text AS child_table,
+       pn.nspname::text AS parent_schema, pc.relname::text AS parent_table,
+       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM unnest(c.conkey) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum) AS child_columns,
+       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM unnest(c.confkey) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum) AS parent_columns,
+       (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) ORDER BY k.ord)
+          FROM unnest(c.conpfeqop) WITH ORDINALITY k(oid, ord)
+          JOIN pg_operator o ON o.oid = k.oid JOIN pg_namespace n ON n.oid = o.oprnamespace) AS operators,
+       c.condeferrable AS deferrable, c.convalidated AS validated, c.confmatchtype = 'f' AS match_full,
+       c.confdeltype::text AS on_delete, c.confupdtype::text AS on_update,
+       NOT EXISTS (SELECT FROM unnest(c.conkey) k(attnum)
+                     JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+                    WHERE a.attnotnull) AS nullable
+  FROM pg_constraint c
+  JOIN pg_class cc ON cc.oid = c.conrelid JOIN pg_namespace cn ON cn.oid = cc.relnamespace
+  JOIN pg_class pc ON pc.oid = c.confrelid JOIN pg_namespace pn ON pn.oid = pc.relnamespace
+ -- One that is not enforced (PostgreSQL 18) promises nothing.
+ WHERE c.contype = 'f' AND c.conparentid = 0 AND coalesce((to_jsonb(c) ->> 'conenforced')::bool, true)
+ ORDER BY 2, 3, 1

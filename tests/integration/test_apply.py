@@ -1,0 +1,191 @@
+"""Rows into a node: exact values, swaps and cycles without an order, and in the order of foreign keys where needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from trueup.config import load
+from trueup.db.catalog import read_table
+from trueup.db.foreign_keys import ForeignKey, in_order, orphans, read_foreign_keys
+from trueup.db.node import connect
+from trueup.demo.postgres import Database
+from trueup.errors import TrueupError
+from trueup.rows.apply import (
+    Target,
+    copy_keys,
+    delete_keys,
+    insert_texts,
+    pipe,
+    rows_in,
+    rows_out,
+    silence_triggers,
+    stage,
+    target_of,
+    upsert,
+)
+from trueup.rows.encode import column_spec
+from trueup.rows.fetch import among
+from trueup.rows.spec import KeySpec, TableSpec
+
+Databases = Callable[[int], list[Database]]
+
+_TABLE = """
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE TABLE t (
+    a int, b text, u int UNIQUE, n numeric, f float8, j json, x bytea, m mood[], at timestamptz,
+    twice int GENERATED ALWAYS AS (u * 2) STORED, no bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (a, b));
+"""
+
+
+def opened(database: Database) -> Any:
+    return connect(load(nodes={"n": database.uri}).nodes["n"], application="test", read_only=False)
+
+
+def target(connection: Any, table: str = "t", key: tuple[str, ...] = ("a", "b")) -> Target:
+    found = read_table(connection, "public", table)
+    assert found is not None
+    columns = {column.name: column_spec(column) for column in found.columns}
+    spec = TableSpec("public", table, tuple(KeySpec(columns[name]) for name in key), tuple(columns.values()))
+    return target_of(spec, found)
+
+
+def test_rows_are_copied_to_the_letter_and_swaps_need_no_order(
+    databases: Databases, compare: Callable[..., Any], on_all: Callable[..., None]
+) -> None:
+    nodes = databases(2)
+    on_all(nodes, _TABLE)
+    nodes[0].execute(
+        """INSERT INTO t (a, b, u, n, f, j, x, m, at) VALUES
+           (1, E'tab\\tand\\nline\\\\', 10, 1.50, 'NaN', '{"a":1, "a" : 2}', '\\x00ff', '[2:3]={sad,NULL}', 'infinity'),
+           (2, '', 20, 'NaN', '-0', 'null', '', '{}', '-infinity'),
+           (3, '\\N', 30, NULL, NULL, NULL, NULL, NULL, NULL)"""
+    )
+    nodes[1].execute("INSERT INTO t (a, b, u) VALUES (1, E'tab\\tand\\nline\\\\', 20), (2, '', 10), (9, 'extra', 30)")
+    keys = [("1", "tab\tand\nline\\"), ("2", ""), ("3", "\\N"), ("9", "extra")]
+    with opened(nodes[0]) as here, opened(nodes[1]) as there:
+        it = target(there)
+        assert it.columns == ("a", "b", "u", "n", "f", "j", "x", "m", "at", "no")
+        with there.transaction():
+            assert silence_triggers(there)
+            assert delete_keys(there, it.spec, keys) == 3
+            assert copy_keys(here, there, it, keys) == 3
+    assert compare(nodes, "t").verdict == "MATCH"
+    # Texts that are given go in as they are read out.
+    with opened(nodes[0]) as here, opened(nodes[1]) as there:
+        columns = ", ".join(f'"{name}"::text' for name in it.columns)
+        rows = here.execute(f"SELECT {columns} FROM public.t").fetchall()
+        with there.transaction():
+            delete_keys(there, it.spec, keys)
+            assert insert_texts(there, it, rows) == 3
+    assert compare(nodes, "t").verdict == "MATCH"
+
+
+def test_a_target_that_keeps_rows_out_is_told(databases: Databases, on_all: Callable[..., None]) -> None:
+    nodes = databases(2)
+    on_all(nodes, "CREATE TABLE t (a int PRIMARY KEY); ")
+    nodes[0].execute("INSERT INTO t VALUES (1), (2)")
+    nodes[1].execute(
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN RETURN CASE WHEN NEW.a = 2 THEN NULL ELSE NEW END; END';"
+        "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()"
+    )
+    with opened(nodes[0]) as here, opened(nodes[1]) as there:
+        it = target(there, key=("a",))
+        with pytest.raises(TrueupError, match="gave 2 rows and 1 arrived"):
+            copy_keys(here, there, it, [("1",), ("2",)])
+
+
+def test_a_plain_owner_writes_in_the_order_of_foreign_keys(databases: Databases, on_all: Callable[..., None]) -> None:
+    nodes = databases(2)
+    on_all(
+        nodes,
+        """CREATE TABLE parent (
+               id int PRIMARY KEY, up int REFERENCES parent, no int GENERATED ALWAYS AS IDENTITY, v text UNIQUE);
+           CREATE TABLE child (id int PRIMARY KEY, parent int NOT NULL REFERENCES parent ON DELETE CASCADE)""",
+    )
+    nodes[0].execute(
+        "INSERT INTO parent (id, up, v) VALUES (1, 2, 'new'), (2, 1, 'two'); INSERT INTO child VALUES (1, 1)"
+    )
+    nodes[1].execute("INSERT INTO parent (id, v) VALUES (1, 'old'); INSERT INTO child VALUES (1, 1)")
+    with opened(nodes[0]) as here, opened(nodes[1]) as there:
+        there.execute("CREATE ROLE plain_owner; ")
+        try:
+            there.execute(
+                "ALTER TABLE public.parent OWNER TO plain_owner; ALTER TABLE public.child OWNER TO plain_owner"
+            )
+            there.execute("SET ROLE plain_owner")
+            parent, keys = target(there, "parent", ("id",)), [("1",), ("2",)]
+            with there.transaction():
+                assert not silence_triggers(there)
+                staged = stage(there, parent)
+                assert pipe(here, rows_out(parent, among(parent.spec, keys)), there, rows_in(parent, staged)) == 2
+                assert upsert(there, parent, staged) == (1, 1)
+            there.execute("RESET ROLE")
+            same = "SELECT id, up, v FROM public.parent ORDER BY id"
+            assert there.execute(same).fetchall() == here.execute(same).fetchall()
+            # The child of the changed parent is still there: nothing was deleted on the way.
+            assert there.execute("SELECT count(*) FROM public.child").fetchone() == (1,)
+            # What an UPDATE cannot set must not stay different without a word.
+            here.execute("UPDATE public.parent SET no = DEFAULT WHERE id = 1")
+            with there.transaction(force_rollback=True):
+                staged = stage(there, parent)
+                pipe(here, rows_out(parent, among(parent.spec, keys)), there, rows_in(parent, staged))
+                with pytest.raises(TrueupError, match="column no is GENERATED ALWAYS"):
+                    upsert(there, parent, staged)
+        finally:
+            there.execute("RESET ROLE; DROP OWNED BY plain_owner; DROP ROLE plain_owner")
+
+
+def test_foreign_keys_are_read_ordered_and_verified(databases: Databases) -> None:
+    (node,) = databases(1)
+    node.execute(
+        """CREATE TABLE a (id int PRIMARY KEY, b int, UNIQUE (id, b));
+           CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a);
+           ALTER TABLE a ADD CONSTRAINT a_b FOREIGN KEY (b) REFERENCES b DEFERRABLE;
+           CREATE TABLE c (id int PRIMARY KEY, x int, y int, FOREIGN KEY (x, y) REFERENCES a (id, b) MATCH FULL);
+           CREATE TABLE d (id int PRIMARY KEY, c int REFERENCES c, d int REFERENCES d);
+           CREATE TABLE p (id int REFERENCES d) PARTITION BY LIST (id);
+           CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1)"""
+    )
+    with opened(node) as connection:
+        keys = read_foreign_keys(connection)
+        assert {str(key) for key in keys} == {
+            "a_b of public.a", "b_a_fkey of public.b", "c_x_y_fkey of public.c",
+            "d_c_fkey of public.d", "d_d_fkey of public.d", "p_id_fkey of public.p",
+        }  # fmt: skip
+        order = in_order([("public", name) for name in "pdcba"], keys)
+        assert [tuple(name for _, name in group) for group in order.groups] == [("a", "b"), ("c",), ("d",), ("p",)]
+        assert order.cycles == ((("public", "a"), ("public", "b")),)
+        by_name = {key.name: key for key in keys}
+        assert by_name["a_b"].deferrable
+        connection.execute(
+            """SET session_replication_role = replica; INSERT INTO public.d VALUES (1, NULL, 7), (2, 5, 1);
+               INSERT INTO public.c VALUES (1, 3, NULL), (2, NULL, NULL)"""
+        )
+        found = {name: orphans(connection, key) for name, key in by_name.items()}
+        assert {name: rows for name, rows in found.items() if rows} == {
+            "c_x_y_fkey": [("3", None)],  # MATCH FULL: all or none
+            "d_c_fkey": [("5",)],
+            "d_d_fkey": [("7",)],
+        }
+
+
+def test_long_chains_of_tables_are_ordered() -> None:
+    tables = [("s", f"t{number:04}") for number in range(2000)]
+    keys = [
+        ForeignKey("k", child, parent, ("a",), ("a",), ("=",), False, True, False, "a", "a", True)
+        for parent, child in zip(tables[1:], tables, strict=False)
+    ]
+    assert list(in_order(tables, keys).tables) == tables[::-1]
+
+
+def test_the_replica_role_ends_with_the_transaction(databases: Databases) -> None:
+    (node,) = databases(1)
+    with opened(node) as connection:
+        with connection.transaction():
+            assert silence_triggers(connection)
+            assert connection.execute("SHOW session_replication_role").fetchone() == ("replica",)
+        assert connection.execute("SHOW session_replication_role").fetchone() == ("origin",)

@@ -32,6 +32,7 @@ _VERBS = {
     "tasks": ("trueup.cli.tasks", "tasks"),
     "tube": ("trueup.cli.tube", "tube"),
     "undo": ("trueup.cli.repair", "undo"),
+    "validate": ("trueup.cli.validate", "validate"),
 }
 
 

@@ -52,7 +52,9 @@ def _differing(job: Job, block: Block, nodes: Sequence[str], sides: Sequence[Mar
     timeout = job.timeout * 4
     if any(side.has_twins for side in sides):
         # Marks do not tell its rows apart: the keys themselves do, or say that they are none.
-        return _known(nodes, job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout)))
+        return known_in(
+            nodes, job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout))
+        )
     marks = differing_marks(sides)
     wanted = marks.tolist()
     if is_whole_number(job.spec):
@@ -60,10 +62,11 @@ def _differing(job: Job, block: Block, nodes: Sequence[str], sides: Sequence[Mar
         return list(zip(keys, zip(*(hashes_of(side, marks) for side in sides), strict=True), strict=True))
     if not wanted:
         return []
-    return _known(nodes, job.read(nodes, lambda reader: rows_with(reader, job.spec, block, wanted, timeout=timeout)))
+    return known_in(nodes, job.read(nodes, lambda reader: rows_with(reader, job.spec, block, wanted, timeout=timeout)))
 
 
-def _known(nodes: Sequence[str], sides: Mapping[str, Mapping[KeyValues, Row]]) -> list[Known]:
+def known_in(nodes: Sequence[str], sides: Mapping[str, Mapping[KeyValues, Row]]) -> list[Known]:
+    """The keys whose rows are not the same on all sides."""
     rows = [sides[node] for node in nodes]
     return [(key, tuple(side[key].hash if key in side else None for side in rows)) for key in differing_keys(sides)]
 

@@ -130,11 +130,11 @@ def _compare(
             # The same seed: what was found before speaks of hashes made with it.
             spec = same_table(before, spec, progress)
         ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size, _unit(request))
-        job = _job(request, spec, controls, application)
+        job = job_of(request, spec, controls, application)
         if not settings.snapshot:
             for control in controls:
                 control.end()
-        state = Collected(request.node_names, settings.max_diff_rows, _spool(request))
+        state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         stack.callback(lambda: state.suspects.close())
         state.steering = _steering(
             request, task, partial(shared.wanted, store, task.task_id), application, progress, stack
@@ -163,7 +163,8 @@ def _unit(request: DiffRequest) -> int:
     return settings.block_size if is_gentle(settings) else settings.compare_unit_size
 
 
-def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+def job_of(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+    """What all tasks of a run share."""
     settings = request.settings
     return Job(
         spec=spec,
@@ -319,7 +320,7 @@ def _look_again(
             engine,
             job,
             state,
-            partial(_spool, request),
+            partial(spool_of, request),
             rounds=settings.recheck,
             wait=settings.recheck_wait,
             seen=seen,
@@ -327,5 +328,6 @@ def _look_again(
         )
 
 
-def _spool(request: DiffRequest) -> Spool:
+def spool_of(request: DiffRequest) -> Spool:
+    """A place for differences, in the folder of the reports."""
     return Spool(Path(request.settings.report_dir or ".").absolute())

@@ -44,7 +44,7 @@ def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *,
     from psycopg import sql
 
     parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
-    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout)}
+    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)}
     return [sorted_marks(*(found[number][at] or b"" for at in (0, 1))) for number in range(len(blocks))]
 
 

@@ -20,7 +20,7 @@ from trueup.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
-from trueup.rows.align import Difference, Pair, differing_pairs, pairs_of, rows_in
+from trueup.rows.align import Difference, Pair, differing_pairs, kind_of, pairs_of, rows_in
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block, KeyValues
 
@@ -48,6 +48,9 @@ class Collected:
     mismatched_blocks: int = 0
     differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
+    # Of the suspects: how many of each kind a pair has (never more than the limit), and which node stands alone.
+    kinds: dict[Pair, Counter[str]] = field(default_factory=dict)
+    alone: Counter[str] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
     # Pairs of which more differences were seen than are kept, and blocks that were not compared for a pair.
     cut: Counter[Pair] = field(default_factory=Counter)
@@ -103,11 +106,10 @@ class Collected:
         self.in_flight.update(answer.in_flight)
         if answer.differences:
             self.unexplained.discard(answer.origin)
-        for difference in answer.differences:
-            self.keep(difference)
+        self.keep([difference for difference in answer.differences if self._wants(difference)])
 
-    def keep(self, difference: Difference) -> None:
-        """Spool a difference, unless every pair it concerns is full."""
+    def _wants(self, difference: Difference) -> bool:
+        """Whether a pair that it concerns has room for a difference."""
         wanted = False
         for pair in differing_pairs(difference):
             if self.found[pair] >= self.max_rows:
@@ -115,8 +117,32 @@ class Collected:
                 continue
             self.found[pair] += rows_in(difference, pair)
             wanted = True
-        if wanted:
-            self.suspects.add(difference)
+        return wanted
+
+    def keep(self, differences: Sequence[Difference]) -> None:
+        """Spool differences and count their kinds."""
+        for difference in differences:
+            self.alone.update(alone_with(difference))
+            for pair in self.pairs:
+                kind = kind_of(difference, pair)
+                counts = self.kinds.setdefault(pair, Counter())
+                if kind and counts.total() < self.max_rows:
+                    counts[kind] += rows_in(difference, pair)
+        self.suspects.add(differences)
+
+    def look_again(self, spool: Spool) -> Spool:
+        """Take the suspects out, to look at them again; those that stay come back through `keep`."""
+        before, self.suspects = self.suspects, spool
+        self.kinds.clear()
+        self.alone.clear()
+        return before
+
+
+def alone_with(difference: Difference) -> tuple[str, ...]:
+    """The one node that all others contradict in unison."""
+    if len(difference.nodes) < 3 or len(difference.groups) != 2:
+        return ()
+    return tuple(group.nodes[0] for group in difference.groups if len(group.nodes) == 1)
 
 
 def compare_blocks(

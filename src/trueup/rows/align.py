@@ -6,9 +6,8 @@ Rows meet by their encoded key in a map, never by sorted order, so no collation 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trueup.rows.encode import Value, same
 from trueup.rows.fetch import Row
@@ -19,8 +18,8 @@ Kind = Literal["missing", "extra", "changed"]
 Pair = tuple[str, str]
 
 
-@dataclass(frozen=True)
-class Group:
+# Tuples: a run makes a million of these, and frozen dataclasses take several times as long to make and to carry.
+class Group(NamedTuple):
     """Nodes that hold the same for a key: the same row, or none (`hash` is None). `copies`: twins of a keyless row."""
 
     nodes: tuple[str, ...]
@@ -29,8 +28,7 @@ class Group:
     copies: int = 1
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """One key on which nodes disagree."""
 
     key: KeyValues
@@ -39,16 +37,18 @@ class Difference:
 
     def group_of(self, node: str) -> Group | None:
         """What a node holds, or None if it was not asked."""
-        return next((group for group in self.groups if node in group.nodes), None)
+        for group in self.groups:
+            if node in group.nodes:
+                return group
+        return None
 
     def size(self) -> int:
         """Roughly how many bytes this takes, to keep results within bounds."""
-        values = (value for group in self.groups for value in group.values or ())
-        return (
-            200
-            + sum(len(part) for part in self.key)
-            + sum(len(value) if isinstance(value, str) else 100 for value in values)
-        )
+        size = 200 + sum(map(len, self.key))
+        for group in self.groups:
+            for value in group.values or ():
+                size += len(value) if isinstance(value, str) else 100
+        return size
 
 
 def pairs_of(nodes: Sequence[str]) -> list[Pair]:
@@ -142,5 +142,5 @@ def changed_columns(spec: TableSpec, left: Group, right: Group) -> list[str]:
     return [
         column.name
         for column, mine, theirs in zip(spec.columns, left.values, right.values, strict=True)
-        if not same(column, mine, theirs, spec.numeric)
+        if mine != theirs and not same(column, mine, theirs, spec.numeric)
     ]

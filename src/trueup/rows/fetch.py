@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trueup.db.reader import Reader
 from trueup.errors import CheckFailed
@@ -31,8 +30,7 @@ _KEYS_A_STATEMENT = 5000
 _PLAIN = frozenset(f'"pg_catalog"."{name}"' for name in ("int2", "int4", "int8", "uuid"))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row as a node holds it: its hash and, where asked for, its values in the order of the spec."""
 
     hash: int

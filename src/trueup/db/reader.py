@@ -74,6 +74,12 @@ class Reader:
             self._timeout = 0.0
         return self._connection
 
+    def session(self) -> psycopg.Connection[tuple[object, ...]]:
+        """The session itself, in its snapshot, for what is no query: a COPY. Whoever breaks it closes the reader."""
+        if self.application in _stopped:
+            raise Interrupted("the run was stopped", node=self.node.name)
+        return self._open()
+
     def warm_up(self) -> None:
         """Open the session, so that the time of the next query is its own."""
         from psycopg import sql

@@ -1,0 +1,8 @@
+"""Copy, sync and switchover: a whole database carried over to another one, close enough to move an application.
+
+Reading order of the sync: `sync` (the whole path), `plan` (what will happen, or why not), `changelog` (which keys were
+touched), `copy` (all rows once), `round` (what changed since), `large` and `ordered` (rounds that are large, or that
+have to mind foreign keys), `sequences`, `create_schema`, `marks` (how far it is, kept on the target).
+"""
+
+from __future__ import annotations

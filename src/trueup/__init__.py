@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trueup.report.model import DiffResult, PairCounts
     from trueup.source.call import register, snapshot
     from trueup.store import Task, TaskStore
+    from trueup.switchover.connect import connect
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ _HOMES = {
     "check": "trueup.diff.call",
     "resume": "trueup.diff.call",
     "Config": "trueup.config",
+    "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
     "Finding": "trueup.doctor.model",
@@ -77,6 +79,7 @@ __all__ = [
     "TaskStore",
     "TrueupError",
     "check",
+    "connect",
     "diff",
     "doctor",
     "load",

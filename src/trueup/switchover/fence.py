@@ -6,7 +6,8 @@ whichever that is, and by the server if this process dies. Who waits for it goes
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,15 +87,28 @@ class Fence:
             raise named(error, self.node) from None
         self.is_up = True
 
-    def say(self, phase: str) -> None:
-        """Show the phase to whoever looks at the sessions of the server; the same proves that the fence stands."""
-        import psycopg
-
+    def say(self, phase: str, budget: Budget) -> None:
+        """Show the phase to whoever looks at the server's sessions, and how long the server still holds the fence."""
         if not self.is_up:
             return
+        left = budget.milliseconds(phase)
+        with self.errors(phase, budget):
+            self.connection.execute(
+                f"SET LOCAL application_name = '{APPLICATION_NAME}: {phase}';"
+                f" SET LOCAL idle_in_transaction_session_timeout = {left}"
+            )
+
+    @contextmanager
+    def errors(self, phase: str, budget: Budget) -> Iterator[None]:
+        """A session that the server ended because its time was up is a spent budget; all else is told as it is."""
+        import psycopg
+
         try:
-            self.connection.execute(f"SET LOCAL application_name = '{APPLICATION_NAME}: {phase}'")
+            yield
         except psycopg.Error as error:
+            self.is_up = False
+            if error.sqlstate in ("25P03", "25P04", "57014") or budget.left <= 0:
+                raise spent(budget.seconds, phase) from None
             raise named(error, self.node) from None
 
     def blockers(self) -> list[Blocker]:

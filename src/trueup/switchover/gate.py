@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from trueup.errors import TrueupError
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg import sql
 
     Connection = psycopg.Connection[Any]
 
@@ -111,18 +112,13 @@ def prepared(connection: Connection) -> list[str]:
     return [f"{gid} of {owner}" for gid, owner in connection.execute(block("prepared")).fetchall()]
 
 
-def broken(
-    connection: Connection, keys: Iterable[ForeignKey], among: Callable[[ForeignKey], Any] | None = None
-) -> list[str]:
-    """Foreign keys of which rows refer to nothing, in words; of all rows, or of those that `among` says."""
+def broken(connection: Connection, keys: Iterable[ForeignKey], among: sql.Composable | None = None) -> list[str]:
+    """Foreign keys of which rows refer to nothing, in words; of all rows, or of those `t` that `among` says."""
     found = []
     for key in keys:
-        some = among(key) if among else None
-        if among and some is None:
-            continue
-        rows = orphans(connection, key, among=some, most=3)
+        rows = orphans(connection, key, among=among, most=3, child="t")
         if rows:
-            shown = ", ".join(f"({', '.join(row)})" for row in rows)
+            shown = ", ".join(f"({', '.join(map(str, row))})" for row in rows)
             found.append(f"{key} refers to rows of {display_name(*key.parent)} that are not there: {shown}")
     return found
 

@@ -28,13 +28,13 @@ GRANT SELECT ON trueup.switchover TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS trueup.switchover_epoch;
 
 -- Runs before every statement that writes. Every writer so holds the shared lock until its transaction ends; whoever
--- holds the exclusive one knows that all others are out. Sessions that carry a sync's rows may write only where no
--- application does.
+-- holds the exclusive one knows that all others are out. Sessions that carry a sync's rows, known by their name, may
+-- write only where no application does.
 CREATE OR REPLACE FUNCTION trueup.switchover_guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     p record;
-    carries boolean := coalesce(current_setting('trueup.carries', true), '') = 'on';
+    carries boolean := starts_with(current_setting('application_name'), 'trueup sync ');
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(@family@, @application@);
     SELECT s.state, s.name, s.next_name, s.next_address, s.epoch INTO p

@@ -111,8 +111,8 @@ def test_only_one_of_the_two_takes_writes(pair: tuple[Database, Database]) -> No
     for statement in WRITES:
         new.execute(f"BEGIN; {statement}; ROLLBACK")
     # Rows of a sync go only where no application writes.
-    assert "must not be written" in refused(new, "SET trueup.carries = 'on'; DELETE FROM public.t")
-    old.execute("SET trueup.carries = 'on'; DELETE FROM public.t WHERE id = 2")
+    assert "must not be written" in refused(new, "SET application_name = 'trueup sync main'; DELETE FROM public.t")
+    old.execute("SET application_name = 'trueup sync main'; DELETE FROM public.t WHERE id = 2")
 
 
 def test_an_old_view_does_not_write_after_the_decision(pair: tuple[Database, Database]) -> None:

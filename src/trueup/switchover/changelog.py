@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from trueup.db.locks import SYNC, holders, try_lock
+from trueup.db.locks import SYNC, holders, try_lock, unlock
 from trueup.errors import CheckFailed, TrueupError
 from trueup.switchover.model import LOG_SCHEMA, SyncTable
 from trueup.tube.call import Tubes
@@ -86,6 +86,14 @@ def drop(log: Tubes, name: str, *, patience: float) -> bool:
     if not log.list():
         log.uninstall(force=True)
     return was
+
+
+def let_go(connection: psycopg.Connection[Any]) -> None:
+    """Give the lock back at once: the end of the session would do it a moment later."""
+    with suppress(Exception):
+        if connection.info.transaction_status != 0:
+            connection.execute("ROLLBACK")
+        unlock(connection, SYNC)
 
 
 def take(connection: psycopg.Connection[Any], node: Node) -> None:

@@ -67,14 +67,15 @@ def read(target: Any, name: str) -> Status | None:
 
 def begin(target: Any, name: str, source: str, tables: Sequence[SyncTable], *, made_schema: bool) -> None:
     """Write down that a sync begins."""
-    target.execute(block("begin"), [name, source, made_schema, [str(table) for table in tables]])
+    names = [str(table) for table in tables]
+    target.execute(block("begin"), {"sync": name, "source": source, "made": made_schema, "tables": names})
 
 
 def set_phase(target: Any, name: str, phase: str) -> None:
     """The sync is in another phase."""
     target.execute(
         "UPDATE trueup.syncs SET phase = %(phase)s,"
-        " copied_at = CASE WHEN %(phase)s = 'copying' THEN NULL ELSE coalesce(copied_at, clock_timestamp()) END"
+        " copied_at = CASE WHEN %(phase)s IN ('copied', 'running') THEN coalesce(copied_at, clock_timestamp()) END"
         " WHERE sync = %(sync)s",
         {"phase": phase, "sync": name},
     )

@@ -3,8 +3,9 @@ CREATE SCHEMA IF NOT EXISTS trueup;
 CREATE TABLE IF NOT EXISTS trueup.syncs (
     sync text PRIMARY KEY,
     source text NOT NULL,
-    -- copying: not all rows are there yet; running: rounds keep it up to date.
-    phase text NOT NULL CHECK (phase IN ('copying', 'copied', 'running')),
+    -- making: the schema is not there yet; copying: not all rows are; copied: indexes and constraints are not;
+    -- running: rounds keep it up to date.
+    phase text NOT NULL CHECK (phase IN ('making', 'copying', 'copied', 'running')),
     made_schema boolean NOT NULL,
     tables text[] NOT NULL,
     -- How many snapshots the copy was read in: more than one where it was taken up again.
@@ -46,7 +47,7 @@ COMMENT ON TABLE trueup.sync_mark IS
     'How far a sync is: all commits of the source before source_lsn are here. 0/0: a large round is at work.';
 
 -- name: begin
-INSERT INTO trueup.syncs (sync, source, phase, made_schema, tables) VALUES (%s, %s, 'copying', %s, %s)
+INSERT INTO trueup.syncs (sync, source, phase, made_schema, tables) VALUES (%(sync)s, %(source)s, CASE WHEN %(made)s THEN 'making' ELSE 'copying' END, %(made)s, %(tables)s)
 
 -- name: read
 SELECT s.sync, s.source, s.phase, s.made_schema, s.tables, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
@@ -68,6 +69,12 @@ UPDATE trueup.syncs
    SET rounds = rounds + 1, keys = keys + %(keys)s, last_keys = %(keys)s, last_ms = %(ms)s, lag_seconds = %(lag)s,
        pending_keys = %(pending)s, keys_per_second = %(rate)s
  WHERE sync = %(sync)s RETURNING stop_asked_at IS NOT NULL
+
+-- name: quiet
+UPDATE trueup.syncs SET lag_seconds = 0, pending_keys = 0 WHERE sync = %(sync)s RETURNING stop_asked_at IS NOT NULL
+
+-- name: another_snapshot
+UPDATE trueup.syncs SET snapshots = snapshots + 1 WHERE sync = %s RETURNING snapshots
 
 -- name: take_over
 -- Waits for the transactions of those who wrote before; whoever of them comes later is refused.

@@ -18,7 +18,7 @@ from trueup.rows.apply import silence_triggers, target_of
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.switchover.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
-from trueup.switchover.plan_target import check_target
+from trueup.switchover.plan_target import Begun, check_target
 
 OLDEST = 140000
 _OURS = {"state": STATE_SCHEMA, "log": LOG_SCHEMA}
@@ -34,6 +34,8 @@ class Wanted:
     create_schema: bool = False
     # The target holds the rows of this very sync already.
     is_begun: bool = False
+    # The target was made by us and has no keys and foreign keys yet: they come after the copy.
+    is_bare: bool = False
 
 
 def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) -> Plan:
@@ -46,15 +48,12 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
     tables = [table for table, _ in pairs]
     mode = _mode(target)
     made = wanted.create_schema and not wanted.is_begun
+    begun = Begun(wanted.is_begun, wanted.is_bare)
     if made:
         _check_free_names(target, tables, problems)
     else:
-        tables = [
-            found
-            for table, here in pairs
-            if (found := check_target(target, table, here, mode, problems, is_begun=wanted.is_begun))
-        ]
-    keys = _foreign_keys(source if made else target, tables, problems)
+        tables = [found for table, here in pairs if (found := check_target(target, table, here, mode, problems, begun))]
+    keys = _foreign_keys(source if made or wanted.is_bare else target, tables, problems)
     order = in_order([table.name for table in tables], keys)
     if mode == ORDERED:
         _check_cycles(order.groups, keys, problems)

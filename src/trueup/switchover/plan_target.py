@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trueup.db import catalog
@@ -11,8 +11,16 @@ from trueup.rows.apply import target_of
 from trueup.switchover.model import ORDERED, Problem, SyncTable
 
 
+@dataclass(frozen=True)
+class Begun:
+    """How far the sync is: its rows are there already, the keys of a target that we make are not there yet."""
+
+    is_begun: bool = False
+    is_bare: bool = False
+
+
 def check_target(
-    target: Any, table: SyncTable, here: catalog.Table, mode: str, problems: list[Problem], *, is_begun: bool
+    target: Any, table: SyncTable, here: catalog.Table, mode: str, problems: list[Problem], begun: Begun
 ) -> SyncTable | None:
     """The table with the columns in the target's order; or None, and why is in the problems."""
     shown = str(table)
@@ -21,8 +29,8 @@ def check_target(
         what = "it is not there on the target" if there is None else "it is no table on the target"
         problems.append(Problem(shown, what, "make it there, or start with --create-schema"))
         return None
-    wrong = [*_columns(here, there), *_key(table, there)]
-    wrong += _state(target, table, there, mode, is_begun=is_begun)
+    wrong = [*_columns(here, there), *([] if begun.is_bare else _key(table, there))]
+    wrong += _state(target, table, there, mode, is_begun=begun.is_begun)
     problems += [Problem(shown, what, cure) for what, cure in wrong]
     if wrong:
         return None

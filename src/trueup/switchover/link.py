@@ -1,0 +1,120 @@
+"""Both ends of a sync, open: the sessions, the tables, who is allowed to write. Rounds and switchovers work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.node import connect
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.switchover import changelog, marks
+from trueup.switchover.model import LOG_SCHEMA, REPLICA, Plan, SyncTable
+from trueup.switchover.plan import Wanted, make_plan
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+    from trueup.config.model import Node
+
+
+@dataclass
+class Link:
+    """A sync at work: `source` and `target` are pinned sessions in autocommit, held by whoever carries changes over."""
+
+    name: str
+    source_node: Node
+    target_node: Node
+    source: Any
+    target: Any
+    plan: Plan
+    # With their numbers in the change log, parents before children.
+    tables: tuple[SyncTable, ...]
+    epoch: int
+    # What the source's tables were when the link was opened.
+    shape: str = ""
+
+    @property
+    def log(self) -> sql.Identifier:
+        """The table of the change log."""
+        from psycopg import sql
+
+        return sql.Identifier(LOG_SCHEMA, f"pods_{self.name}")
+
+    @property
+    def application(self) -> str:
+        """What its sessions are called."""
+        return application(self.name)
+
+    def by_number(self) -> dict[int, SyncTable]:
+        """The tables by their numbers in the change log."""
+        return {table.number: table for table in self.tables}
+
+
+def application(name: str) -> str:
+    """What the sessions of a sync are called on both servers."""
+    return f"trueup sync {name}"
+
+
+def open_session(node: Node, name: str, *, read_only: bool = False) -> Any:
+    """A session that may take its time."""
+    connection = connect(node, application=application(name), read_only=read_only)
+    connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
+    return connection
+
+
+@contextmanager
+def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
+    """Both ends of a sync that was started before; refuses if a table has changed, or somebody else is at it."""
+    with ExitStack() as stack:
+        here = stack.enter_context(open_session(source, name))
+        there = stack.enter_context(open_session(target, name))
+        status = marks.expect(there, name, marks.identity(here), target.name)
+        if status.phase not in phases:
+            raise CheckFailed(
+                [f"the sync {name} is not copied yet: it is {status.phase}"],
+                cure="go on with: trueup sync start",
+                node=target.name,
+            )
+        changelog.take(here, source)
+        stack.callback(changelog.let_go, here)
+        plan = check_plan(here, there, status, (source.name, target.name))
+        with changelog.open_log(source) as log:
+            # Partitions that came since get their triggers; those that came or went with rows are read anew.
+            log.cover(name)
+            tables = changelog.attached(log, name, plan.tables)
+        epoch = marks.take_over(there, name)
+        link = Link(name, source, target, here, there, plan, tables, epoch)
+        link.shape = read_shape(link)
+        if plan.mode == REPLICA:
+            there.execute("SET session_replication_role = replica")
+        yield link
+
+
+def check_plan(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
+    """The plan of a sync that has begun, made again: what was changed since is an error by name."""
+    bare = status.made_schema and status.phase != "running"
+    plan = make_plan(source, target, Wanted(status.sync, status.tables, is_begun=True, is_bare=bare), names)
+    refuse(plan)
+    return plan
+
+
+def refuse(plan: Plan) -> None:
+    """Raise an error that lists all problems of a plan, if it has any."""
+    if plan.problems:
+        cures = dict.fromkeys(problem.cure for problem in plan.problems)
+        raise CheckFailed([str(problem) for problem in plan.problems], cure="; ".join(cures))
+
+
+def shape_query(link: Link) -> tuple[Any, dict[str, Any]]:
+    """The statement that tells whether the source's tables are what they were."""
+    oids = [table.oid for table in link.tables]
+    return load("trueup.switchover", "round.sql")["shape"], {"oids": oids, "prefix": f"{LOG_SCHEMA}_{link.name}_"}
+
+
+def read_shape(link: Link) -> str:
+    """What the source's tables and our triggers on them are now."""
+    row = link.source.execute(*shape_query(link)).fetchone()
+    return str(row[0])

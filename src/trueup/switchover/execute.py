@@ -71,7 +71,7 @@ def move(asked: Asked, action: str, *, store: TaskStore, progress: Progress) -> 
 
 
 def _move(asked: Asked, way: Route, task: Task, store: TaskStore, progress: Progress) -> Outcome:
-    phases = Phases(progress.say)
+    phases = Phases()
     with ExitStack() as stack:
         fence = Fence(way.source)
         stack.callback(fence.close)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
-from trueup.db.schema import SchemaDifference, compare_schemas, read_schema
+from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import TrueupError
+from trueup.switchover import pointer
 
 if TYPE_CHECKING:
     import psycopg
@@ -76,11 +77,18 @@ def block(name: str) -> Any:
 
 
 def differing(
-    source: Connection, target: Connection, tables: Sequence[TableName], *, whole: bool, accept: bool
+    nodes: Mapping[str, Connection], tables: Sequence[TableName], others: Sequence[str] | None, *, accept: bool
 ) -> tuple[list[str], list[str]]:
-    """What differs in the schemas and is in the way, and what differs and was accepted."""
-    wanted = None if whole else set(tables)
-    schemas = {"source": read_schema(source, tables=wanted), "target": read_schema(target, tables=wanted)}
+    """What differs in the schemas and is in the way, and what differs and was accepted.
+
+    Without `others` only these tables are looked at, and what belongs to them; with it all objects, but not what
+    belongs to those others.
+    """
+    schemas = {}
+    for name, connection in nodes.items():
+        ours = {relation for table in tables for relation in relations(connection, table)}
+        items = read_schema(connection, tables=ours if others is None else None)
+        schemas[name] = {key: item for key, item in items.items() if not _is_of(item, others or ())}
     wrong: list[str] = []
     accepted: list[str] = []
     for each in compare_schemas(schemas):
@@ -89,14 +97,24 @@ def differing(
     return wrong, accepted
 
 
+def _is_of(item: Item, others: Sequence[str]) -> bool:
+    return item.table is not None and display_name(*item.table) in others
+
+
+def relations(connection: Connection, table: TableName) -> list[TableName]:
+    """A table and its partitions."""
+    rows = connection.execute(pointer.block("relations"), {"schema": table[0], "table": table[1]}).fetchall()
+    return [(row[0], row[1]) for row in rows]
+
+
 def _told(difference: SchemaDifference) -> str:
     name = f"{difference.kind} {difference.schema + '.' if difference.schema else ''}{difference.name}"
     if difference.how == "changed":
         facts = ", ".join(difference.facts)
         return f"{name} differs ({facts}){f': {difference.remark}' if difference.remark else ''}"
     if difference.how == "missing":
-        return f"{name} is missing on the {' and '.join(difference.nodes)}"
-    return f"{name} cannot be read on the {' and '.join(difference.nodes)}: {difference.remark}"
+        return f"{name} is missing on {' and '.join(difference.nodes)}"
+    return f"{name} cannot be read on {' and '.join(difference.nodes)}: {difference.remark}"
 
 
 def fingerprint(connection: Connection, tables: Sequence[TableName]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from psycopg import sql
 
     from trueup.config.model import Node
+    from trueup.switchover.round import Changes
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Link:
     epoch: int
     # What the source's tables were when the link was opened.
     shape: str = ""
+    # Asked of every round when the target has its rows and the view of the source is still open; may refuse it.
+    check: Callable[[Changes], None] | None = None
 
     @property
     def log(self) -> sql.Identifier:
@@ -96,7 +99,8 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
 def check_plan(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
     """The plan of a sync that has begun, made again: what was changed since is an error by name."""
     bare = status.made_schema and status.phase != "running"
-    plan = make_plan(source, target, Wanted(status.sync, status.tables, is_begun=True, is_bare=bare), names)
+    wanted = Wanted(status.sync, status.tables, sequences=status.sequences, is_begun=True, is_bare=bare)
+    plan = make_plan(source, target, wanted, names)
     refuse(plan)
     return plan
 

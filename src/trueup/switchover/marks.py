@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
-from trueup.switchover.model import STATE_SCHEMA, SyncTable
+from trueup.switchover.model import STATE_SCHEMA, Plan
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -24,6 +23,8 @@ class Status:
     phase: str
     made_schema: bool
     tables: tuple[str, ...]
+    sequences: tuple[str, ...]
+    others: tuple[str, ...] | None
     snapshots: int
     epoch: int
     started_at: datetime
@@ -62,13 +63,23 @@ def read(target: Any, name: str) -> Status | None:
         return None
     with target.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(block("read"), [name]).fetchone()
-    return Status(**{**row, "tables": tuple(row["tables"])}) if row else None
+    if row is None:
+        return None
+    others = None if row["others"] is None else tuple(row["others"])
+    return Status(**{**row, "tables": tuple(row["tables"]), "sequences": tuple(row["sequences"]), "others": others})
 
 
-def begin(target: Any, name: str, source: str, tables: Sequence[SyncTable], *, made_schema: bool) -> None:
-    """Write down that a sync begins."""
-    names = [str(table) for table in tables]
-    target.execute(block("begin"), {"sync": name, "source": source, "made": made_schema, "tables": names})
+def begin(target: Any, plan: Plan, source: str, *, made_schema: bool) -> None:
+    """Write down that a sync begins, and what is in it."""
+    facts = {
+        "sync": plan.name,
+        "source": source,
+        "made": made_schema,
+        "tables": [str(table) for table in plan.tables],
+        "sequences": [str(sequence) for sequence in plan.sequences],
+        "others": None if plan.others is None else list(plan.others),
+    }
+    target.execute(block("begin"), facts)
 
 
 def set_phase(target: Any, name: str, phase: str) -> None:

@@ -32,6 +32,8 @@ class Wanted:
     tables: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     create_schema: bool = False
+    # Of a sync that has begun: the sequences that were chosen then.
+    sequences: tuple[str, ...] | None = None
     # The target holds the rows of this very sync already.
     is_begun: bool = False
     # The target was made by us and has no keys and foreign keys yet: they come after the copy.
@@ -64,6 +66,7 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
     sequences = _sequences(source, target, tables, wanted, problems, check=not made)
     _check_large_objects(source, wanted, problems, remarks)
     by_name = {table.name: table for table in tables}
+    ours = {table.oid for table in tables}
     return Plan(
         wanted.name,
         *names,
@@ -75,6 +78,7 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
         wanted.create_schema,
         tuple(problems),
         tuple(remarks),
+        None if wanted.tables else tuple(_shown(row) for row in all_relations(source) if row["oid"] not in ours),
     )
 
 
@@ -96,17 +100,35 @@ def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: l
 
 def _chosen(source: Any, wanted: Wanted, remarks: list[str]) -> list[dict[str, Any]]:
     """The relations of the source that the user asked for; a name that is not there is an error."""
-    from psycopg.rows import dict_row
-
-    with source.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(load("trueup.switchover", "plan.sql")["relations"], _OURS).fetchall()
-    theirs = [row for row in found if not row["is_ours"]]
+    theirs = all_relations(source)
     named, left = _match(source, theirs, wanted.tables), _match(source, theirs, wanted.leave_out)
     for row in theirs:
         shown = display_name(row["schema"], row["name"])
         if row["oid"] in left:
             remarks.append(f"{shown} is left out, as asked")
     return [row for row in theirs if row["oid"] not in left and (not wanted.tables or row["oid"] in named)]
+
+
+def all_relations(source: Any) -> list[dict[str, Any]]:
+    """All relations of users that hold rows, partitions with their table."""
+    from psycopg.rows import dict_row
+
+    with source.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(load("trueup.switchover", "plan.sql")["relations"], _OURS).fetchall()
+    return [row for row in found if not row["is_ours"]]
+
+
+def left_behind(source: Any, plan: Plan, others: Many[str]) -> list[str]:
+    """Tables and sequences of the source that came since the sync began, and so are not in it, in words."""
+    known = {*others, *(str(table) for table in plan.tables)}
+    found = [f"table {_shown(row)}" for row in all_relations(source) if _shown(row) not in known]
+    mine = {str(sequence) for sequence in plan.sequences}
+    found += [f"sequence {_shown(row)}" for row in _read_sequences(source) if _shown(row) not in mine]
+    return [f"{each} was made since the sync began, and is not in it" for each in found]
+
+
+def _shown(row: dict[str, Any]) -> str:
+    return display_name(row["schema"], row["name"])
 
 
 def _match(source: Any, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
@@ -241,9 +263,12 @@ def _sequences(
     chosen = []
     there = {(row["schema"], row["name"]): row for row in _read_sequences(target)}
     for row in _read_sequences(source):
-        if wanted.tables and not ours & set(row["users"] or ()):
-            continue
         found = Sequence(row["schema"], row["name"], row["owner"], row["made"])
+        if wanted.sequences is not None:
+            if str(found) not in wanted.sequences:
+                continue
+        elif wanted.tables and not ours & set(row["users"] or ()):
+            continue
         chosen.append(found)
         if not row["may_read"]:
             problems.append(Problem(f"sequence {found}", "the role may not read it on the source", "GRANT SELECT"))
@@ -257,6 +282,10 @@ def _sequences(
             problems.append(Problem(f"sequence {found}", what, "ALTER SEQUENCE on the target"))
         elif not other["may_write"]:
             problems.append(Problem(f"sequence {found}", "the role may not set it on the target", "GRANT UPDATE"))
+    for name in sorted(set(wanted.sequences or ()) - {str(each) for each in chosen}):
+        problems.append(
+            Problem(f"sequence {name}", "it is not there on the source any more", "sync drop, and start anew")
+        )
     return tuple(chosen)
 
 

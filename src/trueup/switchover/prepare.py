@@ -1,11 +1,11 @@
-"""All that can be done before the pause: pointers, guards, the way back, schemas, sessions, rounds, and most of the proof."""
+"""All that can be done before the pause: pointers, guards, the way back, schemas, sessions, rounds, most of the proof."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.node import connect
@@ -15,9 +15,10 @@ from trueup.switchover.link import Link, open_link
 from trueup.switchover.model import Round
 from trueup.switchover.outcome import DIGEST, KEYS, Asked
 from trueup.switchover.phases import GATE, Budget
+from trueup.switchover.plan import Wanted, left_behind
 from trueup.switchover.proof import Prover, together
 from trueup.switchover.rounds import Rounds
-from trueup.switchover.start import SyncRequest, Wanted
+from trueup.switchover.start import SyncRequest
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
@@ -162,7 +163,7 @@ def prepare(
         rounds = Rounds(link, runner, prover)
         rounds.come_close(asked.close_keys, asked.patience)
         before = (gate.fingerprint(here, names), gate.fingerprint(there, names))
-        accepted = _compare_schemas(asked, here, there, names)
+        accepted = _compare_schemas(asked, here, there, link)
         settled = _settle(here, there, link, names)
         if asked.proof == KEYS:
             progress.say("comparing all tables before the pause")
@@ -182,12 +183,20 @@ def make_way_back(link: Link, *, patience: float) -> None:
         changelog.install(log, link.name, link.tables, patience=patience)
     marks.make(link.source)
     if marks.read(link.source, link.name) is None:
-        marks.begin(link.source, link.name, marks.identity(link.target), link.tables, made_schema=False)
+        known = marks.read(link.target, link.name)
+        plan = replace(link.plan, others=known.others if known is not None else None)
+        marks.begin(link.source, plan, marks.identity(link.target), made_schema=False)
         marks.set_phase(link.source, link.name, "running")
 
 
-def _compare_schemas(asked: Asked, here: Any, there: Any, names: list[TableName]) -> tuple[str, ...]:
-    wrong, accepted = gate.differing(here, there, names, whole=False, accept=asked.accept_schema)
+def _compare_schemas(asked: Asked, here: Any, there: Any, link: Link) -> tuple[str, ...]:
+    """Refuse what differs in the schemas, and what came since the sync began; gives what was accepted."""
+    known = marks.read(link.target, link.name)
+    others = known.others if known is not None else None
+    nodes = {link.source_node.name: here, link.target_node.name: there}
+    wrong, accepted = gate.differing(nodes, [table.name for table in link.tables], others, accept=asked.accept_schema)
+    if others is not None:
+        wrong = [*left_behind(here, link.plan, others), *wrong]
     gate.refuse([gate.condition(gate.SCHEMA, wrong)])
     return tuple(f"accepted: {each}" for each in accepted)
 

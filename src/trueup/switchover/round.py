@@ -232,6 +232,9 @@ def finish(link: Link, changes: Changes) -> None:
     """End the view, and delete exactly the entries whose keys have arrived."""
     from psycopg import sql
 
+    if link.check is not None:
+        link.check(changes)
+
     query = sql.SQL(load("trueup.switchover", "round.sql")["delete"]).format(log=link.log)
     with link.source.pipeline():
         link.source.execute("COMMIT")

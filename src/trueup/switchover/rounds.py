@@ -1,8 +1,8 @@
 """The rounds of a switchover: those that come close, those that are proven key by key, and the last one in the pause.
 
-`--proof keys` goes by induction. Once, the digests of all tables are compared: the source's in the very view that a round
-was read in, the target's after it was applied. From then on, every round compares the keys it carried. So what is
-left for the pause is the keys of the last round, and nothing else can differ.
+`--proof keys` goes by induction. Once, the digests of all tables are compared: the source's in the very view that a
+round was read in, the target's after it was applied. From then on, every round compares the keys it carried. So what
+is left for the pause is the keys of the last round, and nothing else can differ.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def plan(request: SyncRequest) -> Plan:
         status = marks.read(target, request.name)
         wanted = request.wanted
         if status is not None:
-            wanted = replace(wanted, tables=status.tables, is_begun=True)
+            wanted = replace(wanted, tables=status.tables, sequences=status.sequences, is_begun=True)
         found = make_plan(source, target, wanted, (request.source.name, request.target.name))
         if wanted.create_schema and status is None:
             create_schema.find_programs(source.info.server_version, request.pg_bin)
@@ -97,7 +97,7 @@ def _begin(request: SyncRequest, source: Any, target: Any) -> marks.Status:
         create_schema.find_programs(source.info.server_version, request.pg_bin)
     marks.make(target)
     made = request.wanted.create_schema
-    marks.begin(target, request.name, marks.identity(source), found.tables, made_schema=made)
+    marks.begin(target, found, marks.identity(source), made_schema=made)
     status = marks.read(target, request.name)
     assert status is not None
     return status

@@ -146,6 +146,8 @@ def status_text(status: SwitchStatus) -> str:
     report = next((s.pointer.report for s in (status.first, status.second) if s.pointer and s.pointer.report), None)
     if report:
         phases = ", ".join(f"{name} {ms:,.1f} ms" for name, ms in report.get("phases_ms", {}).items() if name in PAUSE)
-        lines.append(f"  last: {report['action']} from {report['from']} to {report['to']}, {report['pause_ms']:,.0f} ms")
+        lines.append(
+            f"  last: {report['action']} from {report['from']} to {report['to']}, {report['pause_ms']:,.0f} ms"
+        )
         lines += [f"    {phases}"] if phases else []
     return "\n".join(lines)

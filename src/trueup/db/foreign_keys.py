@@ -128,8 +128,8 @@ def orphans(
 ) -> list[tuple[str, ...]]:
     """Rows of the child whose parent is not there, by the text of the referring columns: at most so many.
 
-    `among` is a condition on the child, which is named `c` in it, or as `child` says. A foreign key that was not checked
-    (its triggers did not fire) shows its broken rows here and nowhere else.
+    `among` is a condition on the child, which is named `c` in it, or as `child` says. A foreign key that was not
+    checked (its triggers did not fire) shows its broken rows here and nowhere else.
     """
     from psycopg import sql
 

@@ -137,11 +137,8 @@ class Followed:
         self._connection.rollback()
         if state != "use_next":
             return True
-        if token is not None and self._opened(token):
-            return True
-        # Its turn has not come, or is over: the next look begins where the pointer is.
-        self.close()
-        return False
+        # Where its turn has not come, the next look begins here: this one may be the one that has decided.
+        return token is not None and self._opened(token)
 
     def _opened(self, token: str) -> bool:
         """The decision has been made, and whoever made it has not opened the next database yet: then we do."""

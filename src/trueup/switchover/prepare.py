@@ -1,4 +1,4 @@
-"""All that can be done before the pause: pointers, guards, the way back, schemas, sessions, rounds, most of the proof."""
+"""All that can be done before the pause: pointers, guards, the way back, schemas, sessions, rounds, much of a proof."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.names import parse_table_name
 from trueup.db.node import connect
+from trueup.errors import CheckFailed
 from trueup.switchover import changelog, gate, guard, marks, pointer, sequences, sync
 from trueup.switchover.fence import APPLICATION_NAME, Fence
 from trueup.switchover.link import Link, open_link
@@ -135,6 +137,20 @@ def make_pointers(asked: Asked, first: Any, second: Any) -> None:
         pointer.install(connection)
     pointer.take(first, asked.sync, names=names, address=second_address, is_first=True)
     pointer.take(second, asked.sync, names=(names[1], names[0]), address=first_address, is_first=False)
+
+
+def prepare_only(asked: Asked) -> tuple[str, int]:
+    """Pointers and guards in both databases; applications can use the pointer from here on. Gives who is in use."""
+    with reach(asked.first) as first, reach(asked.second) as second:
+        known = marks.read(second, asked.sync)
+        if known is None:
+            cure = "start it first: trueup sync start"
+            raise CheckFailed([f"there is no sync {asked.sync} into {asked.second.name}"], cure=cure)
+        make_pointers(asked, first, second)
+        mine, _ = pointer.both(pointer.read(first, asked.sync), pointer.read(second, asked.sync), asked.sync)
+        names = [(schema.text, table.text) for schema, table in map(parse_table_name, known.tables)]
+        guards = sum(guard.put_on(each, names, asked.sync, patience=asked.patience) for each in (first, second))
+        return asked.first.name if mine.is_in_use else asked.second.name, guards
 
 
 @contextmanager

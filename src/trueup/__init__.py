@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, diff, resume
+    from trueup.diff.call import check, check_many, diff, diff_many, resume, resume_many
     from trueup.doctor.call import doctor
     from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
-    from trueup.report.model import DiffResult, PairCounts
+    from trueup.report.model import DiffResult, ManyResult, PairCounts
+    from trueup.schema.call import schema_diff
+    from trueup.schema.model import SchemaResult
     from trueup.source.call import register, snapshot
     from trueup.store import Task, TaskStore
     from trueup.switchover.connect import connect
@@ -34,7 +36,10 @@ __version__ = "0.1.0"
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "check": "trueup.diff.call",
+    "check_many": "trueup.diff.call",
+    "diff_many": "trueup.diff.call",
     "resume": "trueup.diff.call",
+    "resume_many": "trueup.diff.call",
     "Config": "trueup.config",
     "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
@@ -52,7 +57,10 @@ _HOMES = {
     "StoreError": "trueup.errors",
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
+    "ManyResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
+    "SchemaResult": "trueup.schema.model",
+    "schema_diff": "trueup.schema.call",
     "register": "trueup.source.call",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
@@ -69,22 +77,28 @@ __all__ = [
     "EngineError",
     "Finding",
     "Interrupted",
+    "ManyResult",
     "Node",
     "NodeError",
     "PairCounts",
     "QueryError",
+    "SchemaResult",
     "SparkSettings",
     "StoreError",
     "Task",
     "TaskStore",
     "TrueupError",
     "check",
+    "check_many",
     "connect",
     "diff",
+    "diff_many",
     "doctor",
     "load",
     "register",
     "resume",
+    "resume_many",
+    "schema_diff",
     "snapshot",
     "tube",
 ]

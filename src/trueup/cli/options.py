@@ -158,6 +158,33 @@ def compare_options(command: F) -> F:
     return command
 
 
+def many_options(command: F) -> F:
+    """Which tables, where it is not one."""
+    for option in reversed(
+        (
+            click.option(
+                "--schema",
+                "schemas",
+                multiple=True,
+                metavar="NAME",
+                help="All tables of this schema; may be given again.",
+            ),
+            click.option(
+                "--tables",
+                multiple=True,
+                metavar="PATTERN",
+                help="All tables that fit: names with * and ?, with commas, or given again.",
+            ),
+            click.option(
+                "--skip", multiple=True, metavar="PATTERN", help="Of these, leave out what fits; as for --tables."
+            ),
+            click.option("--skip-file", default=None, metavar="FILE", help="A file with such a pattern a line."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def resume_option(command: F) -> F:
     """Going on with what was stopped."""
     return click.option(

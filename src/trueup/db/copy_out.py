@@ -1,4 +1,4 @@
-"""The bytes of a COPY TO STDOUT in large pieces: libpq hands over single rows, and a call for each costs more than it."""
+"""The bytes of a COPY TO STDOUT in large pieces: libpq hands over single rows, and a call for each costs more."""
 
 from __future__ import annotations
 

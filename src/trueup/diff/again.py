@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ def rehash(
     for _ in range(rounds):
         if not state.mismatched or state.stopped:
             return
-        time.sleep(wait)
+        state.rest(wait)
         again = Collected(state.nodes, state.max_rows, state.suspects, steering=state.steering)
         # Numbers below zero: these looks are no part of the plan that can be taken up again.
         blocks = {-2 - number: block for number, (_, block) in enumerate(state.mismatched)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,6 +76,13 @@ class Collected:
     def gate(self) -> Callable[[int], int] | None:
         """Who is asked before tasks begin."""
         return self.steering.gate if self.steering else None
+
+    def rest(self, seconds: float) -> None:
+        """Wait, or end the wait because the run is to end."""
+        if self.steering:
+            self.steering.sleep(seconds)
+        else:
+            time.sleep(seconds)
 
     def full_pairs(self) -> list[Pair]:
         """The pairs that have reached their limit."""

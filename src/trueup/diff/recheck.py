@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -56,7 +55,7 @@ def recheck(
         if not state.suspects.count or state.stopped:
             break
         progress.stage(f"re-check {number}/{rounds}", state.suspects.count)
-        time.sleep(wait)
+        state.rest(wait)
         before = state.look_again(new_spool())
         try:
             _round(engine, job, before, state, progress)

@@ -199,7 +199,7 @@ def _finish(request: SyncRequest, engine: Engine, progress: Progress, *, made_sc
             if status.snapshots > 1:
                 # Rows of several snapshots may not fit together yet; one round of all that waits makes them fit.
                 with Runner(link, request, progress) as runner:
-                    runner.round(None)
+                    runner.round(everything=True)
             _build(request, link, progress, slots=engine.slots)
         _analyze(link)
         marks.set_phase(link.target, request.name, "running")

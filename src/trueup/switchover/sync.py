@@ -135,12 +135,12 @@ class Runner:
         if self._starter is not None:
             self._starter.close()
 
-    def round(self, most: int | None = SMALL) -> Round:
-        """One round of at most so many keys (None: of all that wait); more keys become one large round."""
+    def round(self, *, everything: bool = False) -> Round:
+        """One round of what waits; more keys than fit into a small one become a large one, or all that there are."""
         try:
-            return self._round(most)
+            return self._round(None if everything else SMALL)
         except QueryError as error:
-            if most is None or error.sqlstate not in _DOES_NOT_FIT:
+            if everything or error.sqlstate not in _DOES_NOT_FIT:
                 raise
         # A part of the log did not fit; all of it does.
         return self._round(None)

@@ -134,8 +134,6 @@ def _ignoring(action: Callable[[], object]) -> None:
 
 def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks in the very commit that decides: what the database says counts, either way."""
-    from trueup.switchover import execute
-
     def breaking(*, decided: bool) -> None:
         whole = pointer.decide
 
@@ -146,7 +144,7 @@ def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.Mo
             with connect(moving.second, application="test") as other:
                 other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
 
-        monkeypatch.setattr(execute.pointer, "decide", decide)
+        monkeypatch.setattr(pointer, "decide", decide)
 
     breaking(decided=False)
     with pytest.raises(TrueupError):

@@ -14,9 +14,9 @@ import trueup
 HOME = Path(trueup.__file__).parent
 MODULES = sorted(HOME.rglob("*.py"))
 VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor", "schema"}
-# A verb that may look at others: repair reads the diff's result, the doctor asks its checks, the gate of a switchover
+# A verb that may look at others: repair reads the diff's result, the doctor asks their checks, the gate of a switchover
 # asks two verbs, and the change log of a sync is a tube.
-ALLOWED_VERBS = {"repair": {"diff"}, "doctor": {"diff"}, "switchover": {"validate", "diff", "tube"}}
+ALLOWED_VERBS = {"repair": {"diff"}, "doctor": {"diff", "switchover"}, "switchover": {"validate", "diff", "tube"}}
 
 # Folder -> what it may import of trueup. The order of the design: cli, web -> verbs -> rows -> engine, store, report
 # -> db -> config -> errors.

@@ -24,6 +24,7 @@ _VERBS = {
     "doctor": ("trueup.cli.doctor", "doctor"),
     "init": ("trueup.cli.init", "init"),
     "report": ("trueup.cli.tasks", "report"),
+    "switchover": ("trueup.cli.switchover", "switchover"),
     "sync": ("trueup.cli.sync", "sync"),
     "schema-diff": ("trueup.cli.schema", "schema_diff"),
     "tasks": ("trueup.cli.tasks", "tasks"),

@@ -51,6 +51,8 @@ class Fence:
         self.connection: psycopg.Connection[Any] = connect(node, application=APPLICATION_NAME, read_only=False)
         # A decision that a crash of the server could take back would be none.
         self.connection.execute("SET synchronous_commit = on; SET statement_timeout = 0")
+        # What is asked inside of the pause was asked before it, and is planned already.
+        self.connection.prepare_threshold = 1
         self.is_up = False
 
     def be_the_only_one(self) -> None:

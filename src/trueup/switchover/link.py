@@ -38,6 +38,8 @@ class Link:
     shape: str = ""
     # Asked of every round when the target has its rows and the view of the source is still open; may refuse it.
     check: Callable[[Changes], None] | None = None
+    # Keys that a round may carry directly, where it is not the usual number.
+    direct: int | None = None
 
     @property
     def log(self) -> sql.Identifier:

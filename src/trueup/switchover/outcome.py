@@ -113,7 +113,7 @@ def outcome_text(outcome: Outcome) -> str:
     lines += [f"  {'ok' if each.holds else 'NOT'}  {each}" for each in outcome.conditions]
     lines += [f"  note: {remark}" for remark in outcome.remarks]
     if outcome.action == "rollback":
-        lines.append(f"  {outcome.target} is in use again; the sync goes on: trueup sync run")
+        lines.append(f"  {outcome.target} is in use again; the sync can go on: trueup sync run")
     else:
         lines.append("  the way back: trueup switchover rollback; to end it: trueup switchover finish")
     return "\n".join(lines)

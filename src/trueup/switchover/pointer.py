@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from trueup.config.address import join
+from trueup.config.address import join, parse
 from trueup.db.locks import APPLICATION, FAMILY
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed, ConfigError, TrueupError
 
 if TYPE_CHECKING:
     import psycopg
@@ -111,6 +111,18 @@ def address_of(connection: Connection) -> str:
     return join({"host": info.host, "port": str(info.port), "dbname": info.dbname})
 
 
+def told_address(text: str) -> str:
+    """An address for applications that was given by hand; every role of the database will be able to read it."""
+    if not text:
+        return ""
+    keywords, wrong = parse(text)
+    if not wrong and "password" in keywords:
+        wrong = "it holds a password, and all roles can read the pointer"
+    if wrong:
+        raise ConfigError(f"the address for applications is wrong: {wrong}", cure='write "host=db2 dbname=shop"')
+    return join(keywords)
+
+
 def begin(connection: Connection, sync: str, attempt: str) -> None:
     """An attempt begins: the database stays in use."""
     _change(connection, "begin", "the pointer does not say that this database is in use", sync=sync, attempt=attempt)
@@ -139,7 +151,14 @@ def decide(connection: Connection, sync: str, attempt: str, token: str) -> None:
 
 def open_next(connection: Connection, sync: str, token: str) -> bool:
     """Open the database behind this connection; whether it is open now. An application may have been quicker."""
-    row = connection.execute(block("open"), {"sync": sync, "token": token}).fetchone()
+    from psycopg import sql
+
+    # Needs not wait for the disk: should a crash take it back, the token still opens it.
+    statement = sql.SQL("BEGIN; SET LOCAL synchronous_commit = off; SELECT trueup.switchover_open({}, {}); COMMIT")
+    cursor = connection.execute(statement.format(sql.Literal(sync), sql.Literal(token)))
+    while cursor.description is None and cursor.nextset():
+        pass
+    row = cursor.fetchone()
     if row and row[0]:
         return True
     found = read(connection, sync)

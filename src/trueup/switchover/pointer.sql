@@ -137,9 +137,6 @@ UPDATE trueup.switchover
        phase = 'moved', decided_at = clock_timestamp(), changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
 
--- name: open
-SELECT trueup.switchover_open(%(sync)s, %(token)s)
-
 -- name: keep
 UPDATE trueup.switchover SET report = %(report)s::jsonb, phase = %(phase)s, attempt = NULL, changed_at = clock_timestamp()
  WHERE sync = %(sync)s

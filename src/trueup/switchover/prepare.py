@@ -120,6 +120,7 @@ def reach(node: Node) -> Iterator[Any]:
     """A session with a database that may write."""
     with connect(node, application=APPLICATION_NAME, read_only=False) as connection:
         connection.execute("SET synchronous_commit = on; SET statement_timeout = 0")
+        connection.prepare_threshold = 1
         yield connection
 
 
@@ -130,8 +131,8 @@ def request_of(asked: Asked, source: Node, target: Node) -> SyncRequest:
 
 def make_pointers(asked: Asked, first: Any, second: Any) -> None:
     """Pointers in both databases; where there are some, names and addresses are brought up to date."""
-    first_address = asked.first_address or pointer.address_of(first)
-    second_address = asked.second_address or pointer.address_of(second)
+    first_address = pointer.told_address(asked.first_address) or pointer.address_of(first)
+    second_address = pointer.told_address(asked.second_address) or pointer.address_of(second)
     names = (asked.first.name, asked.second.name)
     for connection in (first, second):
         pointer.install(connection)
@@ -229,6 +230,10 @@ def _settle(here: Any, there: Any, link: Link, names: list[TableName]) -> tuple[
 
 
 def _limit(link: Link, budget: float) -> None:
-    """No statement of the last round takes longer than the pause may."""
+    """No statement of the last round takes longer than the pause may, and nothing waits that needs not."""
     for connection in (link.source, link.target):
         connection.execute(f"SET statement_timeout = {max(1, int(budget * 1000))}")
+    # Entries of the log that are gone from there: should a crash bring them back, they are carried over once more.
+    link.source.execute("SET synchronous_commit = off")
+    # The rows themselves have to be on the disk before anything is decided.
+    link.target.execute("SET synchronous_commit = on")

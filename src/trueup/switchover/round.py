@@ -122,7 +122,7 @@ def is_small(link: Link, changes: Changes) -> bool:
     size = sum(
         each.count * (tables[number].bytes / max(tables[number].rows, 1)) for number, each in changes.keys.items()
     )
-    return not changes.reload and changes.taken <= SMALL and size <= SMALL_BYTES
+    return not changes.reload and changes.taken <= (link.direct or SMALL) and size <= SMALL_BYTES
 
 
 def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:

@@ -134,6 +134,7 @@ def _ignoring(action: Callable[[], object]) -> None:
 
 def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks in the very commit that decides: what the database says counts, either way."""
+
     def breaking(*, decided: bool) -> None:
         whole = pointer.decide
 

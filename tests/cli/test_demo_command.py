@@ -144,3 +144,12 @@ def test_the_demo_of_the_version_log(spark: Any, tmp_path: Path, capsys: pytest.
     logs = ["--fast-log", str(raw / "1" / "fast"), "--fast-log", str(raw / "2" / "fast")]
     assert run(["difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json", *logs]) == 0
     assert json.loads(capsys.readouterr().out)["keys"] == 2000
+
+
+def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "switchover", "--rows", "2000"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"moved from old to new: the pause was \d+ ms", shown)
+    assert re.search(r"moved from new to old: the pause was \d+ ms", shown)
+    assert "lost: 0; errors it saw: 0" in shown
+    assert "left behind in both databases: nothing" in shown

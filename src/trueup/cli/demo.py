@@ -11,13 +11,13 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog"]), default="diff")
+@click.argument("what", type=click.Choice(["diff", "difflog", "switchover"]), default="diff")
 @click.option(
     "--rows",
     default=None,
     type=click.IntRange(min=100),
     metavar="N",
-    help="Rows on each node, or visits of the log. [default: 1000000, and 50000]",
+    help="Rows on each node, or visits of the log. [default: 1000000; difflog 50000; switchover 300000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
@@ -38,7 +38,7 @@ from trueup.cli.options import verbose_option
 )
 @verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folder: Path) -> int:
-    """See it work: three nodes that drift, and a diff; or a version log.
+    """See it work: three nodes that drift, and a diff; or a version log; or a switchover.
 
     \b
     Examples:
@@ -46,16 +46,18 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folde
       trueup demo --rows 20000 --keep
       trueup demo --stop
       trueup demo difflog
+      trueup demo switchover
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
+    switchover moves an application that keeps writing to another server, and back, and looks for every write.
     Needs the extra: pip install 'trueup[demo]'.
     """
-    return (
-        _difflog(rows or 50_000, keep, folder)
-        if what == "difflog"
-        else _diff(rows or 1_000_000, keep, stop, engine, folder)
-    )
+    if what == "difflog":
+        return _difflog(rows or 50_000, keep, folder)
+    if what == "switchover":
+        return _switchover(rows or 300_000)
+    return _diff(rows or 1_000_000, keep, stop, engine, folder)
 
 
 def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
@@ -101,3 +103,13 @@ def _difflog(visits: int, keep: bool, folder: Path) -> int:
     if keep:
         click.echo(f"  all of it is in {folder}: cd {folder} && trueup difflog prove")
     return shown.proof.exit_code
+
+
+def _switchover(rows: int) -> int:
+    from trueup.demo import switchover
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=False) as progress:
+        moved = switchover.run(rows=rows, progress=progress)
+    click.echo(switchover.moved_text(moved))
+    return 0 if moved.is_good else 2

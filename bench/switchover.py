@@ -90,7 +90,7 @@ def pending(database: Database, keys: int) -> Iterator[None]:
             database.execute(f"UPDATE accounts SET abalance = abalance + 1 WHERE aid <= {keys}")
         return whole(*arguments)
 
-    execute._pause = pause
+    execute._pause = pause  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
-from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
+from trueup.db.schema import SchemaDifference, compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import TrueupError
 from trueup.switchover import pointer
@@ -77,28 +77,25 @@ def block(name: str) -> Any:
 
 
 def differing(
-    nodes: Mapping[str, Connection], tables: Sequence[TableName], others: Sequence[str] | None, *, accept: bool
+    nodes: Mapping[str, Connection], tables: Sequence[TableName], *, whole: bool, accept: bool
 ) -> tuple[list[str], list[str]]:
     """What differs in the schemas and is in the way, and what differs and was accepted.
 
-    Without `others` only these tables are looked at, and what belongs to them; with it all objects, but not what
-    belongs to those others.
+    Of a sync of the whole database all objects are looked at, without what belongs to tables that were left out;
+    else only these tables, and what belongs to them.
     """
     schemas = {}
     for name, connection in nodes.items():
         ours = {relation for table in tables for relation in relations(connection, table)}
-        items = read_schema(connection, tables=ours if others is None else None)
-        schemas[name] = {key: item for key, item in items.items() if not _is_of(item, others or ())}
+        items = read_schema(connection, tables=None if whole else ours)
+        others = {item.table for item in items.values() if item.kind == "table"} - ours
+        schemas[name] = {key: item for key, item in items.items() if item.table is None or item.table not in others}
     wrong: list[str] = []
     accepted: list[str] = []
     for each in compare_schemas(schemas):
         may = accept and each.kind not in _NEVER_ACCEPTED
         (accepted if may else wrong).append(_told(each))
     return wrong, accepted
-
-
-def _is_of(item: Item, others: Sequence[str]) -> bool:
-    return item.table is not None and display_name(*item.table) in others
 
 
 def relations(connection: Connection, table: TableName) -> list[TableName]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from trueup.db.node import connect
+from trueup.db.node import connect, named
 from trueup.db.statements import load
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, TrueupError
 from trueup.switchover import changelog, marks
-from trueup.switchover.model import LOG_SCHEMA, REPLICA, Plan, SyncTable
+from trueup.switchover.model import LOG_SCHEMA, REPLICA, Plan, Problem, SyncTable
 from trueup.switchover.plan import Wanted, make_plan
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class Link:
         """What its sessions are called."""
         return application(self.name)
 
+    def named(self, error: BaseException) -> TrueupError:
+        """An error of either side as one of ours, with the node that spoke."""
+        return named_of(error, (self.source_node, self.source), (self.target_node, self.target))
+
     def by_number(self) -> dict[int, SyncTable]:
         """The tables by their numbers in the change log."""
         return {table.number: table for table in self.tables}
@@ -70,12 +74,32 @@ def open_session(node: Node, name: str, *, read_only: bool = False) -> Any:
     return connection
 
 
+def named_of(error: BaseException, *ends: tuple[Node, Any]) -> TrueupError:
+    """A driver's error as one of ours: of the end whose session is lost or in trouble, else of the last one."""
+    trouble = [node for node, connection in ends if connection.broken or connection.info.transaction_status == 3]
+    return named(error, trouble[0] if trouble else ends[-1][0])
+
+
+@contextmanager
+def open_ends(
+    source: Node, target: Node, name: str, *, read_only: tuple[bool, bool] = (False, False)
+) -> Iterator[tuple[Any, Any]]:
+    """A session with each end; errors that leave the block are ours."""
+    import psycopg
+
+    with ExitStack() as stack:
+        here = stack.enter_context(open_session(source, name, read_only=read_only[0]))
+        there = stack.enter_context(open_session(target, name, read_only=read_only[1]))
+        try:
+            yield here, there
+        except psycopg.Error as error:
+            raise named_of(error, (source, here), (target, there)) from error
+
+
 @contextmanager
 def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
     """Both ends of a sync that was started before; refuses if a table has changed, or somebody else is at it."""
-    with ExitStack() as stack:
-        here = stack.enter_context(open_session(source, name))
-        there = stack.enter_context(open_session(target, name))
+    with open_ends(source, target, name) as (here, there):
         status = marks.expect(there, name, marks.identity(here), target.name)
         if status.phase not in phases:
             raise CheckFailed(
@@ -84,25 +108,48 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
                 node=target.name,
             )
         changelog.take(here, source)
-        stack.callback(changelog.let_go, here)
-        plan = check_plan(here, there, status, (source.name, target.name))
-        with changelog.open_log(source) as log:
-            # Partitions that came since get their triggers; those that came or went with rows are read anew.
-            log.cover(name)
-            tables = changelog.attached(log, name, plan.tables)
-        epoch = marks.take_over(there, name)
-        link = Link(name, source, target, here, there, plan, tables, epoch)
-        link.shape = read_shape(link)
-        if plan.mode == REPLICA:
-            there.execute("SET session_replication_role = replica")
-        yield link
+        try:
+            yield _link(source, target, status, here, there)
+        finally:
+            changelog.let_go(here)
+
+
+def _link(source: Node, target: Node, status: marks.Status, here: Any, there: Any) -> Link:
+    name = status.sync
+    plan = check_plan(here, there, status, (source.name, target.name))
+    with changelog.open_log(source) as log:
+        # Partitions that came since get their triggers; those that came or went with rows are read anew.
+        log.cover(name)
+        tables = changelog.attached(log, name, plan.tables)
+    link = Link(name, source, target, here, there, plan, tables, marks.take_over(there, name))
+    link.shape = read_shape(link)
+    if plan.mode == REPLICA:
+        there.execute("SET session_replication_role = replica")
+    return link
+
+
+def plan_again(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
+    """The plan of a sync that has begun, made again: what was changed, made or dropped since is a problem by name."""
+    bare = status.made_schema and status.phase != "running"
+    wanted = Wanted(status.sync, status.named, status.left_out, is_begun=True, is_bare=bare)
+    plan = make_plan(source, target, wanted, names)
+    known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
+    since = [
+        Problem(str(table), "it was made after the sync began, and is not in it", "drop the sync and start again")
+        for table in plan.tables
+        if str(table) not in status.tables
+    ]
+    since += [
+        Problem(name, "it was in the sync and is gone, or was given another name", "drop the sync and start again")
+        for name in status.tables
+        if name not in known
+    ]
+    return replace(plan, problems=(*plan.problems, *since))
 
 
 def check_plan(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
-    """The plan of a sync that has begun, made again: what was changed since is an error by name."""
-    bare = status.made_schema and status.phase != "running"
-    wanted = Wanted(status.sync, status.tables, sequences=status.sequences, is_begun=True, is_bare=bare)
-    plan = make_plan(source, target, wanted, names)
+    """The same, where a problem is an error."""
+    plan = plan_again(source, target, status, names)
     refuse(plan)
     return plan
 

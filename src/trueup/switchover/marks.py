@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
-from trueup.switchover.model import STATE_SCHEMA, Plan
+from trueup.switchover.model import STATE_SCHEMA, SyncTable
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
+
+    from trueup.switchover.plan import Wanted
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Status:
     phase: str
     made_schema: bool
     tables: tuple[str, ...]
-    sequences: tuple[str, ...]
-    others: tuple[str, ...] | None
+    named: tuple[str, ...]
+    left_out: tuple[str, ...]
     snapshots: int
     epoch: int
     started_at: datetime
@@ -40,6 +43,9 @@ class Status:
     source_lsn: str | None
     source_at: datetime | None
     applied_at: datetime | None
+
+
+_LISTS = ("tables", "named", "left_out")
 
 
 def block(name: str) -> LiteralString:
@@ -63,23 +69,20 @@ def read(target: Any, name: str) -> Status | None:
         return None
     with target.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(block("read"), [name]).fetchone()
-    if row is None:
-        return None
-    others = None if row["others"] is None else tuple(row["others"])
-    return Status(**{**row, "tables": tuple(row["tables"]), "sequences": tuple(row["sequences"]), "others": others})
+    return Status(**{**row, **{each: tuple(row[each]) for each in _LISTS}}) if row else None
 
 
-def begin(target: Any, plan: Plan, source: str, *, made_schema: bool) -> None:
-    """Write down that a sync begins, and what is in it."""
-    facts = {
-        "sync": plan.name,
+def begin(target: Any, wanted: Wanted, source: str, tables: Sequence[SyncTable]) -> None:
+    """Write down that a sync begins."""
+    values = {
+        "sync": wanted.name,
         "source": source,
-        "made": made_schema,
-        "tables": [str(table) for table in plan.tables],
-        "sequences": [str(sequence) for sequence in plan.sequences],
-        "others": None if plan.others is None else list(plan.others),
+        "made": wanted.create_schema,
+        "tables": [str(table) for table in tables],
+        "named": list(wanted.tables),
+        "left_out": list(wanted.leave_out),
     }
-    target.execute(block("begin"), facts)
+    target.execute(block("begin"), values)
 
 
 def set_phase(target: Any, name: str, phase: str) -> None:

@@ -8,10 +8,9 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     phase text NOT NULL CHECK (phase IN ('making', 'copying', 'copied', 'running')),
     made_schema boolean NOT NULL,
     tables text[] NOT NULL,
-    -- Chosen when the sync began: what comes later is not in it, and a switchover says so.
-    sequences text[] NOT NULL,
-    -- Tables that are not in it, knowingly; NULL where tables were named, and all others are of no concern.
-    others text[],
+    -- As asked for: nothing named means the whole database.
+    named text[] NOT NULL,
+    left_out text[] NOT NULL,
     -- How many snapshots the copy was read in: more than one where it was taken up again.
     snapshots integer NOT NULL DEFAULT 0,
     -- Whoever begins to write takes the next number; who has an older one, a task that outlived its driver, may not.
@@ -51,12 +50,12 @@ COMMENT ON TABLE trueup.sync_mark IS
     'How far a sync is: all commits of the source before source_lsn are here. 0/0: a large round is at work.';
 
 -- name: begin
-INSERT INTO trueup.syncs (sync, source, phase, made_schema, tables, sequences, others)
-VALUES (%(sync)s, %(source)s, CASE WHEN %(made)s THEN 'making' ELSE 'copying' END, %(made)s, %(tables)s, %(sequences)s,
-        %(others)s)
+INSERT INTO trueup.syncs (sync, source, phase, made_schema, tables, named, left_out)
+VALUES (%(sync)s, %(source)s, CASE WHEN %(made)s THEN 'making' ELSE 'copying' END, %(made)s, %(tables)s, %(named)s,
+        %(left_out)s)
 
 -- name: read
-SELECT s.sync, s.source, s.phase, s.made_schema, s.tables, s.sequences, s.others, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
+SELECT s.sync, s.source, s.phase, s.made_schema, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
        s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at,
        m.source_lsn::text AS source_lsn, m.source_at, m.applied_at
   FROM trueup.syncs s LEFT JOIN trueup.sync_mark m USING (sync) WHERE s.sync = %s

@@ -91,8 +91,6 @@ class Plan:
     create_schema: bool
     problems: tuple[Problem, ...] = ()
     remarks: tuple[str, ...] = ()
-    # All other tables of the source; None where tables were named, and others are of no concern.
-    others: tuple[str, ...] | None = None
 
     @property
     def rows(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from trueup.db import catalog
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
+from trueup.db.schema import compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.apply import silence_triggers, target_of
@@ -21,6 +22,7 @@ from trueup.switchover.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, 
 from trueup.switchover.plan_target import Begun, check_target
 
 OLDEST = 140000
+_SHOWN = 20
 _OURS = {"state": STATE_SCHEMA, "log": LOG_SCHEMA}
 
 
@@ -32,8 +34,6 @@ class Wanted:
     tables: tuple[str, ...] = ()
     leave_out: tuple[str, ...] = ()
     create_schema: bool = False
-    # Of a sync that has begun: the sequences that were chosen then.
-    sequences: tuple[str, ...] | None = None
     # The target holds the rows of this very sync already.
     is_begun: bool = False
     # The target was made by us and has no keys and foreign keys yet: they come after the copy.
@@ -65,8 +65,9 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
         )
     sequences = _sequences(source, target, tables, wanted, problems, check=not made)
     _check_large_objects(source, wanted, problems, remarks)
+    if not made and not wanted.is_bare:
+        remarks += _other_differences(source, target, tables, wanted, names)
     by_name = {table.name: table for table in tables}
-    ours = {table.oid for table in tables}
     return Plan(
         wanted.name,
         *names,
@@ -78,7 +79,6 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
         wanted.create_schema,
         tuple(problems),
         tuple(remarks),
-        None if wanted.tables else tuple(_shown(row) for row in all_relations(source) if row["oid"] not in ours),
     )
 
 
@@ -100,7 +100,7 @@ def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: l
 
 def _chosen(source: Any, wanted: Wanted, remarks: list[str]) -> list[dict[str, Any]]:
     """The relations of the source that the user asked for; a name that is not there is an error."""
-    theirs = all_relations(source)
+    theirs = _relations(source)
     named, left = _match(source, theirs, wanted.tables), _match(source, theirs, wanted.leave_out)
     for row in theirs:
         shown = display_name(row["schema"], row["name"])
@@ -109,26 +109,19 @@ def _chosen(source: Any, wanted: Wanted, remarks: list[str]) -> list[dict[str, A
     return [row for row in theirs if row["oid"] not in left and (not wanted.tables or row["oid"] in named)]
 
 
-def all_relations(source: Any) -> list[dict[str, Any]]:
-    """All relations of users that hold rows, partitions with their table."""
+def _relations(node: Any) -> list[dict[str, Any]]:
     from psycopg.rows import dict_row
 
-    with source.cursor(row_factory=dict_row) as cursor:
+    with node.cursor(row_factory=dict_row) as cursor:
         found = cursor.execute(load("trueup.switchover", "plan.sql")["relations"], _OURS).fetchall()
     return [row for row in found if not row["is_ours"]]
 
 
-def left_behind(source: Any, plan: Plan, others: Many[str]) -> list[str]:
-    """Tables and sequences of the source that came since the sync began, and so are not in it, in words."""
-    known = {*others, *(str(table) for table in plan.tables)}
-    found = [f"table {_shown(row)}" for row in all_relations(source) if _shown(row) not in known]
-    mine = {str(sequence) for sequence in plan.sequences}
-    found += [f"sequence {_shown(row)}" for row in _read_sequences(source) if _shown(row) not in mine]
-    return [f"{each} was made since the sync began, and is not in it" for each in found]
-
-
-def _shown(row: dict[str, Any]) -> str:
-    return display_name(row["schema"], row["name"])
+def other_tables(node: Any, plan: Plan) -> tuple[str, ...]:
+    """The tables of a node that are not in the sync, by name."""
+    mine = {str(table) for table in plan.tables}
+    shown = (display_name(row["schema"], row["name"]) for row in _relations(node))
+    return tuple(name for name in shown if name not in mine)
 
 
 def _match(source: Any, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
@@ -263,12 +256,9 @@ def _sequences(
     chosen = []
     there = {(row["schema"], row["name"]): row for row in _read_sequences(target)}
     for row in _read_sequences(source):
-        found = Sequence(row["schema"], row["name"], row["owner"], row["made"])
-        if wanted.sequences is not None:
-            if str(found) not in wanted.sequences:
-                continue
-        elif wanted.tables and not ours & set(row["users"] or ()):
+        if wanted.tables and not ours & set(row["users"] or ()):
             continue
+        found = Sequence(row["schema"], row["name"], row["owner"], row["made"])
         chosen.append(found)
         if not row["may_read"]:
             problems.append(Problem(f"sequence {found}", "the role may not read it on the source", "GRANT SELECT"))
@@ -282,10 +272,6 @@ def _sequences(
             problems.append(Problem(f"sequence {found}", what, "ALTER SEQUENCE on the target"))
         elif not other["may_write"]:
             problems.append(Problem(f"sequence {found}", "the role may not set it on the target", "GRANT UPDATE"))
-    for name in sorted(set(wanted.sequences or ()) - {str(each) for each in chosen}):
-        problems.append(
-            Problem(f"sequence {name}", "it is not there on the source any more", "sync drop, and start anew")
-        )
     return tuple(chosen)
 
 
@@ -297,6 +283,23 @@ def _read_sequences(node: Any) -> list[dict[str, Any]]:
             load("trueup.switchover", "plan.sql")["sequences"], _OURS
         ).fetchall()
     return found
+
+
+def _other_differences(
+    source: Any, target: Any, tables: Many[SyncTable], wanted: Wanted, names: tuple[str, str]
+) -> list[str]:
+    """What else is not the same: no rows are lost by it, but the gate of a switchover wants it the same."""
+    chosen = {table.name for table in tables} if wanted.tables else None
+    sides = {name: read_schema(node, tables=chosen) for name, node in zip(names, (source, target), strict=True)}
+    found = [
+        f"the schemas differ: {each.kind} {each.schema + '.' if each.schema else ''}{each.name} {each.how}"
+        + (f" on {', '.join(each.nodes)}" if each.how != "changed" else "")
+        for each in compare_schemas(sides)
+        # Tables and columns are problems, by name.
+        if each.kind not in ("table", "column")
+    ]
+    more = len(found) - _SHOWN
+    return [*found[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]
 
 
 def _check_large_objects(source: Any, wanted: Wanted, problems: list[Problem], remarks: list[str]) -> None:

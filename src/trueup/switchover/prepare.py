@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.names import parse_table_name
@@ -17,7 +17,7 @@ from trueup.switchover.link import Link, open_link
 from trueup.switchover.model import Round
 from trueup.switchover.outcome import DIGEST, KEYS, Asked
 from trueup.switchover.phases import GATE, Budget
-from trueup.switchover.plan import Wanted, left_behind
+from trueup.switchover.plan import Wanted, other_tables
 from trueup.switchover.proof import Prover, together
 from trueup.switchover.rounds import Rounds
 from trueup.switchover.start import SyncRequest
@@ -201,19 +201,21 @@ def make_way_back(link: Link, *, patience: float) -> None:
     marks.make(link.source)
     if marks.read(link.source, link.name) is None:
         known = marks.read(link.target, link.name)
-        plan = replace(link.plan, others=known.others if known is not None else None)
-        marks.begin(link.source, plan, marks.identity(link.target), made_schema=False)
+        # The same tables; what else there is on the other side is left out by name.
+        wanted = Wanted(link.name, leave_out=other_tables(link.target, link.plan))
+        if known is not None and known.named:
+            wanted = Wanted(link.name, tuple(str(table) for table in link.tables))
+        marks.begin(link.source, wanted, marks.identity(link.target), link.tables)
         marks.set_phase(link.source, link.name, "running")
 
 
 def _compare_schemas(asked: Asked, here: Any, there: Any, link: Link) -> tuple[str, ...]:
     """Refuse what differs in the schemas, and what came since the sync began; gives what was accepted."""
     known = marks.read(link.target, link.name)
-    others = known.others if known is not None else None
+    whole = known is not None and not known.named
     nodes = {link.source_node.name: here, link.target_node.name: there}
-    wrong, accepted = gate.differing(nodes, [table.name for table in link.tables], others, accept=asked.accept_schema)
-    if others is not None:
-        wrong = [*left_behind(here, link.plan, others), *wrong]
+    names = [table.name for table in link.tables]
+    wrong, accepted = gate.differing(nodes, names, whole=whole, accept=asked.accept_schema)
     gate.refuse([gate.condition(gate.SCHEMA, wrong)])
     return tuple(f"accepted: {each}" for each in accepted)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from trueup.db.node import named
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.switchover import marks
@@ -247,7 +246,7 @@ def small_round(link: Link, changes: Changes, began: float) -> Round:
     try:
         rows, stop = apply_rows(link, changes, read_rows(link, changes), began)
     except Exception as error:
-        raise named(error, link.target_node) from error
+        raise link.named(error) from error
     finish(link, changes)
     return replace(done(link, changes, began), rows=rows, stop_asked=stop)
 

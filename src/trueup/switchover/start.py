@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed
 from trueup.switchover import changelog, create_schema, marks
 from trueup.switchover.copy import Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
-from trueup.switchover.link import Link, application, check_plan, open_link, open_session, refuse
+from trueup.switchover.link import Link, application, check_plan, open_ends, open_link, plan_again, refuse
 from trueup.switchover.model import ORDERED, REPLICA, Plan, SyncTable
 from trueup.switchover.ordered import apply_ordered
 from trueup.switchover.plan import Wanted, make_plan
@@ -49,24 +49,19 @@ class SyncRequest:
 
 def plan(request: SyncRequest) -> Plan:
     """What would happen; nothing is written."""
-    with ExitStack() as stack:
-        source = stack.enter_context(open_session(request.source, request.name, read_only=True))
-        target = stack.enter_context(open_session(request.target, request.name, read_only=True))
+    with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         status = marks.read(target, request.name)
-        wanted = request.wanted
-        if status is not None:
-            wanted = replace(wanted, tables=status.tables, sequences=status.sequences, is_begun=True)
-        found = make_plan(source, target, wanted, (request.source.name, request.target.name))
-        if wanted.create_schema and status is None:
+        names = (request.source.name, request.target.name)
+        if status is not None and status.phase != "making":
+            return plan_again(source, target, status, names)
+        if request.wanted.create_schema:
             create_schema.find_programs(source.info.server_version, request.pg_bin)
-        return found
+        return make_plan(source, target, request.wanted, names)
 
 
 def start(request: SyncRequest, progress: Progress) -> Plan:
     """Begin a sync, or go on with one that was stopped before all rows were there."""
-    with ExitStack() as stack:
-        source = stack.enter_context(open_session(request.source, request.name))
-        target = stack.enter_context(open_session(request.target, request.name))
+    with open_ends(request.source, request.target, request.name) as (source, target), ExitStack() as stack:
         changelog.take(source, request.source)
         stack.callback(changelog.let_go, source)
         status = marks.read(target, request.name) or _begin(request, source, target)
@@ -96,8 +91,7 @@ def _begin(request: SyncRequest, source: Any, target: Any) -> marks.Status:
     if request.wanted.create_schema:
         create_schema.find_programs(source.info.server_version, request.pg_bin)
     marks.make(target)
-    made = request.wanted.create_schema
-    marks.begin(target, found, marks.identity(source), made_schema=made)
+    marks.begin(target, request.wanted, marks.identity(source), found.tables)
     status = marks.read(target, request.name)
     assert status is not None
     return status

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from trueup.db import locks, reader
 from trueup.engine.choose import EngineStarter
-from trueup.errors import CheckFailed, QueryError, TrueupError
+from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
 from trueup.switchover import changelog, marks, sequences
 from trueup.switchover.large import large_round
-from trueup.switchover.link import Link, application, open_link, open_session
+from trueup.switchover.link import Link, application, open_ends, open_link
 from trueup.switchover.model import ORDERED, Round
 from trueup.switchover.ordered import apply_ordered
 from trueup.switchover.round import SMALL, Changes, done, finish, idle, is_small, mark, read_changes, small_round
@@ -28,6 +28,8 @@ __all__ = ["Runner", "SyncRequest", "drop", "plan", "run", "start", "status", "s
 
 # Keys that one large round takes; what is beyond waits for the next one.
 LARGE = 1_000_000
+RETRY_SECONDS = 2.0
+TELL_SECONDS = 5.0
 # A part of the log alone may not fit: unique, exclusion, foreign-key and restrict violations.
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 
@@ -71,10 +73,29 @@ class Totals:
 
 def run(request: SyncRequest, until: Until, progress: Progress, tell: Callable[[dict[str, Any]], object]) -> Totals:
     """Carry changes over, round after round; `tell` gets lag, pending keys and speed now and then."""
-    began = told = time.monotonic()
-    carried = 0.0
     totals = Totals()
-    with open_link(request.source, request.target, request.name) as link, Runner(link, request, progress) as runner:
+    began = time.monotonic()
+    while True:
+        try:
+            with open_link(request.source, request.target, request.name) as link:
+                for totals in _rounds(link, request, until, progress, totals, began):
+                    tell(facts(totals))
+                    progress.say(told_text(totals))
+            return totals
+        except NodeError as error:
+            if not until.follow:
+                raise
+            # A server that is started again, or fails over: nothing is lost meanwhile, and rounds go on after it.
+            progress.say(f"{error}; trying again")
+            time.sleep(RETRY_SECONDS)
+
+
+def _rounds(
+    link: Link, request: SyncRequest, until: Until, progress: Progress, totals: Totals, began: float
+) -> Iterator[Totals]:
+    """Rounds until the last one; the totals now and then, and at the end."""
+    told, carried = time.monotonic(), 0.0
+    with Runner(link, request, progress) as runner:
         while True:
             last = runner.round()
             totals = replace(totals.and_then(last), seconds=time.monotonic() - began)
@@ -82,12 +103,11 @@ def run(request: SyncRequest, until: Until, progress: Progress, tell: Callable[[
             if is_over or time.monotonic() - carried >= until.sequences:
                 runner.carry_sequences()
                 carried = time.monotonic()
-            if is_over or time.monotonic() - told >= 5:
+            if is_over or time.monotonic() - told >= TELL_SECONDS:
                 told = time.monotonic()
-                tell(facts(totals))
-                progress.say(told_text(totals))
+                yield totals
             if is_over:
-                return totals
+                return
             if not last.keys and not last.reloaded:
                 time.sleep(until.interval)
 
@@ -167,7 +187,8 @@ class Runner:
             return large_round(self.link, changes, self._engine(changes.taken), self._progress, began)
         except BaseException:
             if not self.link.source.closed and self.link.source.info.transaction_status != 0:
-                self.link.source.execute("ROLLBACK")
+                with suppress(Exception):
+                    self.link.source.execute("ROLLBACK")
             raise
 
     def _ordered(self, changes: Changes, began: float) -> Round:
@@ -181,9 +202,7 @@ class Runner:
                 rows = apply_ordered(link.source, link.target, link.tables, keys, link.plan.foreign_keys)
                 stop = mark(link, changes, began).fetchone()[0]
         except Exception as error:
-            from trueup.db.node import named
-
-            raise named(error, link.target_node) from None
+            raise link.named(error) from None
         finish(link, changes)
         return replace(done(link, changes, began), rows=rows, stop_asked=bool(stop))
 
@@ -213,9 +232,7 @@ def status(request: SyncRequest) -> State:
     from trueup.db.statements import load
     from trueup.switchover.model import LOG_SCHEMA
 
-    with ExitStack() as stack:
-        source = stack.enter_context(open_session(request.source, request.name, read_only=True))
-        target = stack.enter_context(open_session(request.target, request.name, read_only=True))
+    with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         known = marks.expect(target, request.name, marks.identity(source), request.target.name)
         log = sql.Identifier(LOG_SCHEMA, f"pods_{request.name}")
         found: Any = source.execute("SELECT to_regclass(%s)", [log.as_string(source)]).fetchone()
@@ -229,14 +246,13 @@ def status(request: SyncRequest) -> State:
 
 def stop(request: SyncRequest, *, timeout: float) -> bool:
     """Ask whoever carries changes over to end after its round, and wait for it. Whether there was somebody."""
-    with ExitStack() as stack:
-        source = stack.enter_context(open_session(request.source, request.name, read_only=True))
-        target = stack.enter_context(open_session(request.target, request.name))
+    with open_ends(request.source, request.target, request.name, read_only=(True, False)) as (source, target):
         if not locks.holders(source, locks.SYNC):
             return False
-        target.execute("UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() WHERE sync = %s", [request.name])
         give_up = time.monotonic() + timeout
         while holders := locks.holders(source, locks.SYNC):
+            # Again and again: whoever just begins forgets what was asked before.
+            target.execute("UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() WHERE sync = %s", [request.name])
             if time.monotonic() > give_up:
                 raise TrueupError(
                     f"{holders[0]} does not end: a copy, a large round or a switchover goes to its end",
@@ -249,11 +265,8 @@ def stop(request: SyncRequest, *, timeout: float) -> bool:
 
 def drop(request: SyncRequest) -> tuple[bool, bool]:
     """Take all away that trueup put onto both ends; the copied rows stay. Whether there was a log, and a sync."""
-    with ExitStack() as stack:
-        source = stack.enter_context(open_session(request.source, request.name))
-        target = stack.enter_context(open_session(request.target, request.name))
+    with open_ends(request.source, request.target, request.name, read_only=(False, False)) as (source, target):
         changelog.take(source, request.source)
-        stack.callback(changelog.let_go, source)
         known = marks.read(target, request.name)
         if known is not None and known.source != marks.identity(source):
             raise CheckFailed(
@@ -263,4 +276,6 @@ def drop(request: SyncRequest) -> tuple[bool, bool]:
             )
         with changelog.open_log(request.source) as log:
             had_log = changelog.drop(log, request.name, patience=request.patience)
-        return had_log, marks.forget(target, request.name)
+        had_sync = marks.forget(target, request.name)
+        changelog.let_go(source)
+        return had_log, had_sync

@@ -178,6 +178,7 @@ def prepare(
         runner = stack.enter_context(sync.Runner(link, request, progress))
         prover = stack.enter_context(Prover(source, target, link.tables, jobs=asked.jobs))
         rounds = Rounds(link, runner, prover)
+        stack.callback(rounds.close)
         rounds.come_close(asked.close_keys, asked.patience)
         before = (gate.fingerprint(here, names), gate.fingerprint(there, names))
         accepted = _compare_schemas(asked, here, there, link)

@@ -244,7 +244,10 @@ def finish(link: Link, changes: Changes) -> None:
 def small_round(link: Link, changes: Changes, began: float) -> Round:
     """The rows through the driver, in one transaction of the target."""
     try:
-        rows, stop = apply_rows(link, changes, read_rows(link, changes), began)
+        found = read_rows(link, changes)
+        if link.ahead is not None:
+            link.ahead(changes)
+        rows, stop = apply_rows(link, changes, found, began)
     except Exception as error:
         raise link.named(error) from error
     finish(link, changes)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.switchover import gate
 from trueup.switchover.key_lists import KeyList, among
-from trueup.switchover.proof import Prover, keys_digest, together, whole_digest
+from trueup.switchover.proof import Prover, keys_digest, whole_digest
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -42,6 +43,9 @@ class Rounds:
         # What the last round that was looked at found: rows that differ, and foreign keys that are broken.
         self.unequal: list[str] = []
         self.broken: list[str] = []
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-proof")
+        # The digests of the source that are on their way, and of which round.
+        self._begun: tuple[Changes, Future[dict[str, Digest]]] | None = None
 
     def come_close(self, keys: int, patience: float) -> None:
         """Rounds until at most so many keys wait; an error when that does not come about in time."""
@@ -75,6 +79,7 @@ class Rounds:
         finally:
             self._prover.source.leave()
             self._prover.target.leave()
+        link.ahead = self._look_ahead
         self._check(self._compare)
         return wrong
 
@@ -87,23 +92,44 @@ class Rounds:
         """Whether rounds compare what they carry."""
         return self.link.check is not None
 
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._threads.shutdown(wait=True)
+
     def _round(self) -> Round:
         self.count += 1
-        return self._runner.round(everything=True)
+        try:
+            return self._runner.round(everything=True)
+        finally:
+            # A round that failed while the source was being read ahead.
+            if self._begun is not None:
+                wait([self._begun[1]])
+                self._begun = None
 
     def _check(self, check: Callable[[Changes], None] | None) -> None:
         self.link.check = check
 
+    def _look_ahead(self, changes: Changes) -> None:
+        """Begin with the source's digests while the target still writes."""
+        self._begun = (changes, self._threads.submit(self._digests, self.link.source, *self._parts(changes)))
+
+    def _parts(self, changes: Changes) -> tuple[list[tuple[SyncTable, KeyList]], list[SyncTable]]:
+        """The keys of a round table by table, and the tables that it read anew as a whole."""
+        tables = self.link.by_number()
+        listed = [(tables[number], keys) for number, keys in changes.keys.items() if number not in changes.reload]
+        return listed, [tables[number] for number in changes.reload]
+
     def _compare(self, changes: Changes) -> None:
         """The rows of a round on both sides, by digest, while its view of the source is still open."""
-        tables = self.link.by_number()
-        whole = [tables[number] for number in changes.reload]
-        listed = [(tables[number], keys) for number, keys in changes.keys.items() if number not in changes.reload]
-        mine, theirs = together(
-            lambda: self._digests(self.link.source, listed, whole),
-            lambda: self._on_the_target(changes, listed, whole),
-        )
-        found, self.broken = theirs
+        listed, whole = self._parts(changes)
+        if self._begun is None or self._begun[0] is not changes:
+            self._look_ahead(changes)
+        assert self._begun is not None
+        try:
+            found, self.broken = self._on_the_target(changes, listed, whole)
+        finally:
+            # Whatever happens: nobody else may use the session with the source before this has ended.
+            mine, self._begun = self._begun[1].result(), None
         self.unequal = [
             f"{table}: a round carried it over, and {mine[str(table)].count:,} rows became {found[str(table)].count:,}"
             if mine[str(table)].count != found[str(table)].count

@@ -63,6 +63,17 @@ class Moving:
         """Pointers and guards beforehand, so that applications can use them from the start."""
         prepare_only(self.asked())
 
+    def run_sync(self) -> None:
+        """Rounds of the sync, as somebody may run them at any time."""
+        sync.run(self._request(), sync.Until(), Silent(), lambda facts: None)
+
+    def drop_sync(self) -> None:
+        """Take the sync away."""
+        sync.drop(self._request())
+
+    def _request(self) -> SyncRequest:
+        return SyncRequest(self.first, self.second, Wanted("main"), SparkSettings(engine="local"))
+
     def both(self, statements: str) -> None:
         for database in (self.old, self.new):
             database.execute(statements)

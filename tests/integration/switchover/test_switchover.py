@@ -14,9 +14,11 @@ import pytest
 import trueup
 from trueup.demo.postgres import Database
 from trueup.errors import CheckFailed, TrueupError
-from trueup.switchover import ending
+from trueup.switchover import ending, execute
+from trueup.switchover import round as round_of_sync
 from trueup.switchover.gate import GateClosed
 from trueup.switchover.phases import PAUSE, BudgetSpent
+from trueup.switchover.prepare import Ready
 from trueup.switchover.status import status, status_text
 
 Wait = Callable[..., None]
@@ -129,6 +131,11 @@ def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
     )
     with pytest.raises(CheckFailed, match="old is not in use"):
         moving.execute()
+    # A sync that somebody runs all the same must not set sequences back.
+    for go in (moving.run_sync, moving.drop_sync):
+        with pytest.raises(CheckFailed, match=r"moved to new|needs it"):
+            go()
+    assert moving.new.execute("SELECT last_value FROM lonely") == [(4,)]
     before = moving.new.execute("SELECT count(*), sum(price) FROM visits")
     back = moving.rollback(proof="keys")
     assert back.action == "rollback"
@@ -149,6 +156,46 @@ def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
         left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'"
         assert database.execute(left) == [(0,)]
         assert database.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+
+
+def test_a_round_that_spoils_a_row_is_found_in_the_pause(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --proof keys all was compared before; what the last round carries is compared again, on both sides."""
+    whole = round_of_sync.apply_rows
+
+    def spoiled(link: Any, *arguments: Any) -> Any:
+        done = whole(link, *arguments)
+        if link.direct:
+            link.target.execute("UPDATE public.people SET name = name || '!' WHERE id = 5")
+        return done
+
+    pause = execute._pause
+
+    def with_a_change(*arguments: Any) -> Any:
+        moving.old.execute("UPDATE people SET name = name || '.' WHERE id IN (5, 6)")
+        return pause(*arguments)
+
+    monkeypatch.setattr(round_of_sync, "apply_rows", spoiled)
+    monkeypatch.setattr(execute, "_pause", with_a_change)
+    with pytest.raises(GateClosed, match="rows equal: public.people: a round carried rows over"):
+        moving.execute(proof="keys")
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    monkeypatch.setattr(round_of_sync, "apply_rows", whole)
+    assert moving.execute(proof="keys").keys == 2
+    assert moving.differences() == []
+
+
+def test_the_server_ends_a_pause_that_nobody_ends(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """We hang in the middle of the pause: when the budget is spent, writers go on all the same."""
+
+    def hang(self: Ready) -> None:
+        moving.old.execute("SET lock_timeout = '60s'; UPDATE people SET name = 'went on' WHERE id = 9")
+
+    monkeypatch.setattr(Ready, "set_sequences", hang)
+    with pytest.raises(BudgetSpent, match="gate"):
+        moving.execute(budget=1.0)
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    monkeypatch.undo()
+    assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
 
 
 def test_a_transaction_past_the_budget_ends_it_cleanly(moving: Any) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trueup.schema.model import SchemaResult
     from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
+    from trueup.switchover.connect import connect
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ _HOMES = {
     "resume_many": "trueup.diff.call",
     "undo": "trueup.repair.call",
     "Config": "trueup.config",
+    "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
     "Finding": "trueup.doctor.model",
@@ -95,6 +97,7 @@ __all__ = [
     "TrueupError",
     "check",
     "check_many",
+    "connect",
     "diff",
     "diff_many",
     "doctor",

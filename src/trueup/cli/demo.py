@@ -11,13 +11,13 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog", "tube"]), default="diff")
+@click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube"]), default="diff")
 @click.option(
     "--rows",
     default=None,
     type=click.IntRange(min=100),
     metavar="N",
-    help="Rows of the table, or visits of the log. [default: 1000000; difflog 50000, tube 500000]",
+    help="Rows of the table, or visits of the log. [default: 1000000; difflog 50000, switchover 300000, tube 500000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
@@ -46,7 +46,7 @@ from trueup.cli.options import verbose_option
 )
 @verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """See it work: three nodes that drift, and a diff; a version log; or a copy that follows a table.
+    """See it work: a diff of three nodes that drift; a version log; a copy that follows a table; a switchover.
 
     \b
     Examples:
@@ -54,20 +54,22 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --rows 20000 --keep
       trueup demo --stop
       trueup demo difflog
+      trueup demo switchover
       trueup demo tube
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
+    switchover moves an application that keeps writing to another server, and back, and looks for every write.
     tube keeps a copy in step with a table that is written to all the time, and proves that it is equal.
     Needs the extra: pip install 'trueup[demo]'.
     """
+    if what == "difflog":
+        return _difflog(rows or 50_000, keep, folder)
+    if what == "switchover":
+        return _switchover(rows or 300_000)
     if what == "tube":
         return _tube(rows or 500_000, seconds)
-    return (
-        _difflog(rows or 50_000, keep, folder)
-        if what == "difflog"
-        else _diff(rows or 1_000_000, keep, stop, engine, folder)
-    )
+    return _diff(rows or 1_000_000, keep, stop, engine, folder)
 
 
 def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
@@ -137,3 +139,13 @@ def _tube(rows: int, seconds: float) -> int:
     click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
     # Equal, and nothing given up: all else is a failure of the demo.
     return result.exit_code or (2 if done.dead_letters else 0)
+
+
+def _switchover(rows: int) -> int:
+    from trueup.demo import switchover
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=False) as progress:
+        moved = switchover.run(rows=rows, progress=progress)
+    click.echo(switchover.moved_text(moved))
+    return 0 if moved.is_good else 2

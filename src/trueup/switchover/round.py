@@ -121,7 +121,7 @@ def is_small(link: Link, changes: Changes) -> bool:
     size = sum(
         each.count * (tables[number].bytes / max(tables[number].rows, 1)) for number, each in changes.keys.items()
     )
-    return not changes.reload and changes.taken <= SMALL and size <= SMALL_BYTES
+    return not changes.reload and changes.taken <= (link.direct or SMALL) and size <= SMALL_BYTES
 
 
 def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:
@@ -231,6 +231,9 @@ def finish(link: Link, changes: Changes) -> None:
     """End the view, and delete exactly the entries whose keys have arrived."""
     from psycopg import sql
 
+    if link.check is not None:
+        link.check(changes)
+
     query = sql.SQL(load("trueup.switchover", "round.sql")["delete"]).format(log=link.log)
     with link.source.pipeline():
         link.source.execute("COMMIT")
@@ -241,7 +244,10 @@ def finish(link: Link, changes: Changes) -> None:
 def small_round(link: Link, changes: Changes, began: float) -> Round:
     """The rows through the driver, in one transaction of the target."""
     try:
-        rows, stop = apply_rows(link, changes, read_rows(link, changes), began)
+        found = read_rows(link, changes)
+        if link.ahead is not None:
+            link.ahead(changes)
+        rows, stop = apply_rows(link, changes, found, began)
     except Exception as error:
         raise link.named(error) from error
     finish(link, changes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.db import locks, reader
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
-from trueup.switchover import changelog, marks, sequences
+from trueup.switchover import changelog, marks, pointer, sequences
 from trueup.switchover.large import large_round
 from trueup.switchover.link import Link, application, open_ends, open_link
 from trueup.switchover.model import ORDERED, Round
@@ -268,6 +268,13 @@ def drop(request: SyncRequest) -> tuple[bool, bool]:
     """Take all away that trueup put onto both ends; the copied rows stay. Whether there was a log, and a sync."""
     with open_ends(request.source, request.target, request.name, read_only=(False, False)) as (source, target):
         changelog.take(source, request.source)
+        for node, connection in ((request.source, source), (request.target, target)):
+            if pointer.read(connection, request.name) is not None:
+                raise CheckFailed(
+                    [f"there is a switchover of the sync {request.name}, which needs it"],
+                    cure="end that first: trueup switchover reset, or finish",
+                    node=node.name,
+                )
         known = marks.read(target, request.name)
         if known is not None and known.source != marks.identity(source):
             raise CheckFailed(

@@ -194,7 +194,6 @@ def test_the_server_ends_a_pause_that_nobody_ends(moving: Any, monkeypatch: pyte
     with pytest.raises(BudgetSpent, match="gate"):
         moving.execute(budget=1.0)
     assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
-    monkeypatch.undo()
     assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
 
 

@@ -1,7 +1,7 @@
 """trueup keeps copies of database tables true, and proves it.
 
-The verbs are functions (`diff`, `check`, `doctor`), their results dataclasses (`DiffResult`, `Diagnosis`), and every
-error is a `TrueupError`.
+The verbs are functions (`diff`, `check`, `rerun`, `repair`, `undo`, `doctor`), their results dataclasses (`DiffResult`,
+`RepairResult`, `Diagnosis`), and every error is a `TrueupError`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, check_many, diff, diff_many, resume, resume_many
+    from trueup.diff.call import check, check_many, diff, diff_many, rerun, resume, resume_many
     from trueup.doctor.call import doctor
     from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
+    from trueup.formats import register
+    from trueup.repair.call import repair, undo
     from trueup.report.model import DiffResult, ManyResult, PairCounts
+    from trueup.report.repair import RepairResult
     from trueup.schema.call import schema_diff
     from trueup.schema.model import SchemaResult
-    from trueup.source.call import register, snapshot
+    from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
     from trueup.switchover.connect import connect
 
@@ -38,8 +41,10 @@ _HOMES = {
     "check": "trueup.diff.call",
     "check_many": "trueup.diff.call",
     "diff_many": "trueup.diff.call",
+    "rerun": "trueup.diff.call",
     "resume": "trueup.diff.call",
     "resume_many": "trueup.diff.call",
+    "undo": "trueup.repair.call",
     "Config": "trueup.config",
     "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
@@ -59,9 +64,10 @@ _HOMES = {
     "DiffResult": "trueup.report.model",
     "ManyResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
+    "RepairResult": "trueup.report.repair",
     "SchemaResult": "trueup.schema.model",
     "schema_diff": "trueup.schema.call",
-    "register": "trueup.source.call",
+    "register": "trueup.formats",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
@@ -82,6 +88,7 @@ __all__ = [
     "NodeError",
     "PairCounts",
     "QueryError",
+    "RepairResult",
     "SchemaResult",
     "SparkSettings",
     "StoreError",
@@ -96,19 +103,22 @@ __all__ = [
     "doctor",
     "load",
     "register",
+    "repair",
+    "rerun",
     "resume",
     "resume_many",
     "schema_diff",
     "snapshot",
     "tube",
+    "undo",
 ]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("diff", "doctor", "tube"):
-        return import_module(f"trueup.{name}")  # two modules that can be called, and one that has names of its own
+    if name in ("diff", "doctor", "repair", "tube"):
+        return import_module(f"trueup.{name}")  # modules that can be called, and one that has names of its own
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

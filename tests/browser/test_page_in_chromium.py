@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -285,3 +286,65 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(made: Any, shown: Any, tab:
     tab.size(390, 844, mobile=True)
     shown(made(drift(20), incomplete=["x" * 300]))
     assert tab.js("document.documentElement.scrollWidth") <= 390
+
+
+def test_ticked_rows_become_a_plan_that_repairs(databases: Any, on_all: Any, compare: Any, tab: Any) -> None:
+    """Tick rows, choose an action, copy or download the plan, and it is done as it was chosen."""
+    import trueup
+
+    nodes = databases(2)
+    nasty = "a\t'\"é\u0085👍\\"
+    on_all(nodes, "CREATE TABLE items (id text, at int, name text, PRIMARY KEY (id, at))")
+    nodes[0].execute("INSERT INTO items SELECT 'k', i, 'name' FROM generate_series(1, 5) i")
+    nodes[0].execute("INSERT INTO items VALUES (%s, 0, 'nasty')", (nasty,))
+    nodes[1].execute("INSERT INTO items VALUES ('k', 1, 'other'), ('k', 2, 'other'), ('k', 9, 'extra')")
+    result = compare(nodes, "items", output=["json", "html"])
+    tab.open(Path(result.page))
+    assert tab.js("document.getElementById('download-plan').disabled")
+    places = dict(zip(tab.texts(".key > span:not(.action)"), range(99), strict=False))
+
+    def tick(key: str, action: str) -> None:
+        at = next(place for shown, place in places.items() if key in shown)
+        tab.click(f"#rows tbody:nth-of-type({at + 1}) .tick")
+        choose = "const s = document.getElementById('action');"
+        choose += f"s.value = [...s.options].find((o) => o.textContent === {action!r}).value;"
+        tab.js(f"(() => {{ {choose} s.dispatchEvent(new Event('change')); }})()")
+
+    tick("at 1", "keep n1")
+    tick("at 2", "keep n2")
+    tick("at 9", "delete everywhere")
+    tick("at 0", "insert where it lacks")
+    tick("at 3", "skip")
+    assert tab.text("#planned") == "5 ticked, 5 with an action"
+    assert sorted(tab.texts(".key .action"))[:2] == ["delete everywhere", "insert where it lacks"]
+    # What was unticked is in no plan.
+    at = next(place for shown, place in places.items() if "at 3" in shown)
+    tab.click(f"#rows tbody:nth-of-type({at + 1}) .tick")
+    assert tab.text("#planned") == "4 ticked, 4 with an action"
+    tab.js("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    tab.click("#copy-plan")
+    tab.wait("document.getElementById('planned').textContent === 'copied'")
+    folder = Path.cwd() / "downloads"
+    tab.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    tab.click("#download-plan")
+    plan = folder / "plan.yaml"
+    end = time.monotonic() + 60
+    while not plan.exists():
+        assert time.monotonic() < end
+        tab.js("0")
+        time.sleep(0.02)
+    assert plan.read_text(encoding="utf-8") == tab.js("window.copied")
+    assert tab.complaints() == []
+    addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+    options: dict[str, Any] = {"nodes": addresses, "engine": "local", "recheck": 0}
+    done = trueup.repair(result.report, plan=str(plan), execute=True, **options)
+    assert done.written == {
+        "n1": {"insert": 0, "update": 1, "delete": 0},
+        "n2": {"insert": 1, "update": 1, "delete": 1},
+    }
+    assert nodes[1].execute("SELECT id, at, name FROM items ORDER BY at") == [
+        (nasty, 0, "nasty"),
+        ("k", 1, "name"),
+        ("k", 2, "other"),
+    ]
+    assert done.left_counts == {"no rule of the plan decides": 3}

@@ -11,6 +11,7 @@ from trueup.config import Node
 from trueup.db.node import connect
 from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
 from trueup.demo.postgres import Database
+from trueup.tube.call import open as open_tubes
 
 OBJECTS = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
@@ -153,6 +154,10 @@ def alike(databases: Callable[[int], list[Database]]) -> list[Database]:
         "SET search_path = public, pg_catalog; CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int);"
         + OBJECTS.format(gap="gone int,", after='ALTER TABLE "Odd Name" DROP gone;')
     )
+    with open_tubes(two.uri, schema="queues") as tubes:
+        tubes.install()
+        tubes.ensure("t")
+        tubes.attach("t", "parents", shard=0)
     return [one, two]
 
 
@@ -221,6 +226,7 @@ def test_what_may_not_be_read_is_never_equal(databases: Callable[[int], list[Dat
     role = f"reader_{one.name}"
     one.server.database("postgres").execute(f"CREATE ROLE {role}")
     try:
+        one.execute("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'")
         two.execute("REVOKE SELECT ON pg_proc, pg_trigger FROM PUBLIC")
         with connect(Node("n", f"{two.uri}?options=-crole%3D{role}"), application="test") as connection:
             closed = read_schema(connection)

@@ -114,7 +114,7 @@ def compare_options(command: F) -> F:
                 help="Columns that name a row, where no key is declared. [env: TRUEUP__DIFF__KEY]",
             ),
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
+            _setting("recheck_wait", float, "Seconds between two looks at what differs.", metavar="S"),
             click.option(
                 "--gentle",
                 is_flag=True,
@@ -245,6 +245,51 @@ def doctor_options(command: F) -> F:
             ),
             click.option("--quiet", "-q", is_flag=True, help="Only warnings and failures, and the last line."),
             click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object."),
+            verbose_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def node_options_of_a_report(command: F) -> F:
+    """Where the nodes are whose names a report knows."""
+    for option in reversed(
+        (
+            click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
+            click.option(
+                "--node",
+                "inline",
+                multiple=True,
+                metavar="NAME=URI",
+                help="The address of a node of the report, ${VAR} in it filled in; give it for each of them.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def acting_options(command: F) -> F:
+    """How the keys of a report are read, and where what is found goes."""
+    for option in reversed(
+        (
+            _setting("concurrency_factor", float, "Tasks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
+            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
+            _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
+            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
+            _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
+            _setting(
+                "engine",
+                click.Choice(["auto", "spark", "local"]),
+                "Where the work runs: auto decides by the number of keys.",
+                section="spark",
+            ),
+            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
+            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
+            click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
+            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
             verbose_option,
         )
     ):

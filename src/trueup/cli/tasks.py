@@ -157,7 +157,7 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
         return
     with _store(task_db) as store:
         task = store.get(task_id)
-    if task.task_type == "TABLE_DIFF" and task.diff_file_path:
+    if task.task_type in ("TABLE_DIFF", "TABLE_RERUN") and task.diff_file_path:
         click.echo(_diff_report(Path(task.diff_file_path), output, to))
     elif "diff_summary" in task.task_context:
         click.echo(_task_report(asdict(task), output, to))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trueup.db.node import connect, is_lost, named
-from trueup.errors import Interrupted, QueryError
+from trueup.errors import Interrupted, QueryError, TrueupError
 
 if TYPE_CHECKING:
     import psycopg
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from trueup.config.model import Node
 
 TIMED_OUT = "57014"
+T = TypeVar("T")
+
+
+class TooMuch(TrueupError):
+    """An answer is larger than there is room for: ask for less at a time."""
 
 
 class Reader:
@@ -29,16 +34,29 @@ class Reader:
         self.application = application
         self.retries = retries
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
-        self._timeout = 0.0
+        self._mode = (0.0, False)
 
-    def rows(self, query: sql.Composed, *, timeout: float = 0) -> list[tuple[Any, ...]]:
-        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014."""
+    def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
+        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014.
+
+        `by_pages`: what a range of keys names is read page by page, not row by row, for all of it is wanted.
+        """
+        return self._tried(lambda: self._rows_once(query, (timeout, by_pages)))
+
+    def lines(self, query: sql.Composed, *, timeout: float = 0, most_bytes: int = 0) -> list[bytes]:
+        """All lines of a COPY TO STDOUT; raises TooMuch where they are more bytes than that (0: any number).
+
+        The caller's query holds no text of the user's: COPY goes by the protocol that takes several statements.
+        """
+        return self._tried(lambda: self._lines_once(query, timeout, most_bytes))
+
+    def _tried(self, ask: Callable[[], T]) -> T:
         attempt = 0
         while True:
             if self.application in _stopped:
                 raise Interrupted("the run was stopped", node=self.node.name)
             try:
-                return self._rows_once(query, timeout)
+                return ask()
             except Exception as error:
                 self.close()
                 attempt += 1
@@ -47,23 +65,50 @@ class Reader:
                 # A server that just failed over needs a moment; the wait grows, and is bounded.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
 
-    def _rows_once(self, query: sql.Composed, timeout: float) -> list[tuple[Any, ...]]:
+    def _rows_once(self, query: sql.Composed, mode: tuple[float, bool]) -> list[tuple[Any, ...]]:
         connection = self._open()
         with connection.cursor() as cursor:
-            if timeout != self._timeout or not self.snapshot:
-                # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
-                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on")
-                self._timeout = timeout
+            self._set(cursor, mode)
             # Binary results select the protocol that takes one statement only: no filter can add a second.
             cursor.execute(query, binary=True)
             return cursor.fetchall()
+
+    def _lines_once(self, query: sql.Composed, timeout: float, most_bytes: int) -> list[bytes]:
+        connection = self._open()
+        found: list[bytes] = []
+        size = 0
+        with connection.cursor() as cursor:
+            self._set(cursor, (timeout, False))
+            with cursor.copy(query) as copy:
+                for data in copy:
+                    found.append(bytes(data))
+                    size += len(data)
+                    if most_bytes and size > most_bytes:
+                        raise TooMuch(f"more than {most_bytes:,} bytes of rows at once", node=self.node.name)
+        return found
+
+    def _set(self, cursor: psycopg.Cursor[tuple[object, ...]], mode: tuple[float, bool]) -> None:
+        """The time-out and the way to read of the next statement."""
+        if mode != self._mode or not self.snapshot:
+            timeout, by_pages = mode
+            # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
+            cursor.execute(
+                f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on;"
+                f" SET enable_indexscan = {'off' if by_pages else 'on'}"
+            )
+            self._mode = mode
 
     def _open(self) -> psycopg.Connection[tuple[object, ...]]:
         if self._connection is None:
             connection = connect(self.node, application=self.application)
             try:
                 # Should this process die or be forgotten on a cluster, the server ends the session by itself.
-                connection.execute("SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0")
+                # One task is one core of the server: how many there are is for the user to say, and helpers take
+                # longer to start than they save in a second's work.
+                connection.execute(
+                    "SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0;"
+                    " SET max_parallel_workers_per_gather = 0"
+                )
                 if self.snapshot:
                     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                     connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
@@ -71,7 +116,7 @@ class Reader:
                 connection.close()
                 raise
             self._connection = connection
-            self._timeout = 0.0
+            self._mode = (0.0, False)
         return self._connection
 
     def session(self) -> psycopg.Connection[tuple[object, ...]]:

@@ -94,6 +94,40 @@ def resume_any(
         return one.resume(request, found, store=store, progress=progress)
 
 
+def rerun(
+    report: str,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> DiffResult:
+    """Look again at the keys of a past report, and at no others, and write a new report.
+
+    `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
+    nodes' addresses come from `nodes` or the configuration. Options are those of `trueup rerun`, with underscores.
+    """
+    from trueup.diff import rerun as again
+    from trueup.diff.past import find_report, read_past, request_of
+    from trueup.store import TaskStore
+
+    if not isinstance(config, Config):
+        config = load(config, nodes=nodes)
+    settings, spark = settings_of(config, options, verb="rerun")
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        past = read_past(find_report(report, store))
+        return again.run(request_of(past, config, settings, spark), past, store=store, progress=progress)
+
+
+def settings_of(config: Config, options: Mapping[str, Any], *, verb: str) -> tuple[DiffSettings, SparkSettings]:
+    """The configuration's settings with the options that were given; an unknown option is refused."""
+    unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]}", cure=f"see trueup {verb} --help")
+    return _changed(config.diff, options).validated(_option), _changed(config.spark, options).validated(_option)
+
+
 def _run(table: str, *, task_db: str | None = None, progress: Progress | None = None, **options: Any) -> DiffResult:
     from trueup.diff.run import run
     from trueup.store import TaskStore
@@ -148,7 +182,7 @@ def _request(
         raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
     if isinstance(options.get("output"), list | tuple):
         options["output"] = ",".join(options["output"]) or None
-    settings = _changed(config.diff, options).validated(_option)
+    settings, spark = settings_of(config, options, verb="diff")
     if not (columns or exclude_columns):
         # Whoever names columns means just those, whatever is configured.
         columns, exclude_columns = parse_column_names(settings.columns), parse_column_names(settings.exclude_columns)
@@ -160,16 +194,13 @@ def _request(
         nodes=config.select(cluster, names),
         cluster=cluster or "",
         settings=settings,
-        spark=_changed(config.spark, options).validated(_option),
+        spark=spark,
         filter=table_filter or settings.table_filter,
         columns=tuple(columns),
         exclude_columns=tuple(exclude_columns),
         key=tuple(key) or parse_column_names(settings.key),
         digests_only=digests_only,
     )
-    unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]}", cure="see trueup diff --help")
     return request, config
 
 

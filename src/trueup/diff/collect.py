@@ -21,7 +21,7 @@ from trueup.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
-from trueup.rows.align import Difference, Pair, differing_pairs, kind_of, pairs_of, rows_in
+from trueup.rows.align import Difference, Pair, kinds_of, pack, pairs_of
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block, KeyValues
 
@@ -77,8 +77,8 @@ class Collected:
         """Who is asked before tasks begin."""
         return self.steering.gate if self.steering else None
 
-    def rest(self, seconds: float) -> None:
-        """Wait, or end the wait because the run is to end."""
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, and no longer than until the run is to end."""
         if self.steering:
             self.steering.sleep(seconds)
         else:
@@ -109,34 +109,38 @@ class Collected:
             if pair[0] not in answer.counts or pair[1] not in answer.counts:
                 self.left_out[pair] += 1
 
-    def found_in(self, answer: Found) -> None:
-        """Keep the differences of a block."""
+    def found_in(self, answer: Found, packed: bytes | None = None) -> None:
+        """Keep the differences of a block; `packed`: the same, where they are packed already."""
         self.in_flight.update(answer.in_flight)
         if answer.differences:
             self.unexplained.discard(answer.origin)
-        self.keep([difference for difference in answer.differences if self._wants(difference)])
-
-    def _wants(self, difference: Difference) -> bool:
-        """Whether a pair that it concerns has room for a difference."""
-        wanted = False
-        for pair in differing_pairs(difference):
-            if self.found[pair] >= self.max_rows:
-                self.cut[pair] += 1
-                continue
-            self.found[pair] += rows_in(difference, pair)
-            wanted = True
-        return wanted
+        wanted = []
+        for difference in answer.differences:
+            kinds = kinds_of(difference)
+            has_room = False
+            for pair, _, rows in kinds:
+                if self.found[pair] >= self.max_rows:
+                    self.cut[pair] += 1
+                    continue
+                self.found[pair] += rows
+                has_room = True
+            if has_room:
+                wanted.append(difference)
+                self._count(difference, kinds)
+        self.suspects.add(wanted, packed if len(wanted) == len(answer.differences) else None)
 
     def keep(self, differences: Sequence[Difference]) -> None:
-        """Spool differences and count their kinds."""
+        """Differences that were looked at again."""
         for difference in differences:
-            self.alone.update(alone_with(difference))
-            for pair in self.pairs:
-                kind = kind_of(difference, pair)
-                counts = self.kinds.setdefault(pair, Counter())
-                if kind and counts.total() < self.max_rows:
-                    counts[kind] += rows_in(difference, pair)
+            self._count(difference, kinds_of(difference))
         self.suspects.add(differences)
+
+    def _count(self, difference: Difference, kinds: Iterable[tuple[Pair, str, int]]) -> None:
+        self.alone.update(alone_with(difference))
+        for pair, kind, rows in kinds:
+            counts = self.kinds.setdefault(pair, Counter())
+            if counts.total() < self.max_rows:
+                counts[kind] += rows
 
     def look_again(self, spool: Spool) -> Spool:
         """Take the suspects out, to look at them again; those that stay come back through `keep`."""
@@ -191,7 +195,8 @@ def compare_blocks(
             _spend(state, rows * (3 if answer.mismatched and not job.digests_only else 1))
             if answer.mismatched and not job.digests_only:
                 analysis.begin(answer.origin)
-            _note(state, answer)
+            if state.journal:
+                state.journal.add(answer)
         elif isinstance(answer, Ended):
             if _ended(state, answer.origin):
                 analysis.end(answer.origin)
@@ -244,11 +249,6 @@ def _spend(state: Collected, rows: int) -> None:
 
 def _given(state: Collected, origin: int, tasks: int = 1) -> None:
     state.under_way[origin] += tasks
-
-
-def _note(state: Collected, answer: Hashed | Found) -> None:
-    if state.journal:
-        state.journal.add(answer)
 
 
 def _ended(state: Collected, origin: int) -> bool:
@@ -365,8 +365,11 @@ def _keep(answer: Any, tasks: Tasks[Any], state: Collected) -> None:
             state.broken.add(answer.origin)
             state.left_out.update(state.pairs)
     elif isinstance(answer, Found):
-        _note(state, answer)
-        state.found_in(answer)
+        # Packed once, for the journal and for the spool.
+        packed = pack(answer.differences)
+        if state.journal:
+            state.journal.add(answer, packed)
+        state.found_in(answer, packed)
 
 
 def _answers(

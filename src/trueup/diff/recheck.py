@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -48,19 +49,29 @@ def recheck(
     *,
     rounds: int,
     wait: float,
+    seen: float,
     progress: Progress,
 ) -> None:
-    """Look at the suspects again, some rounds, some seconds apart; those that stay are confirmed."""
+    """Look at the suspects again, some rounds, some seconds apart; those that stay are confirmed.
+
+    `seen` is the moment, on the monotonic clock, of which the first look speaks.
+    """
     for number in range(1, rounds + 1):
         if not state.suspects.count or state.stopped:
             break
         progress.stage(f"re-check {number}/{rounds}", state.suspects.count)
-        state.rest(wait)
+        wait_since(seen, wait, state.sleep)
         before = state.look_again(new_spool())
         try:
             _round(engine, job, before, state, progress)
         finally:
             before.close()
+        seen = time.monotonic()
+
+
+def wait_since(seen: float, seconds: float, sleep: Callable[[float], object] | None = None) -> None:
+    """Wait until so many seconds have gone by since that moment; a long look has waited already."""
+    (sleep or time.sleep)(max(0.0, seen + seconds - time.monotonic()))
 
 
 def _round(engine: Engine, job: Job, before: Spool, state: Collected, progress: Progress) -> None:

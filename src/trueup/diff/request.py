@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trueup.config.model import Config, DiffSettings, Node, SparkSettings
+from trueup.report.model import Mode
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,25 @@ class DiffRequest:
     digests_only: bool = False
     # The task of a run over many tables that this one belongs to.
     part_of: str = ""
+    # Of a rerun: the report whose keys are looked at again.
+    rerun_of: str = ""
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """The nodes' names in the order given."""
         return tuple(node.name for node in self.nodes)
 
+    @property
+    def mode(self) -> Mode:
+        """Which verb this is."""
+        return "check" if self.digests_only else "rerun" if self.rerun_of else "diff"
+
     def context(self) -> dict[str, Any]:
         """The request as the task store keeps it: names and settings, no address."""
         return {
             "qualified_table": self.table,
-            "mode": "check" if self.digests_only else "diff",
+            "mode": self.mode,
+            **({"rerun_of": self.rerun_of} if self.rerun_of else {}),
             "nodes": ",".join(self.node_names),
             "table_filter": self.filter,
             "columns": list(self.columns),

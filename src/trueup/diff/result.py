@@ -18,9 +18,18 @@ from trueup.engine.work import Failure
 from trueup.errors import StoreError
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.model import DiffResult, PairCounts, ReportedDifference, Verdict
-from trueup.rows.align import Group, Pair, changed_columns, kind_of, rows_in
+from trueup.rows.align import Difference, Group, Pair, changed_columns, differing_pairs, kind_of, rows_in
 from trueup.rows.encode import LongValue
+from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
+
+
+@dataclass(frozen=True)
+class Since:
+    """What an earlier report says: its keys, and of each the pairs that differed, as bits in the order of all pairs."""
+
+    keys: Sequence[KeyValues]
+    pairs: Sequence[int]
 
 
 @dataclass
@@ -38,6 +47,8 @@ class Ending:
     remarks: tuple[str, ...]
     # What the nodes' snapshots saw in earlier tries of a run that was taken up again.
     earlier: Sequence[Sequence[Position]] = ()
+    # Of a rerun.
+    since: Since | None = None
 
 
 def conclude(ending: Ending) -> DiffResult:
@@ -50,11 +61,13 @@ def conclude(ending: Ending) -> DiffResult:
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0
-    verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else "MATCH"
+    # A rerun has looked at some keys only: whatever it finds is no match of the table.
+    agrees: Verdict = "RESOLVED" if ending.since else "MATCH"
+    verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else agrees
     result = DiffResult(
         verdict=verdict,
         table=display_name(ending.spec.schema, ending.spec.table),
-        mode="check" if ending.request.digests_only else "diff",
+        mode=ending.request.mode,
         nodes=state.nodes,
         pairs={"/".join(pair): counts for pair, counts in pairs.items()},
         rows_checked=state.rows_checked,
@@ -68,6 +81,8 @@ def conclude(ending: Ending) -> DiffResult:
         alone=alone if len(state.nodes) > 2 else {},
         incomplete=tuple(incomplete),
         remarks=ending.remarks,
+        rerun_of=ending.request.rerun_of,
+        since={"/".join(pair): counts for pair, (counts, _) in _since(ending).items()},
     )
     if ending.request.digests_only:
         return result
@@ -159,6 +174,8 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
     state, settings = ending.state, ending.request.settings
     return {
         "verdict": result.verdict,
+        "mode": result.mode,
+        **({"rerun_of": result.rerun_of, "since": dict(result.since)} if result.rerun_of else {}),
         "task_id": ending.task_id,
         "schema": ending.spec.schema,
         "table": ending.spec.table,
@@ -208,12 +225,52 @@ def _proof(ending: Ending) -> dict[str, Any]:
 
 
 def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[PairReport]:
+    since = _since(ending)
     for pair, counts in pairs.items():
-        yield "/".join(pair), {**asdict(counts), "total": counts.total}, _reported(ending, pair)
+        then: dict[str, Any] = {}
+        if pair in since:
+            told, resolved = since[pair]
+            # In the order of the primary key; names for each of them would be most of the file.
+            then = {**told, "resolved_keys": resolved}
+        yield "/".join(pair), {**asdict(counts), "total": counts.total, **then}, _reported(ending, pair)
+
+
+def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:
+    """Of a rerun, for each pair: how many keys are resolved, remain and are new; and the resolved ones."""
+    if ending.since is None:
+        return {}
+    now: dict[KeyValues, set[Pair]] = {each.key: set(differing_pairs(each)) for each in ending.state.suspects}
+    # What could not be looked at is not resolved.
+    unseen = {key for failure in ending.state.failures for key in _keys_of(failure.task)}
+    found: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
+    for at, pair in enumerate(ending.state.pairs):
+        counts, resolved = {"resolved": 0, "remains": 0, "new": 0}, []
+        for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
+            differed, differs = bool(bits & 1 << at), pair in now.get(key, ())
+            if differed and not differs and key not in unseen:
+                resolved.append(key)
+            counts["remains"] += differed and differs
+            counts["new"] += differs and not differed
+        counts["resolved"] = len(resolved)
+        found[pair] = counts, resolved
+    return found
+
+
+def _keys_of(task: Any) -> Iterator[KeyValues]:
+    """The keys that a task was to look at."""
+    yield from getattr(task, "keys", ())
+    yield from (known.key for known in getattr(task, "before", ()))
+    yield from ((str(mark),) for mark in getattr(task, "hashes", ()))
+
+
+def _key(spec: TableSpec, key: KeyValues) -> dict[str, str]:
+    return {"row_hash": key[0]} if spec.is_keyless else dict(zip(spec.key_names, key, strict=True))
 
 
 def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
     spec, count, names = ending.spec, 0, ending.spec.column_names
+    bit = 1 << ending.state.pairs.index(pair)
+    before = dict(zip(ending.since.keys, ending.since.pairs, strict=True)) if ending.since else {}
     for difference in ending.state.suspects:
         kind = kind_of(difference, pair)
         if kind is None or count >= ending.state.max_rows:
@@ -221,21 +278,24 @@ def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
         count += rows_in(difference, pair)
         sides = {node: difference.group_of(node) for node in pair}
         left, right = (side for side in sides.values() if side is not None)
-        key = (
-            {"row_hash": difference.key[0]}
-            if spec.is_keyless
-            else dict(zip(spec.key_names, difference.key, strict=True))
-        )
         yield ReportedDifference(
-            key=key,
+            key=_key(spec, difference.key),
             kind=kind,
             columns=changed_columns(spec, left, right) if kind == "changed" else [],
             rows={node: _row(names, side) for node, side in sides.items()},
             agree=[list(group.nodes) for group in difference.groups],
+            hashes=_hashes(difference),
             copies={node: side.copies if side and side.hash is not None else 0 for node, side in sides.items()}
             if spec.is_keyless
             else None,
+            since=("remains" if before.get(difference.key, 0) & bit else "new") if ending.since else None,
         )
+
+
+def _hashes(difference: Difference) -> dict[str, str | None]:
+    """The hash that each node had, as text: not every reader of JSON keeps 64 bits of a number."""
+    groups = ((node, group.hash) for group in difference.groups for node in group.nodes)
+    return {node: None if mark is None else str(mark) for node, mark in groups}
 
 
 def _row(names: Sequence[str], group: Group | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ This is the whole path on one screen; each step is a module of this folder.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -123,16 +124,17 @@ def _compare(
         checked = check(controls, request)
         spec = checked.spec
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
+        at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
         if before is not None:
             # The same seed: what was found before speaks of hashes made with it.
             spec = same_table(before, spec, progress)
         ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size, _unit(request))
-        job = _job(request, spec, controls, application)
+        job = job_of(request, spec, controls, application)
         if not settings.snapshot:
             for control in controls:
                 control.end()
-        state = Collected(request.node_names, settings.max_diff_rows, _spool(request))
+        state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         stack.callback(lambda: state.suspects.close())
         state.steering = _steering(
             request, task, partial(shared.wanted, store, task.task_id), application, progress, stack
@@ -145,7 +147,9 @@ def _compare(
         _look(engine, job, ranges, before, state, controls, request, progress)
         # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
         _let_go(controls, state)
-        _look_again(engine, job, state, controls, request, progress)
+        # Without snapshots, what was seen last is as old as the end of the look.
+        seen = at_snapshot if settings.snapshot else time.monotonic()
+        _look_again(engine, job, state, controls, request, seen, progress)
         earlier = before.positions if before else ()
         ending = Ending(
             request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
@@ -159,7 +163,8 @@ def _unit(request: DiffRequest) -> int:
     return settings.block_size if is_gentle(settings) else settings.compare_unit_size
 
 
-def _job(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+def job_of(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+    """What all tasks of a run share."""
     settings = request.settings
     return Job(
         spec=spec,
@@ -294,6 +299,7 @@ def _look_again(
     state: Collected,
     controls: Sequence[Control],
     request: DiffRequest,
+    seen: float,
     progress: Progress,
 ) -> None:
     """Later looks: what was in flight is told from what differs."""
@@ -306,6 +312,7 @@ def _look_again(
             controls,
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
     else:
@@ -313,12 +320,14 @@ def _look_again(
             engine,
             job,
             state,
-            partial(_spool, request),
+            partial(spool_of, request),
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
 
 
-def _spool(request: DiffRequest) -> Spool:
+def spool_of(request: DiffRequest) -> Spool:
+    """A place for differences, in the folder of the reports."""
     return Spool(Path(request.settings.report_dir or ".").absolute())

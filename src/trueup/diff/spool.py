@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +12,14 @@ from typing import IO
 
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
-from trueup.rows.align import Difference
+from trueup.rows.align import Difference, pack, unpack
 
 # Where a difference stands: where its portion begins in the file, and its number in it.
 Place = tuple[int, int]
 
 _LENGTH = struct.Struct(">Q")
-# Carried together, they cost a third of what they cost one by one.
-_PORTION = 500
+# The last portions read are kept: several answers may speak of one.
+_KEPT = 3
 
 
 class Spool:
@@ -34,15 +33,15 @@ class Spool:
         except OSError as error:
             raise _cannot_write(folder, error) from None
         self._end = 0
+        self._kept: dict[int, tuple[list[Difference], int]] = {}
         self.count = 0
 
-    def add(self, differences: Sequence[Difference]) -> None:
-        """Append some."""
-        for at in range(0, len(differences), _PORTION):
-            some = list(differences[at : at + _PORTION])
-            data = pickle.dumps(some, pickle.HIGHEST_PROTOCOL)
+    def add(self, differences: Sequence[Difference], packed: bytes | None = None) -> None:
+        """Append a portion; `packed`: the same, as `pack` gives it, where the caller has it already."""
+        if differences:
+            data = pack(differences) if packed is None else packed
             self._write(_LENGTH.pack(len(data)) + data)
-            self.count += len(some)
+            self.count += len(differences)
 
     def __iter__(self) -> Iterator[Difference]:
         return (difference for _, difference in self.with_places())
@@ -63,9 +62,13 @@ class Spool:
 
     def _portion(self, start: int) -> tuple[list[Difference], int]:
         """The portion that begins here, and where the next one does."""
-        (length,) = _LENGTH.unpack(self._read(start, _LENGTH.size))
-        portion: list[Difference] = pickle.loads(self._read(start + _LENGTH.size, length))
-        return portion, start + _LENGTH.size + length
+        if start not in self._kept:
+            (length,) = _LENGTH.unpack(self._read(start, _LENGTH.size))
+            portion = unpack(self._read(start + _LENGTH.size, length))
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[start] = portion, start + _LENGTH.size + length
+        return self._kept[start]
 
     def _read(self, start: int, length: int) -> bytes:
         parts = []

@@ -21,16 +21,18 @@ _given: set[Path] = set()
 PairReport = tuple[str, Mapping[str, Any], Iterable[ReportedDifference]]
 
 
-def report_path(folder: Path, schema: str, table: str, stamp: str) -> Path:
+def report_path(
+    folder: Path, schema: str, table: str, stamp: str, *, kind: str = "diffs", ending: str = "json"
+) -> Path:
     """`public_customers_diffs-20250722120353.json`, with a number behind it if that is taken."""
     stem = re.sub(r"[^\w.-]+", "_", f"{schema}_{table}")[:150]
-    path = folder / f"{stem}_diffs-{stamp}.json"
+    path = folder / f"{stem}_{kind}-{stamp}.{ending}"
     number = 1
     with _giving:
         # Tables that are compared at the same time may come to the same name before either file is there.
         while path.exists() or path in _given:
             number += 1
-            path = folder / f"{stem}_diffs-{stamp}-{number}.json"
+            path = folder / f"{stem}_{kind}-{stamp}-{number}.{ending}"
         _given.add(path)
     return path
 
@@ -102,6 +104,64 @@ def read_report(path: Path) -> dict[str, Any]:
     if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
         raise _cannot_read(path, "it is not a report of a diff")
     return report
+
+
+Keyed = tuple[str, Mapping[str, str], Mapping[str, "str | None"]]
+
+
+def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
+    """The head of a report, and of each difference its pair, key and hashes: a report may be larger than memory.
+
+    A report is written with a difference a line, and these at its start. One that went through other hands is read
+    whole.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            head = _head(file)
+            first = next(file, "")
+    except OSError as error:
+        raise _cannot_read(path, error.strerror or "it cannot be opened") from None
+    except ValueError:
+        head, first = None, ""
+    if head is not None and (first.startswith('  "') or first.startswith("}")):
+        return head, _by_line(path)
+    report = read_report(path)
+    found = (
+        (pair, each["key"], each.get("hashes") or {})
+        for pair, counts in report["diffs"].items()
+        for each in counts["differences"]
+    )
+    return {**report, "diffs": {}}, found
+
+
+def _head(file: IO[str]) -> dict[str, Any] | None:
+    lines: list[str] = []
+    for line in file:
+        if line.startswith(' "diffs": {'):
+            head = json.loads("".join(lines).rstrip().rstrip(",") + "}", parse_constant=str)
+            return head if isinstance(head, dict) and "summary" in head else None
+        lines.append(line)
+    return None
+
+
+def _by_line(path: Path) -> Iterator[Keyed]:
+    scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
+    pair, line = "", ""
+    with open(path, encoding="utf-8") as file:
+        try:
+            _head(file)
+            for line in file:
+                if line.startswith('   {"key": '):
+                    # The rows, which make up most of the line, are not looked at.
+                    key, end = scan(line, 11)
+                    hashes = scan(line, end + 12)[0] if line.startswith(', "hashes": ', end) else {}
+                    yield pair, key, hashes
+                elif line.startswith('  "'):
+                    pair = scan(line, 2)[0]
+        except (ValueError, StopIteration) as error:
+            raise _cannot_read(path, f"a line of it is damaged ({error})") from None
+    if line.rstrip() != "}":
+        raise _cannot_read(path, "it ends too early")
 
 
 @contextmanager

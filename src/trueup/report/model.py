@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-Verdict = Literal["MATCH", "DIFFER", "INCOMPLETE"]
-EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "DIFFER": 1, "INCOMPLETE": 2}
+# RESOLVED is for a rerun: all keys of the earlier report agree now, and nothing else was looked at.
+Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
+EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "RESOLVED": 0, "DIFFER": 1, "INCOMPLETE": 2}
+Mode = Literal["diff", "check", "rerun"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class DiffResult:
 
     verdict: Verdict
     table: str
-    mode: Literal["diff", "check"]
+    mode: Mode
     nodes: tuple[str, ...]
     pairs: Mapping[str, PairCounts]
     rows_checked: int
@@ -50,6 +52,9 @@ class DiffResult:
     remarks: tuple[str, ...] = ()
     # The HTML page, where one was asked for.
     page: str = ""
+    # Of a rerun: the report whose keys were looked at, and for each pair how many are resolved, remain and are new.
+    rerun_of: str = ""
+    since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -117,21 +122,32 @@ class ManyResult:
         return {"verdict": self.verdict, **asdict(self)}
 
 
-@dataclass(frozen=True)
-class ReportedDifference:
+class ReportedDifference(NamedTuple):
     """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
 
     key: Mapping[str, Any]
+    # The row hash that each node had, by the seed of the run: whether a row is still the same can be asked later.
+    hashes: Mapping[str, str | None]
     kind: str
     columns: list[str]
     rows: Mapping[str, Mapping[str, Any] | None]
     agree: list[list[str]]
     copies: Mapping[str, int] | None = None
+    # Of a rerun: `remains`, or `new` since the earlier report.
+    since: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report file."""
-        # Not asdict, which copies every value: there may be a million of these.
-        shown = dict(vars(self))
-        if self.copies is None:
-            del shown["copies"]
+        shown = {
+            "key": self.key,
+            "hashes": self.hashes,
+            "kind": self.kind,
+            "columns": self.columns,
+            "rows": self.rows,
+            "agree": self.agree,
+        }
+        if self.copies is not None:
+            shown["copies"] = self.copies
+        if self.since is not None:
+            shown["since"] = self.since
         return shown

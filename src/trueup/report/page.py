@@ -56,13 +56,13 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
     """The page of a diff: the head of its report, the counts of its pairs, and the report's path."""
     summary: Mapping[str, Any] = head["summary"]
     trouble = [str(reason) for reason in head.get("incomplete") or ()]
-    verdict = str(summary["verdict"])
+    verdict, mode = str(summary["verdict"]), str(summary.get("mode") or "diff")
     tone = _tone(verdict, trouble, counts.values())
     return Page(
         title=f"{summary['schema']}.{summary['table']}",
         verdict=verdict,
         tone=tone,
-        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else MEANING[verdict, "diff"],
+        meaning=_CONTRADICTS if tone == "trouble" and verdict != "INCOMPLETE" else MEANING[verdict, mode],
         facts=_diff_facts(summary, counts),
         trouble=trouble,
         remarks=[str(remark) for remark in head.get("remarks") or ()],
@@ -118,6 +118,9 @@ def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, An
     differs = any(each.get(kind) for each in counts for kind in ("missing", "extra", "changed"))
     if verdict == "MATCH" and not trouble and not differs:
         return "good"
+    if verdict == "RESOLVED" and not trouble and not differs:
+        # True of some keys, and no proof of the table.
+        return "plain"
     return "differ" if verdict == "DIFFER" and not trouble else "trouble"
 
 

@@ -15,6 +15,9 @@ MEANING = {
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
+    ("RESOLVED", "rerun"): "all keys of the earlier report agree now; no other rows were looked at",
+    ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were looked at",
+    ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
 }
 _MOST_REASONS = 10
 KINDS = ("missing", "extra", "changed", "in_flight")
@@ -25,11 +28,15 @@ def summary(result: DiffResult) -> str:
     meaning = MEANING[result.verdict, result.mode]
     lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
-    lines.append(
-        f"  {_checked(result.rows_checked, result.blocks, result.mismatched_blocks)};"
-        f" {result.seconds:.1f} s{rate}, engine {result.engine}"
-    )
-    if result.mode == "diff":
+    checked = _checked(result.rows_checked, result.blocks, result.mismatched_blocks)
+    if result.mode == "rerun":
+        checked = f"{_count(result.rows_checked, 'key')} of {result.rerun_of}"
+    lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {result.engine}")
+    lines += [
+        f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
+        for pair, counts in result.since.items()
+    ]
+    if result.mode != "check":
         lines += _pair_table({pair: vars(counts) for pair, counts in result.pairs.items()})
     alone = [f"{node} with {_count(keys, 'key')}" for node, keys in result.alone.items() if keys]
     if alone:
@@ -52,6 +59,8 @@ def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
     summary = report["summary"]
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
+    if summary.get("rerun_of"):
+        checked = f"{_count(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
@@ -135,7 +144,7 @@ def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _next(result: DiffResult) -> str:
-    if result.verdict == "MATCH":
+    if result.verdict in ("MATCH", "RESOLVED"):
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
         return "mend what is named and run again"

@@ -5,6 +5,7 @@ Rows meet by their encoded key in a map, never by sorted order, so no collation 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
@@ -49,6 +50,19 @@ class Difference(NamedTuple):
             for value in group.values or ():
                 size += len(value) if isinstance(value, str) else 100
         return size
+
+
+def pack(differences: Sequence[Difference]) -> bytes:
+    """Differences as bytes; plain tuples are carried in half the time of named ones."""
+    plain = [(key, nodes, tuple(map(tuple, groups))) for key, nodes, groups in differences]
+    return pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
+
+
+def unpack(data: bytes) -> list[Difference]:
+    """What `pack` made."""
+    return [
+        Difference(key, nodes, tuple([Group(*group) for group in groups])) for key, nodes, groups in pickle.loads(data)
+    ]
 
 
 def pairs_of(nodes: Sequence[str]) -> list[Pair]:
@@ -107,6 +121,10 @@ def align_copies(
 def kind_of(difference: Difference, pair: Pair) -> Kind | None:
     """How the two nodes of a pair differ on this key: missing means on the first and not on the second."""
     left, right = difference.group_of(pair[0]), difference.group_of(pair[1])
+    return _kind(left, right)
+
+
+def _kind(left: Group | None, right: Group | None) -> Kind | None:
     if left is None or right is None or left is right:
         return None
     if left.hash is None:
@@ -120,7 +138,10 @@ def kind_of(difference: Difference, pair: Pair) -> Kind | None:
 
 def rows_in(difference: Difference, pair: Pair) -> int:
     """How many rows a difference stands for: one, or as many as there are more copies of a keyless row."""
-    left, right = difference.group_of(pair[0]), difference.group_of(pair[1])
+    return _rows(difference.group_of(pair[0]), difference.group_of(pair[1]))
+
+
+def _rows(left: Group | None, right: Group | None) -> int:
     if left is None or right is None or left.hash is None or right.hash is None or left.hash != right.hash:
         return max(_surplus(left), _surplus(right))
     return abs(left.copies - right.copies)
@@ -128,6 +149,17 @@ def rows_in(difference: Difference, pair: Pair) -> int:
 
 def _surplus(group: Group | None) -> int:
     return group.copies if group is not None and group.hash is not None else 0
+
+
+def kinds_of(difference: Difference) -> list[tuple[Pair, Kind, int]]:
+    """The pairs of nodes that disagree on this key: how, and in how many rows."""
+    found = []
+    for pair in pairs_of(difference.nodes):
+        left, right = difference.group_of(pair[0]), difference.group_of(pair[1])
+        kind = _kind(left, right)
+        if kind is not None:
+            found.append((pair, kind, _rows(left, right)))
+    return found
 
 
 def differing_pairs(difference: Difference) -> list[Pair]:

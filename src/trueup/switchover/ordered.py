@@ -17,6 +17,7 @@ from trueup.db.foreign_keys import ForeignKey, in_order
 from trueup.rows.apply import copy_lines, pipe, rows_in, stage, upsert
 from trueup.switchover.key_lists import among, portions
 from trueup.switchover.model import SyncTable
+from trueup.switchover.plan import can_wait
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -47,16 +48,20 @@ def apply_ordered(
     `tables` stand parents first. The source's session is in one consistent view.
     """
     target.execute("SET CONSTRAINTS ALL DEFERRED")
+    names = [table.name for table in tables]
+    groups = {name: group for group in in_order(names, foreign_keys).groups for name in group}
+    inside = [key for key in foreign_keys if groups.get(key.child) == groups.get(key.parent) and can_wait(key)]
+    # Inside of a cycle, those that cannot wait give the order.
+    order = in_order(names, [key for key in foreign_keys if key not in inside]).tables
+    waiting = [key for key in inside if _waits_as_null(key)]
     rows = 0
     staged: list[Staged] = []
-    for table in tables:
+    for table in sorted(tables, key=lambda each: order.index(each.name)):
         if table.oid in keys:
             found, arrived = _stage(source, target, table, keys[table.oid])
             staged.append(found)
             rows += arrived
-    groups = {name: group for group in in_order([t.name for t in tables], foreign_keys).groups for name in group}
-    waiting = [key for key in foreign_keys if groups.get(key.child) == groups.get(key.parent) and _waits_as_null(key)]
-    _set_null(target, staged, waiting)
+    _let_go(target, staged, foreign_keys)
     for each in reversed(staged):
         _delete_unreferred(target, each, foreign_keys)
     later = [(each, key, _take_links(target, each, key)) for each in staged for key in waiting if _is_of(key, each)]
@@ -116,33 +121,64 @@ def _stage_keys(target: Any, table: SyncTable, texts: Sequence[str]) -> sql.Comp
     return place
 
 
-def _in_round(staged: Staged) -> sql.Composable:
-    """The condition that a row `t` of the table is one of the round."""
+def _in_round(staged: Staged, row: str = "t") -> sql.Composable:
+    """The condition that a row of the table is one of the round."""
     from psycopg import sql
 
     if staged.keys is None:
         return sql.SQL("true")
-    return sql.SQL("EXISTS (SELECT FROM {} k WHERE {})").format(staged.keys, _same(staged.table.spec.key_names, "k"))
-
-
-def _same(names: Sequence[str], other: str) -> sql.Composed:
-    from psycopg import sql
-
-    return sql.SQL(" AND ").join(
-        sql.SQL("t.{0} = {1}.{0}").format(sql.Identifier(name), sql.Identifier(other)) for name in names
+    return sql.SQL("EXISTS (SELECT FROM {} k WHERE {})").format(
+        staged.keys, _same(staged.table.spec.key_names, row, "k")
     )
 
 
-def _set_null(target: Any, staged: Sequence[Staged], waiting: Sequence[ForeignKey]) -> None:
-    """Rows of the round let go of what they refer to inside of a cycle; they are set or deleted later."""
+def _is_gone(staged: Staged) -> sql.Composed:
+    """The condition that a row `t` of the round is not among the new rows."""
     from psycopg import sql
 
-    for each in staged:
-        for key in waiting:
-            if _is_of(key, each):
-                sets = sql.SQL(", ").join(sql.SQL("{} = NULL").format(sql.Identifier(n)) for n in key.child_columns)
-                query = sql.SQL("UPDATE {} t SET {} WHERE {}")
-                target.execute(query.format(sql.Identifier(*each.table.name), sets, _in_round(each)))
+    return sql.SQL("{} AND NOT EXISTS (SELECT FROM {} s WHERE {})").format(
+        _in_round(staged), staged.rows, _same(staged.table.spec.key_names, "t", "s")
+    )
+
+
+def _same(names: Sequence[str], row: str, other: str) -> sql.Composed:
+    from psycopg import sql
+
+    return sql.SQL(" AND ").join(
+        sql.SQL("{1}.{0} = {2}.{0}").format(sql.Identifier(name), sql.Identifier(row), sql.Identifier(other))
+        for name in names
+    )
+
+
+def _let_go(target: Any, staged: Sequence[Staged], foreign_keys: Sequence[ForeignKey]) -> None:
+    """Rows of the round that refer to a row that is gone let go of it, where they may: it can be deleted soon then.
+
+    They refer to something else by now, or are gone themselves: what they get is set later.
+    """
+    from psycopg import sql
+
+    by_name = {each.table.name: each for each in staged}
+    for key in foreign_keys:
+        child, parent = by_name.get(key.child), by_name.get(key.parent)
+        if child is None or parent is None or not key.nullable:
+            continue
+        pairs = sql.SQL(" AND ").join(
+            sql.SQL("t.{} {} c.{}").format(sql.Identifier(theirs), sql.SQL(operator), sql.Identifier(own))
+            for theirs, operator, own in zip(key.parent_columns, key.operators, key.child_columns, strict=True)
+        )
+        query = sql.SQL(
+            "UPDATE {child} c SET {sets} WHERE {mine} AND EXISTS (SELECT FROM {parent} t WHERE {pairs} AND {theirs})"
+        )
+        target.execute(
+            query.format(
+                child=sql.Identifier(*key.child),
+                parent=sql.Identifier(*key.parent),
+                sets=sql.SQL(", ").join(sql.SQL("{} = NULL").format(sql.Identifier(n)) for n in key.child_columns),
+                mine=_in_round(child, "c"),
+                pairs=pairs,
+                theirs=_is_gone(parent),
+            )
+        )
 
 
 def _delete_unreferred(target: Any, staged: Staged, foreign_keys: Sequence[ForeignKey]) -> None:
@@ -152,6 +188,9 @@ def _delete_unreferred(target: Any, staged: Staged, foreign_keys: Sequence[Forei
     conditions: list[sql.Composable] = [_in_round(staged)]
     for key in foreign_keys:
         if key.parent != staged.table.name:
+            continue
+        if key.child == key.parent and staged.keys is None:
+            # All rows go in one statement; at its end nobody is left to refer to another.
             continue
         pairs = sql.SQL(" AND ").join(
             sql.SQL("t.{} {} c.{}").format(sql.Identifier(theirs), sql.SQL(operator), sql.Identifier(own))
@@ -187,20 +226,13 @@ def _give_links(target: Any, staged: Staged, key: ForeignKey, links: sql.Composa
     sets = sql.SQL(", ").join(sql.SQL("{0} = l.{0}").format(sql.Identifier(name)) for name in key.child_columns)
     target.execute(
         sql.SQL("UPDATE {} t SET {} FROM {} l WHERE {}").format(
-            sql.Identifier(*staged.table.name), sets, links, _same(staged.table.spec.key_names, "l")
+            sql.Identifier(*staged.table.name), sets, links, _same(staged.table.spec.key_names, "t", "l")
         )
     )
 
 
 def _delete_gone(target: Any, staged: Staged) -> None:
-    """What is left of the round and is not among the new rows: by now nothing should refer to it."""
+    """What is left of the round and is gone: by now nothing should refer to it."""
     from psycopg import sql
 
-    target.execute(
-        sql.SQL("DELETE FROM {} t WHERE {} AND NOT EXISTS (SELECT FROM {} s WHERE {})").format(
-            sql.Identifier(*staged.table.name),
-            _in_round(staged),
-            staged.rows,
-            _same(staged.table.spec.key_names, "s"),
-        )
-    )
+    target.execute(sql.SQL("DELETE FROM {} t WHERE {}").format(sql.Identifier(*staged.table.name), _is_gone(staged)))

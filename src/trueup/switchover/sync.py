@@ -78,7 +78,8 @@ def run(request: SyncRequest, until: Until, progress: Progress, tell: Callable[[
     while True:
         try:
             with open_link(request.source, request.target, request.name) as link:
-                for totals in _rounds(link, request, until, progress, totals, began):
+                for now in _rounds(link, request, until, progress, totals, began):
+                    totals = now
                     tell(facts(totals))
                     progress.say(told_text(totals))
             return totals

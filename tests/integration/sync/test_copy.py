@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -45,7 +46,7 @@ def test_the_parts_of_a_table_have_no_gap_whatever_is_done() -> None:
         left = cut(done, pages, step)
         edges = sorted([*done, *left], key=lambda each: each[0])
         assert edges[0][0] == 0
-        assert all(end == following for (_, end), (following, _) in zip(edges, edges[1:], strict=False))
+        assert all(end == following for (_, end), (following, _) in pairwise(edges))
         assert edges[-1][1] is None
 
 

@@ -17,7 +17,8 @@ TYPES = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'so "so"'); CREATE DOMAIN short AS varchar(5) CHECK (value <> 'no');
 CREATE TYPE pair AS (a int, b text); CREATE COLLATION other (provider = libc, locale = 'C');
 CREATE TABLE kinds (id int PRIMARY KEY, j json, b jsonb, f float8, r real, n numeric, t timestamptz, d date,
-    i interval, a int[], aa text[][], x bytea, m money, c char(4), s short, e mood, p pair, ps pair[], g int4range, v varbit, u uuid,
+    i interval, a int[],
+    aa text[][], x bytea, m money, c char(4), s short, e mood, p pair, ps pair[], g int4range, v varbit, u uuid,
     w text COLLATE other, net inet, k "char", dropped int, late int GENERATED ALWAYS AS (id * 2) STORED);
 ALTER TABLE kinds DROP COLUMN dropped; ALTER TABLE kinds ADD COLUMN "odd ""name" text DEFAULT 'x';
 CREATE TABLE key_enum (id mood PRIMARY KEY, n int); CREATE TABLE key_numeric (id numeric PRIMARY KEY, n int);
@@ -44,8 +45,8 @@ INSERT INTO kinds (id, j, b, f, r, n, t, d, i, a, aa, x, m, c, s, e, p, ps, g, v
   '[2:4]={1,NULL,3}', '{{a,"b,\"c"},{NULL,""}}', '\x00ff', '-12.34', 'a', 'ab', 'so "so"', '(1,"x y\\")',
   '{"(1,a)",NULL}',
   '[1,5)', B'101', gen_random_uuid(), 'ä', '10.0.0.0/8', 'z', E'tab\tnew\nline\\'),
- (2, 'null', '{"z": [null, 1.50]}', 1e-310, 1.1, 'Infinity', '0044-01-01 BC', '0001-01-01', '00:00', '{}', '{}', '', '0',
-  '', '', 'sad', NULL, '{}', 'empty', B'', NULL, '', '::1', '', ''),
+ (2, 'null', '{"z": [null, 1.50]}', 1e-310, 1.1, 'Infinity', '0044-01-01 BC', '0001-01-01', '00:00', '{}', '{}', '',
+  '0', '', '', 'sad', NULL, '{}', 'empty', B'', NULL, '', '::1', '', ''),
  (3, NULL, NULL, -0.0, 0, 1.5000, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, '(,)', NULL, NULL, NULL,
   NULL, NULL, NULL, NULL, NULL);
 INSERT INTO key_enum VALUES ('sad', 1), ('so "so"', 2); INSERT INTO key_numeric VALUES (1.50, 1), ('NaN', 2), (1e30, 3);

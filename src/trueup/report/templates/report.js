@@ -172,8 +172,90 @@
     });
     return button;
   }
+  // A plan for `trueup repair`: keys that were ticked, each with its action once one was chosen ("" until then).
+  const plan = new Map();
+  const planKey = (difference) => JSON.stringify(difference.key);
+  const ACTIONS = [...data.nodes.map((node) => [`keep ${node}`, `{keep: ${yaml(node)}}`]),
+    ["insert where it lacks", "insert"], ["delete everywhere", "delete"], ["skip", "skip"]];
+  // Every text in quotes, and whatever is not plain ASCII by its number: YAML reads it back as it is.
+  function yaml(text) {
+    const escaped = [...text].map((sign) => sign === '"' || sign === "\\" ? `\\${sign}`
+      : sign >= " " && sign <= "~" ? sign : `\\U${sign.codePointAt(0).toString(16).padStart(8, "0")}`);
+    return `"${escaped.join("")}"`;
+  }
+  const quoted = (name) => `"${name.replaceAll('"', '""')}"`;
+  function planText() {
+    const report = at("report") ? at("report").textContent : "REPORT";
+    const rows = [...plan.values()].filter((each) => each.action).map((each) => {
+      const key = data.key.map((name, index) => `${yaml(name)}: ${yaml(each.key[index])}`).join(", ");
+      return `      - {key: {${key}}, action: ${each.action}}`;
+    });
+    return ["# Rows that were ticked in the page of a report. What it would do: trueup repair REPORT --plan THIS_FILE",
+      `# REPORT: ${yaml(report)}`, "version: 1", "tables:", `  ${yaml(`${quoted(data.schema)}.${quoted(data.table)}`)}:`,
+      "    rows:", ...rows, ""].join("\n");
+  }
+  function showPlan() {
+    const decided = [...plan.values()].filter((each) => each.action).length;
+    at("planned").textContent = `${number(plan.size)} ticked, ${number(decided)} with an action`;
+    for (const id of ["copy-plan", "download-plan"]) at(id).disabled = !decided;
+    at("untick-all").disabled = at("action").disabled = !plan.size;
+    at("plan-text").hidden = true;
+  }
+  function tick(difference, isTicked) {
+    if (!isTicked) plan.delete(planKey(difference));
+    else if (!plan.has(planKey(difference))) plan.set(planKey(difference), { key: difference.key, action: "" });
+  }
+  function tickBox(difference) {
+    const box = make("input", { type: "checkbox", className: "tick", checked: plan.has(planKey(difference)), title: "Take this row into a plan" });
+    box.setAttribute("aria-label", `take ${difference.key.join(", ")} into the plan`);
+    box.addEventListener("change", () => {
+      tick(difference, box.checked);
+      if (!box.checked) box.parentElement.querySelector(".action")?.remove();
+      showPlan();
+    });
+    return box;
+  }
+  function startPlan() {
+    const options = ACTIONS.map(([name], index) => make("option", { value: index, textContent: name }));
+    at("action").replaceChildren(make("option", { value: "", textContent: "choose an action…" }), ...options);
+    at("action").addEventListener("change", () => {
+      if (at("action").value === "") return;
+      // For those that have none yet: whoever wants another one unticks the row first.
+      for (const each of plan.values()) {
+        if (!each.action) [each.name, each.action] = ACTIONS[Number(at("action").value)];
+      }
+      at("action").value = "";
+      render();
+    });
+    at("tick-all").addEventListener("click", () => {
+      found(data.pairs[state.pair]).forEach((difference) => tick(difference, true));
+      render();
+    });
+    at("untick-all").addEventListener("click", () => {
+      plan.clear();
+      render();
+    });
+    at("copy-plan").addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(planText());
+        at("planned").textContent = "copied";
+      } catch {
+        // Not allowed here: show it selected, so that the user can.
+        Object.assign(at("plan-text"), { hidden: false, value: planText() });
+        at("plan-text").select();
+        at("planned").textContent = "press Ctrl+C";
+      }
+    });
+    at("download-plan").addEventListener("click", () => {
+      const address = URL.createObjectURL(new Blob([planText()], { type: "application/yaml" }));
+      make("a", { href: address, download: "plan.yaml" }).click();
+      setTimeout(() => URL.revokeObjectURL(address), 10000);
+    });
+    at("plan").hidden = false;
+  }
   function keyCell(difference, lines) {
     const cell = make("th", { className: "key", scope: "rowgroup", rowSpan: lines });
+    if (!keyless) cell.append(tickBox(difference));
     const values = make("span");
     difference.key.forEach((value, index) => {
       if (index) values.append("\n");
@@ -181,6 +263,8 @@
       put(values, value, undefined);
     });
     cell.append(values, copyButton(difference));
+    const action = plan.get(planKey(difference))?.name;
+    if (action) cell.append(make("span", { className: "action", textContent: action }));
     return cell;
   }
   function kindCell(difference, pair, lines) {
@@ -244,6 +328,8 @@
     const of = matching.length === pair.differences.length ? "" : ` (of ${number(pair.differences.length)})`;
     const hidden = columns.length === otherColumns.length ? "" : `, ${columns.length} of ${otherColumns.length} columns`;
     at("status").textContent = (some.length ? `${number(first + 1)}–${number(first + some.length)} of ${number(matching.length)}` : "none") + of + hidden;
+    at("tick-all").textContent = `tick all ${number(matching.length)}`;
+    showPlan();
     at("previous").disabled = state.page === 0;
     at("next").disabled = state.page === pages - 1;
     at("cut").hidden = !pair.cut;
@@ -307,7 +393,7 @@
   }
   function keys(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    const typing = [HTMLInputElement, HTMLSelectElement, HTMLTextAreaElement].some((kind) => event.target instanceof kind);
     if (event.key === "Escape" && event.target === at("filter")) {
       at("filter").value = "";
       go({ text: "" });
@@ -343,6 +429,7 @@
     render();
   });
   pairPicker();
+  if (!keyless) startPlan();
   at("explorer").hidden = false;
   const first = data.pairs.findIndex((pair) => pair.differences.length || pair.cut);
   showPair(Math.max(first, 0));

@@ -1,0 +1,179 @@
+"""`trueup rerun`, `trueup repair` and `trueup undo`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trueup.cli.options import F, acting_options, inline_nodes, node_options_of_a_report
+
+if TYPE_CHECKING:
+    from trueup.config import Config
+    from trueup.engine.progress import Progress
+    from trueup.report.repair import RepairResult
+
+
+@click.command()
+@click.argument("report", metavar="REPORT")
+@node_options_of_a_report
+@acting_options
+def rerun(report: str, **options: Any) -> int:
+    """Look again at the keys of REPORT, and at no others: what is resolved, what remains, what is new?
+
+    \b
+    Examples:
+      trueup rerun 3f2a9c1e
+      trueup rerun public_orders_diffs-20260701120000.json --json
+
+    REPORT is the id of a diff's task (the start is enough), or the path of its JSON report. Reads only. Writes a new
+    report of the same form. Exit codes: 0 all of these keys agree, 1 some differ, 2 trouble.
+    """
+    from trueup.diff.call import rerun as call
+    from trueup.report.text import summary
+
+    quiet, as_json = options.pop("quiet"), options.pop("as_json")
+    config, given = _config(options, quiet=quiet)
+    result = _shown(quiet, lambda progress: call(report, config=config, progress=progress, **given))
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+    elif not quiet:
+        click.echo(summary(result))
+    return int(result.exit_code)
+
+
+def _ways(command: F) -> F:
+    """How a repair decides."""
+    for option in reversed(
+        (
+            click.option("--source-of-truth", metavar="NODE", help="The other nodes become like this one."),
+            click.option("--insert-only", is_flag=True, help="With --source-of-truth: insert rows, change none."),
+            click.option("--upsert-only", is_flag=True, help="With --source-of-truth: delete no rows."),
+            click.option(
+                "--bidirectional", is_flag=True, help="Insert rows that lack on either side; changed rows are left."
+            ),
+            click.option("--fix-nulls", is_flag=True, help="Fill NULL cells from the other side, both ways."),
+            click.option("--majority", is_flag=True, help="What more than half of three or more nodes hold."),
+            click.option("--plan", metavar="FILE", help="A plan in YAML decides, row by row or by rules."),
+            click.option("--write-plan", metavar="FILE", help="Write a commented plan to start from, and do nothing."),
+            click.option(
+                "--stale",
+                type=click.Choice(["skip", "apply"]),
+                default="skip",
+                show_default=True,
+                help="A row that is not as the report says: leave it and list it, or write over it.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def _writing(command: F) -> F:
+    """How what changes data does so."""
+    for option in reversed(
+        (
+            click.option("--execute", is_flag=True, help="Do it; without this nothing is changed."),
+            click.option(
+                "--fire-triggers",
+                is_flag=True,
+                help="Let triggers and foreign keys fire; rows go in foreign-key order.",
+            ),
+            click.option(
+                "--undo", metavar="FILE", help="Where the old rows go. [default: a new file beside the report]"
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("report", metavar="REPORT")
+@_ways
+@_writing
+@node_options_of_a_report
+@acting_options
+def repair(report: str, write_plan: str | None, **options: Any) -> int:
+    """Mend the rows that REPORT names. A dry run unless --execute.
+
+    \b
+    Examples:
+      trueup repair 3f2a9c1e --source-of-truth n1
+      trueup repair 3f2a9c1e --source-of-truth n1 --execute
+      trueup repair 3f2a9c1e --write-plan plan.yaml
+      trueup repair 3f2a9c1e --plan plan.yaml --execute --undo before.gz
+
+    The rows are read again, never taken from the report. Each node is written in one transaction, whole or not at all;
+    the old rows are kept in an undo file first, and all keys are looked at again at the end: only then it says
+    REPAIRED. Exit codes: 0 all of these keys agree, 1 some differ (or would be written), 2 trouble.
+    """
+    from trueup.repair import call
+
+    quiet, as_json = options.pop("quiet"), options.pop("as_json")
+    config, given = _config(options, quiet=quiet)
+    if write_plan:
+        click.echo(call.write_plan(report, write_plan, config=config, task_db=given["task_db"]))
+        return 0
+    result = _shown(quiet, lambda progress: call.repair(report, config=config, progress=progress, **given))
+    return _tell(result, quiet=quiet, as_json=as_json)
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@_writing
+@node_options_of_a_report
+@acting_options
+def undo(file: str, **options: Any) -> int:
+    """Put back the rows that a repair wrote over, from its undo FILE. A dry run unless --execute.
+
+    \b
+    Examples:
+      trueup undo public_orders_undo-20260701120000.gz
+      trueup undo public_orders_undo-20260701120000.gz --execute
+
+    Rows that somebody changed since the repair are left as they are, and listed. Exit codes: 0 all rows are as they
+    were, 1 some are not (or would be written), 2 trouble.
+    """
+    from trueup.repair import call
+
+    quiet, as_json = options.pop("quiet"), options.pop("as_json")
+    config, given = _config(options, quiet=quiet)
+    names = ("task_db", "execute", "fire_triggers", "undo", "report_dir")
+    kept = {name: given[name] for name in names if given[name] is not None}
+    result = _shown(quiet, lambda progress: call.undo(file, config=config, progress=progress, **kept))
+    return _tell(result, quiet=quiet, as_json=as_json)
+
+
+def _config(options: dict[str, Any], *, quiet: bool) -> tuple[Config, dict[str, Any]]:
+    from trueup.config import load
+
+    given = dict(options)
+    config = load(given.pop("config"), nodes=inline_nodes(given.pop("inline")))
+    if not quiet:
+        for warning in config.warnings:
+            click.echo(f"trueup: {warning}", err=True)
+    return config, given
+
+
+def _shown(quiet: bool, work: Callable[[Progress], Any]) -> Any:
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=quiet) as progress:
+        return work(progress)
+
+
+def _tell(result: RepairResult, *, quiet: bool, as_json: bool) -> int:
+    from trueup.report.repair import repair_text
+
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+    elif not quiet:
+        click.echo(repair_text(result))
+    else:
+        # Even who wants no words is told what failed.
+        for node, error in result.failed.items():
+            click.echo(f"trueup: {node}: {error}", err=True)
+    return result.exit_code

@@ -1,0 +1,27 @@
+-- name: rights
+-- One row: may this role do what a repair does here?
+SELECT current_user::text AS role,
+       pg_is_in_recovery() AS in_recovery,
+       c.relkind::text AS kind,
+       c.relhassubclass AND c.relkind = 'r' AS has_heirs,
+       has_table_privilege(c.oid, 'DELETE') AS may_delete,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attname = ANY (%(given)s::text[])
+           AND NOT has_column_privilege(c.oid, a.attnum, 'INSERT')) AS no_insert,
+       (SELECT array_agg(a.attname::text) FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attname = ANY (%(set)s::text[])
+           AND NOT has_column_privilege(c.oid, a.attnum, 'UPDATE')) AS no_update,
+       has_database_privilege(current_database(), 'TEMP') AS may_stage,
+       (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) AS is_superuser,
+       (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal AND t.tgenabled <> 'D') AS triggers
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+
+-- name: deferrable
+-- Constraints that are checked late by triggers, and so not at all where no trigger fires.
+SELECT conname::text AS name, contype::text AS kind,
+       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) AS columns
+  FROM pg_constraint x
+ WHERE x.conrelid = format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass
+   AND x.contype IN ('p', 'u', 'x') AND x.condeferrable

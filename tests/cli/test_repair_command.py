@@ -1,0 +1,79 @@
+"""`trueup rerun`, `repair` and `undo` as commands: what they print, where, and how they exit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def test_from_a_diff_to_a_repair_and_back(cli: Any, drifted: Any, given: Any, written: Any) -> None:
+    written(drifted)
+    task = cli("diff", "items", *given(drifted), "--json").json["task_id"][:8]
+    rows = drifted[1].execute("SELECT * FROM items ORDER BY 1")
+    dry = cli("repair", task, "--source-of-truth", "n1", "--engine", "local")
+    assert dry.code == 1
+    assert dry.out.startswith("DRY RUN: repair of public.items on n1, n2 (source-of-truth n1): nothing was changed\n")
+    assert "\n  n2       2       1       3\n" in dry.out
+    assert "    n2  update  id=7  name: 'x' -> 'item 7'\n" in dry.out
+    assert "next: run it again with --execute" in dry.out
+    assert drifted[1].execute("SELECT * FROM items ORDER BY 1") == rows
+    done = cli("repair", task, "--source-of-truth", "n1", "--execute", "--engine", "local", "--undo", "u.gz")
+    assert (done.code, done.out.split(":")[0]) == (0, "REPAIRED")
+    assert "verified: 0 of these keys differ now" in done.out
+    assert cli("rerun", task, "--engine", "local").code == 0
+    assert cli("undo", "u.gz").code == 1
+    back = cli("undo", "u.gz", "--execute", "--json")
+    assert (back.code, back.json["verdict"], back.json["written"]["n2"]["insert"]) == (0, "UNDONE", 3)
+    assert drifted[1].execute("SELECT * FROM items ORDER BY 1") == rows
+    again = cli("rerun", task, "--engine", "local", "--recheck", "0", "--json")
+    assert (again.code, again.json["since"]["n1/n2"]["remains"]) == (1, 6)
+    # All of it is among the tasks, and each has a report to show.
+    listed = cli("tasks", "--json").json
+    kinds = [task["task_type"] for task in listed]
+    assert kinds == [*["TABLE_RERUN", "TABLE_UNDO", "TABLE_UNDO", "TABLE_RERUN"], *["TABLE_REPAIR"] * 2, "TABLE_DIFF"]
+    for each in listed:
+        assert cli("report", each["task_id"]).code == 0
+    page = Path(cli("report", listed[0]["task_id"], "--output", "html").out.strip())
+    assert "keys of the earlier report differ" in page.read_text(encoding="utf-8")
+
+
+def test_a_failure_is_exit_code_2_also_when_quiet(cli: Any, drifted: Any, given: Any) -> None:
+    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+    drifted[1].execute("ALTER TABLE items ADD CHECK (id <> 1)")
+    addresses, how = given(drifted)[6:], ["--engine", "local", "--recheck", "0"]
+    failed = cli("repair", report, "--source-of-truth", "n1", "--execute", "--quiet", *how, *addresses)
+    assert (failed.code, failed.out) == (2, "")
+    assert "items_id_check" in failed.err
+    told = cli("repair", report, "--source-of-truth", "n1", "--execute", "--json", *how, *addresses)
+    assert (told.code, told.json["verdict"], list(told.json["failed"])) == (2, "FAILED", ["n2"])
+
+
+def test_plans_are_written_without_asking_a_node(cli: Any, drifted: Any, given: Any) -> None:
+    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+    made = cli("repair", report, "--write-plan", "plan.yaml")
+    assert (made.code, made.out) == (0, "plan.yaml\n")
+    plan = Path("plan.yaml")
+    assert plan.stat().st_mode & 0o777 == 0o600
+    plan.write_text(plan.read_text(encoding="utf-8").replace("# default:", "default:"), encoding="utf-8")
+    done = cli("repair", report, "--plan", "plan.yaml", "--execute", "--json", "--engine", "local", *given(drifted)[6:])
+    assert done.json["verdict"] == "REPAIRED"
+
+
+def test_what_is_wrong_is_said_with_its_cure(cli: Any, drifted: Any, given: Any) -> None:
+    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+    for arguments, said in [
+        (("repair", report), "it is not said how to decide"),
+        (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),
+        (("repair", "feed", "--fix-nulls"), "there is no task"),
+        (("repair", report, "--fix-nulls"), "n1"),
+        (("repair", report, "--plan", "none.yaml"), "cannot read the plan"),
+        (("rerun", report + ".html"), "cannot read the report"),
+        (("undo", "none.gz"), "cannot read the undo file"),
+        (("undo", report), "cannot read the undo file"),
+    ]:
+        ran = cli(*arguments)
+        assert (ran.code, ran.out) == (2, ""), arguments
+        assert said in ran.err
+        assert "what to do" in ran.err
+    assert json.loads(Path(report).read_text(encoding="utf-8"))["summary"]["verdict"] == "DIFFER"

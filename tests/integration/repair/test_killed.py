@@ -1,0 +1,73 @@
+"""A repair that is killed: every node is untouched or whole, nothing is left behind, and it can be run again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+import trueup
+
+ROWS = 200_000
+# A session of the repair that has written something and not committed it.
+WRITING = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'trueup repair%%' AND backend_xid IS NOT NULL
+   AND query LIKE %s
+"""
+
+
+# The repair of these keys, in a process that can be killed.
+PROGRAM = """
+import sys, trueup
+from trueup.repair.call import repair_keys
+config = trueup.load(nodes={"n1": sys.argv[1], "n2": sys.argv[2]})
+keys = [(str(number),) for number in range(1, int(sys.argv[3]) + 1)]
+options = dict(source_of_truth="n1", execute=True, engine="local", recheck=0, undo=sys.argv[4])
+result = repair_keys("items", keys, list(config.nodes.values()), of="a test", config=config, **options)
+print(result.verdict, result.written["n2"])
+"""
+
+
+def killed(arguments: list[str], query: str) -> None:
+    """Run the program until its transaction has come to such a query, and kill it there."""
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.DEVNULL)
+    try:
+        with psycopg.connect(arguments[1], autocommit=True) as session:
+            end = time.monotonic() + 120
+            while not session.execute(WRITING, (query,)).fetchall()[0][0]:
+                assert process.poll() is None, "it was over before it could be killed"
+                assert time.monotonic() < end
+                time.sleep(0.002)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_a_repair_of_200_000_rows_that_is_killed(nodes_with: Any) -> None:
+    nodes = nodes_with(
+        "CREATE TABLE items (id int PRIMARY KEY, v int)",
+        f"INSERT INTO items SELECT i, i FROM generate_series(1, {ROWS - 10}) i; ANALYZE items",
+        f"INSERT INTO items SELECT i, -i FROM generate_series({ROWS // 2}, {ROWS}) i; ANALYZE items",
+    )
+    count = "SELECT count(*), sum(v) FROM items"
+    before = nodes[2].execute(count)
+    arguments = [*nodes.addresses.values(), str(ROWS)]
+    # All that goes is deleted, and rows come in.
+    killed([*arguments, "killed.gz"], "COPY %FROM STDIN%")
+    assert nodes[2].execute(count) == before
+    # The old rows are there, and say that nothing was written; no row is left in a file that somebody forgot.
+    undone = nodes.undo("killed.gz")
+    assert (undone.keys, undone.agree, undone.exit_code) == (ROWS, ROWS, 0)
+    assert sorted(path.name for path in Path().glob(".*")) == []
+    again = subprocess.run([sys.executable, "-c", PROGRAM, *arguments, "again.gz"], capture_output=True, text=True)
+    assert again.stdout == f"REPAIRED {{'insert': {ROWS // 2 - 1}, 'update': {ROWS // 2 - 9}, 'delete': 10}}\n"
+    assert nodes[2].execute(count) == nodes[1].execute(count)
+    with trueup.TaskStore() as store:
+        assert [task.task_status for task in store.list(task_type="TABLE_REPAIR")] == ["COMPLETED", "FAILED"]

@@ -1,0 +1,233 @@
+"""Every mode of a repair: the exact rows on each node after it; a dry run promises the same and does nothing."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.errors import CheckFailed, ConfigError
+from trueup.repair import prepare
+
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"
+A = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'three', 3), (5, 'five', 5)"
+B = "INSERT INTO items VALUES (1, 'one', 1), (2, NULL, 2), (3, 'THREE', 3), (4, 'four', 4)"
+ONE, THREE, FIVE = (1, "one", Decimal(1)), (3, "three", Decimal(3)), (5, "five", Decimal(5))
+TWO, OTHER_TWO = (2, "two", None), (2, None, Decimal(2))
+OTHER_THREE, FOUR = (3, "THREE", Decimal(3)), (4, "four", Decimal(4))
+FIRST, SECOND = [ONE, TWO, THREE, FIVE], [ONE, OTHER_TWO, OTHER_THREE, FOUR]
+FILLED = (2, "two", Decimal(2))
+Numbers = Mapping[str, tuple[int, int, int]]
+
+MODES: list[tuple[dict[str, Any], Any, Any, Numbers, str]] = [
+    ({"source_of_truth": "n1"}, FIRST, FIRST, {"n2": (1, 2, 1)}, "REPAIRED"),
+    ({"source_of_truth": "n2"}, SECOND, SECOND, {"n1": (1, 2, 1)}, "REPAIRED"),
+    (
+        {"source_of_truth": "n1", "insert_only": True},
+        FIRST,
+        [ONE, OTHER_TWO, OTHER_THREE, FOUR, FIVE],
+        {"n2": (1, 0, 0)},
+        "REMAINS",
+    ),
+    (
+        {"source_of_truth": "n1", "upsert_only": True},
+        FIRST,
+        [ONE, TWO, THREE, FOUR, FIVE],
+        {"n2": (1, 2, 0)},
+        "REMAINS",
+    ),
+    (
+        {"bidirectional": True},
+        [ONE, TWO, THREE, FOUR, FIVE],
+        [ONE, OTHER_TWO, OTHER_THREE, FOUR, FIVE],
+        {"n1": (1, 0, 0), "n2": (1, 0, 0)},
+        "REMAINS",
+    ),
+    (
+        {"fix_nulls": True},
+        [ONE, FILLED, THREE, FIVE],
+        [ONE, FILLED, OTHER_THREE, FOUR],
+        {"n1": (0, 1, 0), "n2": (0, 1, 0)},
+        "REMAINS",
+    ),
+]
+
+
+def numbers(counts: Mapping[str, Mapping[str, int]]) -> Numbers:
+    """What is written, by node; nodes that get nothing are left out."""
+    found = {node: (mine["insert"], mine["update"], mine["delete"]) for node, mine in counts.items()}
+    return {node: mine for node, mine in found.items() if any(mine)}
+
+
+@pytest.mark.parametrize(("options", "first", "second", "written", "verdict"), MODES, ids=lambda each: str(each)[:40])
+def test_each_mode(
+    nodes_with: Any, options: dict[str, Any], first: Any, second: Any, written: Numbers, verdict: str
+) -> None:
+    nodes = nodes_with(ITEMS, A, B)
+    report = nodes.diff()
+    dry = nodes.repair(report, **options)
+    assert (dry.verdict, dry.exit_code, dry.undo) == ("DRY RUN", 1, "")
+    assert nodes.rows() == [FIRST, SECOND]
+    assert not list(Path().glob("*undo*"))
+    done = nodes.repair(report, execute=True, **options)
+    assert numbers(dry.planned) == numbers(done.planned) == numbers(done.written) == written
+    assert dry.left_counts == done.left_counts
+    assert {(each.node, each.act) for each in dry.examples} == {(each.node, each.act) for each in done.examples}
+    assert nodes.rows() == [first, second]
+    assert (done.verdict, done.exit_code) == (verdict, 0 if verdict == "REPAIRED" else 1)
+    assert (nodes.diff().verdict == "MATCH") == (verdict == "REPAIRED")
+    assert stat.S_IMODE(Path(done.undo).stat().st_mode) == 0o600
+    # What was written can be taken back, to the last row.
+    assert nodes.undo(done, execute=True).verdict == "UNDONE"
+    assert nodes.rows() == [FIRST, SECOND]
+
+
+def test_three_nodes(nodes_with: Any) -> None:
+    """The majority wins, be it a row or none; where there is none the key is left and listed."""
+    third = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'drei', 3), (4, 'four', 4)"
+    nodes = nodes_with(ITEMS, A, B, third)
+    report = nodes.diff()
+    done = nodes.repair(report, majority=True, execute=True)
+    assert numbers(done.written) == {"n1": (1, 0, 1), "n2": (0, 1, 0)}
+    assert nodes.rows() == [
+        [ONE, TWO, THREE, FOUR],
+        [ONE, TWO, OTHER_THREE, FOUR],
+        [ONE, TWO, (3, "drei", Decimal(3)), FOUR],
+    ]
+    assert (done.verdict, done.remaining) == ("REMAINS", 1)
+    assert [(each.key, each.reason[:5]) for each in done.left] == [({"id": "3"}, "a tie")]
+    # One truth for all others; a row that two of three hold goes from both.
+    again = nodes.repair(report, source_of_truth="n2", stale="apply", execute=True)
+    assert again.verdict == "REPAIRED"
+    assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2] == [ONE, TWO, OTHER_THREE, FOUR]
+
+
+def test_a_row_that_changed_since_the_diff_is_seen(nodes_with: Any) -> None:
+    nodes = nodes_with(ITEMS, A, B)
+    report = nodes.diff()
+    # On the target somebody was faster; on the source the row has another value now.
+    nodes[2].execute("UPDATE items SET name = 'mine' WHERE id = 3; INSERT INTO items VALUES (5, 'mine', 5)")
+    nodes[1].execute("UPDATE items SET name = 'newer' WHERE id = 2")
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert (done.verdict, done.exit_code) == ("REMAINS", 1)
+    assert [(each.key["id"], each.nodes, each.reason) for each in done.left] == [
+        ("3", ("n2",), prepare.STALE),
+        ("5", ("n2",), prepare.STALE),
+    ]
+    assert nodes.rows()[1] == [ONE, (2, "newer", None), (3, "mine", Decimal(3)), (5, "mine", Decimal(5))]
+    listed = json.loads(Path(done.report).read_text(encoding="utf-8"))["left"]
+    assert [each["key"] for each in listed] == [{"id": "3"}, {"id": "5"}]
+    assert nodes.repair(report, source_of_truth="n1", stale="apply", execute=True).verdict == "REPAIRED"
+    assert nodes.rows()[0] == nodes.rows()[1]
+
+
+@pytest.mark.parametrize("fire", [False, True])
+def test_a_row_that_changes_while_the_repair_runs_is_left(
+    nodes_with: Any, monkeypatch: pytest.MonkeyPatch, fire: bool
+) -> None:
+    """Between reading and writing: an update, a delete and an insert of somebody else are not written over."""
+    from trueup.repair import run
+
+    nodes = nodes_with(ITEMS, A, B)
+    report = nodes.diff()
+    before = run._write
+
+    def later(*arguments: Any) -> None:
+        nodes[2].execute(
+            "UPDATE items SET price = 33 WHERE id = 3; DELETE FROM items WHERE id = 4; INSERT INTO items VALUES (5)"
+        )
+        before(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_write", later)
+        done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
+    assert nodes.rows()[1] == [ONE, TWO, (3, "THREE", Decimal(33)), (5, None, None)]
+    assert numbers(done.written) == {"n2": (0, 1, 0)}
+    assert sorted(each.key["id"] for each in done.left) == ["3", "4", "5"]
+    assert (done.verdict, done.remaining) == ("REMAINS", 2)
+    # The undo touches only what the repair wrote.
+    back = nodes.undo(done, execute=True)
+    assert nodes.rows()[1] == [ONE, OTHER_TWO, (3, "THREE", Decimal(33)), (5, None, None)]
+    assert (back.verdict, len(back.left)) == ("REMAINS", 3)
+
+
+def test_rows_outside_of_the_filter(nodes_with: Any) -> None:
+    """A filter says what is compared, not what a row is: the whole row is carried, and none is deleted for leaving."""
+    nodes = nodes_with(
+        ITEMS,
+        "INSERT INTO items VALUES (1, 'in', 1), (2, 'out', 2), (3, 'in', 3)",
+        "INSERT INTO items VALUES (1, 'out', 1), (2, 'in', 2), (3, 'in', 4)",
+    )
+    report = nodes.diff(table_filter="name = 'in' -- only these")
+    assert report.pairs["n1/n2"].total == 3
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    # To the report n1 has no row 2; in truth it has one that left the filter.
+    assert (done.verdict, numbers(done.written)) == ("REPAIRED", {"n2": (0, 3, 0)})
+    assert nodes.rows()[0] == nodes.rows()[1]
+    assert len(nodes.rows()[1]) == 3
+
+
+def test_columns_that_are_not_compared_stay_as_they_are(nodes_with: Any) -> None:
+    nodes = nodes_with("CREATE TABLE items (id int PRIMARY KEY, a text, b text)", "", "")
+    nodes[1].execute("ALTER TABLE items ADD only_first text; INSERT INTO items VALUES (1, 'x', 'b1'), (2, 'y', 'b2')")
+    nodes[2].execute(
+        "ALTER TABLE items ADD own text NOT NULL DEFAULT 'd'; INSERT INTO items VALUES (1, 'z', 'mine', 'o')"
+    )
+    report = nodes.diff(exclude_columns=["b", "own", "only_first"])
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert done.verdict == "REPAIRED"
+    assert nodes.rows()[1] == [(1, "x", "mine", "o"), (2, "y", "b2", "d")]
+    assert nodes.undo(done, execute=True).verdict == "UNDONE"
+    assert nodes.rows()[1] == [(1, "z", "mine", "o")]
+
+
+def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: Path) -> None:
+    nodes = nodes_with("CREATE TABLE items (name text)", "INSERT INTO items VALUES ('a')", "")
+    report = nodes.diff()
+    with pytest.raises(CheckFailed, match="no key") as refused:
+        nodes.repair(report, source_of_truth="n1", execute=True)
+    assert "primary key" in refused.value.cure
+    keyed = nodes_with(ITEMS, A, B)
+    report = keyed.diff()
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({}, "not said how"),
+        ({"majority": True}, "three nodes"),
+        ({"majority": True, "fix_nulls": True}, "contradict"),
+        ({"source_of_truth": "n9"}, "no node of the report"),
+        ({"insert_only": True, "fix_nulls": True}, "go with --source-of-truth"),
+        ({"source_of_truth": "n1", "insert_only": True, "upsert_only": True}, "contradict"),
+        ({"source_of_truth": "n1", "nonsense": 1}, "unknown option"),
+    ]
+    for options, message in refusals:
+        with pytest.raises(ConfigError, match=message):
+            keyed.repair(report, **options)
+    assert keyed.rows() == [FIRST, SECOND]
+    taken = tmp_path / "taken.gz"
+    taken.write_text("x")
+    with pytest.raises(trueup.StoreError, match="there is a file"):
+        keyed.repair(report, source_of_truth="n1", execute=True, undo=str(taken))
+    assert (keyed.rows(), taken.read_text()) == ([FIRST, SECOND], "x")
+
+
+def test_a_report_that_is_not_whole(nodes_with: Any) -> None:
+    """Only the keys that it lists are mended, and that is said; a report without hashes cannot tell what is stale."""
+    nodes = nodes_with(ITEMS, A, B)
+    report = nodes.diff(max_diff_rows=2)
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert done.keys == 2
+    assert any("only the keys it lists" in remark or "may be more" in remark for remark in done.remarks)
+    rest = nodes.diff()
+    assert rest.pairs["n1/n2"].total == 2
+    whole = json.loads(Path(rest.report).read_text(encoding="utf-8"))
+    for each in whole["diffs"]["n1/n2"]["differences"]:
+        del each["hashes"]
+    Path("other.json").write_text(json.dumps(whole, indent=2), encoding="utf-8")
+    assert nodes.repair("other.json", source_of_truth="n1").left_counts == {prepare.UNSAID: 2}
+    assert nodes.repair("other.json", source_of_truth="n1", stale="apply", execute=True).verdict == "REPAIRED"
+    assert nodes.diff().verdict == "MATCH"

@@ -1,0 +1,175 @@
+"""Plans: the first rule that fits decides, rows go before rules, and what nothing decides is left and listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.errors import ConfigError
+from trueup.repair.call import write_plan
+from trueup.repair.plan import SKIPPED, UNDECIDED
+
+TABLE = 'CREATE TABLE items ("Id" text, at int, name text, "select" int, n numeric, PRIMARY KEY ("Id", at))'
+FILL = "INSERT INTO items SELECT chr(96 + i / 10 + 1), i, 'name ' || i, i, i FROM generate_series(1, 30) i"
+DRIFT = """
+UPDATE items SET name = 'other' WHERE at IN (3, 4, 21);
+UPDATE items SET "select" = "select" * 10, n = n + 0.5 WHERE at IN (5, 6, 7);
+UPDATE items SET name = 'o''ther', "select" = 0 WHERE at = 8;
+DELETE FROM items WHERE at IN (10, 11, 12);
+INSERT INTO items VALUES ('z', 40, 'new', 1, 1), ('z', 41, 'new', 2, 2), ('z', 42, NULL, NULL, NULL);
+"""
+PLAN = """
+version: 1
+tables:
+  public.items:
+    rules:
+      - name: by key
+        when: {keys: [{Id: a, at: 4}, {from: {Id: b, at: 11}, to: [b, 12]}]}
+        action: skip
+      - when: {kind: missing, where: 'n1.at = 10 and n2."Id" is null -- the first of them'}
+        action: {keep: n2}
+      - when: {kind: [missing, extra], pair: n1/n2, where: 'coalesce(n1."select", n2."select") < 2'}
+        action: insert
+      - when: {kind: extra, where: "n2.name is null"}
+        action: delete
+      - when: {only_columns: [select, n]}
+        action: {row: {from: n1, columns: {n: n2, name: {value: "a\\tb\\\\"}}}}
+      - when: {columns: [select]}
+        action: {keep: n2}
+      # Never reached for what was decided before.
+      - when: {columns: [select, n]}
+        action: delete
+    rows:
+      - {key: {at: 007, Id: a}, action: {row: {from: n2, columns: {name: {value: null}}}}}
+      - {key: {at: 21, Id: c}, action: {keep: n1}}
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Callable[[str], str]:
+    """`plan(text)`: it as a file."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "plan.yaml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def test_the_first_rule_that_fits_decides(nodes_with: Any, plan: Callable[[str], str]) -> None:
+    nodes = nodes_with(TABLE, FILL, FILL)
+    nodes[2].execute(DRIFT)
+    report = nodes.diff()
+    # 007 is not 7: a key is the text that stands there.
+    assert nodes.repair(report, plan=plan(PLAN)).left_counts[UNDECIDED] == 2
+    text = PLAN.replace("007", "7")
+    dry = nodes.repair(report, plan=plan(text))
+    rows = nodes.rows()
+    done = nodes.repair(report, plan=plan(text), execute=True)
+    assert (
+        dry.planned
+        == done.written
+        == {
+            "n1": {"insert": 1, "update": 4, "delete": 1},
+            "n2": {"insert": 0, "update": 4, "delete": 1},
+        }
+    )
+    assert nodes.rows() != rows
+    by_key = [{row[1]: row for row in mine} for mine in nodes.rows()]
+    made = "a\tb\\"
+    for mine in by_key:
+        assert mine[5][2:] == (made, 5, mine[5][4])
+        assert (mine[6][2:4], mine[7][2:4], mine[8][2:4]) == ((made, 6), (None, 70), ("o'ther", 0))
+        assert [str(mine[at][4]) for at in (5, 6, 7)] == ["5.5", "6.5", "7.5"]
+        assert (mine[21][2], mine[40][2]) == ("name 21", "new")
+        assert not {10, 42} & set(mine)
+    left = {(each.key["at"], each.reason) for each in done.left}
+    assert left == {("3", UNDECIDED), ("41", UNDECIDED), ("4", SKIPPED), ("11", SKIPPED), ("12", SKIPPED)}
+    assert (done.verdict, done.remaining) == ("REMAINS", 5)
+    # A default decides the rest.
+    rest = nodes.repair(report, plan=plan("tables: {items: {default: {keep: n1}}}"), execute=True, stale="apply")
+    assert rest.verdict == "REPAIRED"
+    assert nodes.diff().verdict == "MATCH"
+
+
+def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str], str]) -> None:
+    nodes = nodes_with('CREATE TABLE "My: table" (id int PRIMARY KEY, v text)', "", "", name='"My: table"')
+    nodes[1].execute("""INSERT INTO "My: table" VALUES (1, 'x'), (2, 'y')""")
+    report = nodes.diff()
+    write_plan(report.report, "start.yaml")
+    with pytest.raises(ConfigError, match="there is a file"):
+        write_plan(report.report, "start.yaml")
+    assert nodes.repair(report, plan="start.yaml").left_counts == {UNDECIDED: 2}
+    # Every line that is commented out is one that works.
+    text = Path("start.yaml").read_text(encoding="utf-8")
+    body = text[text.index("version:") :]
+    loud = "\n".join(
+        line.replace("# ", "", 1) if line.lstrip().startswith("# ") else line for line in body.splitlines()
+    )
+    done = nodes.repair(report, plan=plan(loud))
+    assert done.planned["n2"] == {"insert": 2, "update": 0, "delete": 0}
+    assert not done.left_counts
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tables: [", "not YAML"),
+        ("rules: []", "has `tables:`"),
+        ("tables: {other: {}}", "no entry for public.items"),
+        ("tables: {items: {defualt: skip}}", "did you mean default"),
+        ("tables: {items: {default: {keep: n3}}}", "n3 is not known"),
+        ("tables: {items: {default: drop}}", "the action is one of"),
+        ("tables: {items: {default: skip, default: delete}}", "stands here twice"),
+        ("tables: {items: {rules: [{when: {kind: chnged}, action: skip}]}}", "did you mean changed"),
+        ("tables: {items: {rules: [{when: {columns: [nam]}, action: skip}]}}", "did you mean name"),
+        ("tables: {items: {rules: [{when: {where: '1); DROP TABLE items'}, action: skip}]}}", "not one expression"),
+        ("tables: {items: {rows: [{key: 1, action: skip}]}}", "a key is {Id: VALUE, at: VALUE}"),
+        ("tables: {items: {rows: [{key: [a, 1], action: {row: {from: n1, columns: {at: n2}}}}]}}", "at is not known"),
+        ("tables: {items: {rules: [{when: {pair: n1/n3}, action: skip}]}}", "a pair is two"),
+    ],
+)
+def test_a_plan_that_is_wrong_is_refused(mistaken: Any, plan: Callable[[str], str], text: str, said: str) -> None:
+    nodes, report = mistaken
+    with pytest.raises(ConfigError) as refused:
+        nodes.repair(report, plan=plan(text), execute=True)
+    assert said in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def mistaken(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Nodes and a report for plans that come to nothing."""
+    import os
+
+    import trueup
+
+    made = [server.create_database(f"plans_{os.getpid()}_{number}") for number in (1, 2)]
+    for node in made:
+        node.execute(TABLE)
+    made[0].execute(FILL)
+    addresses = {f"n{number}": node.uri for number, node in enumerate(made, 1)}
+    folder = tmp_path_factory.mktemp("plans")
+    report = trueup.diff(
+        "items", nodes=addresses, engine="local", recheck=0, report_dir=str(folder), task_db=str(folder / "tasks.db")
+    )
+
+    class Some:
+        def repair(self, report: Any, **options: Any) -> Any:
+            return trueup.repair(report.report, nodes=addresses, engine="local", **options)
+
+    yield Some(), report
+    assert made[1].execute("SELECT count(*) FROM items") == [(0,)]
+    for node in made:
+        node.drop()
+
+
+def test_a_condition_that_fails_on_the_node_is_said(mistaken: Any, plan: Callable[[str], str]) -> None:
+    nodes, report = mistaken
+    from trueup.errors import QueryError
+
+    with pytest.raises(QueryError, match="nothing"):
+        nodes.repair(report, plan=plan("tables: {items: {rules: [{when: {where: n1.nothing > 1}, action: skip}]}}"))

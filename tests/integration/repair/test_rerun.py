@@ -1,0 +1,113 @@
+"""A rerun looks at the keys of a report and at no others: what is resolved, what remains, what is new."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.errors import ConfigError, StoreError
+from trueup.report.page import page_of_diff
+from trueup.report.text import report_text, summary
+
+TABLE = "CREATE TABLE items (k uuid, t timestamptz, v text, PRIMARY KEY (k, t))"
+FILL = """
+INSERT INTO items SELECT md5(i::text)::uuid, '2026-01-01'::timestamptz + i * interval '1 us', 'v'
+  FROM generate_series(1, 40) i
+"""
+
+
+def key(number: int) -> str:
+    return f"k = md5('{number}')::uuid"
+
+
+def test_what_is_resolved_what_remains_and_what_is_new(nodes_with: Any) -> None:
+    nodes = nodes_with(TABLE, FILL, FILL, FILL)
+    nodes[2].execute(
+        f"UPDATE items SET v = 'x' WHERE {key(1)} OR {key(2)}; DELETE FROM items WHERE {key(3)} OR {key(4)}"
+    )
+    report = nodes.diff()
+    # Resolved: a row put right, and one that is gone on all sides. New: a third node differs now. Not asked for: key 9.
+    nodes[2].execute(f"UPDATE items SET v = 'v' WHERE {key(1)}; UPDATE items SET v = 'y' WHERE {key(2)} OR {key(9)}")
+    for number in (1, 3):
+        nodes[number].execute(f"DELETE FROM items WHERE {key(3)}")
+    nodes[3].execute(f"UPDATE items SET v = 'z' WHERE {key(4)}")
+    again = nodes.rerun(report)
+    assert (again.verdict, again.exit_code, again.mode, again.rows_checked) == ("DIFFER", 1, "rerun", 4)
+    assert again.since["n1/n2"] == {"resolved": 2, "remains": 2, "new": 0}
+    assert again.since["n1/n3"] == {"resolved": 0, "remains": 0, "new": 1}
+    written = json.loads(Path(again.report).read_text(encoding="utf-8"))
+    assert len(written["diffs"]["n1/n2"]["resolved_keys"]) == 2
+    assert [each["since"] for each in written["diffs"]["n1/n3"]["differences"]] == ["new"]
+    assert "2 resolved, 2 remain, 0 new" in summary(again)
+    assert report_text(written).splitlines()[1].startswith(f"  4 keys of {report.report}")
+    # A rerun of the rerun knows its keys; a repair mends them.
+    assert nodes.rerun(again).since["n1/n2"] == {"resolved": 0, "remains": 2, "new": 0}
+    assert nodes.repair(again, source_of_truth="n1", execute=True).verdict == "REPAIRED"
+    done = nodes.rerun(again.task_id[:8])
+    assert (done.verdict, done.exit_code) == ("RESOLVED", 0)
+    page = page_of_diff(json.loads(Path(done.report).read_text(encoding="utf-8")), {}, done.report)
+    # No proof of the table, and so not green.
+    assert page.tone == "plain"
+    assert nodes.diff().verdict == "DIFFER"
+
+
+def test_rows_without_a_key_are_counted_again(nodes_with: Any) -> None:
+    nodes = nodes_with("CREATE TABLE items (v text)", "INSERT INTO items VALUES ('a'), ('a'), ('b')", "")
+    report = nodes.diff()
+    nodes[2].execute("INSERT INTO items VALUES ('a'), ('b')")
+    again = nodes.rerun(report)
+    assert (again.verdict, again.pairs["n1/n2"].missing) == ("DIFFER", 1)
+    assert again.since["n1/n2"] == {"resolved": 1, "remains": 1, "new": 0}
+    nodes[2].execute("INSERT INTO items VALUES ('a')")
+    assert nodes.rerun(report).verdict == "RESOLVED"
+
+
+def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trueup.diff import rerun
+    from trueup.errors import QueryError
+
+    nodes = nodes_with(TABLE, FILL, "")
+    report = nodes.diff()
+    look = rerun._digests_agree
+
+    def broken(job: Any, task: Any) -> Any:
+        if len(task.keys) < 15:
+            raise QueryError("no luck", node="n2")
+        return look(job, task)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rerun, "_KEYS_A_TASK", 15)
+        patched.setattr(rerun, "_digests_agree", broken)
+        again = nodes.rerun(report)
+    assert (again.verdict, again.exit_code) == ("INCOMPLETE", 2)
+    assert again.since["n1/n2"] == {"resolved": 0, "remains": 30, "new": 0}
+    assert again.incomplete == ("node n2: no luck",)
+    with trueup.TaskStore() as store:
+        assert store.get(again.task_id).task_status == "FAILED"
+    # The keys of an incomplete report can be looked at, and it is said that there may be others.
+    more = nodes.rerun(again)
+    assert more.rows_checked == 30
+    assert any("INCOMPLETE" in remark for remark in more.remarks)
+
+
+def test_reports_that_cannot_be_used(nodes_with: Any) -> None:
+    nodes = nodes_with(TABLE, FILL, "")
+    report = nodes.diff()
+    text = Path(report.report).read_text(encoding="utf-8")
+    for name, damaged in (("cut", text[:-20]), ("cut_line", text[: text.index('"n2": null')]), ("no", "{}")):
+        Path(f"{name}.json").write_text(damaged, encoding="utf-8")
+        with pytest.raises(StoreError, match="cannot read the report"):
+            nodes.rerun(f"{name}.json")
+    # Through other hands, and whole.
+    Path("indented.json").write_text(json.dumps(json.loads(text), indent=3), encoding="utf-8")
+    assert nodes.rerun("indented.json").since == nodes.rerun(report).since
+    checked = trueup.check("items", nodes=nodes.addresses, engine="local", recheck=0)
+    with pytest.raises(ConfigError, match="has no report of rows"):
+        nodes.rerun(checked.task_id)
+    nodes[1].execute("ALTER TABLE items DROP COLUMN v")
+    with pytest.raises(trueup.CheckFailed, match="column v"):
+        nodes.rerun(report)

@@ -1,0 +1,206 @@
+"""What is written: every type to the byte, whole nodes or none, triggers silent or not, and never a dangling row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.errors import CheckFailed
+from trueup.repair import prepare, undo
+from trueup.repair.call import repair_keys
+
+EVERYTHING = """
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+CREATE TYPE pair AS (a int, b text);
+CREATE DOMAIN small AS int CHECK (VALUE < 1000);
+CREATE TABLE items (
+    k1 text COLLATE "C", k2 numeric, k3 mood, k4 timestamptz,
+    id int GENERATED ALWAYS AS IDENTITY UNIQUE, parent int REFERENCES items (id), place int UNIQUE,
+    sum int GENERATED ALWAYS AS (place + 1) STORED,
+    j json, jb jsonb, by bytea, f float8, n numeric, a text[][], p pair, s small, i interval, b bool, ip inet,
+    c char(5), r int4range, m money, long text,
+    PRIMARY KEY (k1, k2, k3, k4));
+"""
+ROW = """
+INSERT INTO items (k1, k2, k3, k4, id, parent, place, j, jb, by, f, n, a, p, s, i, b, ip, c, r, m, long)
+OVERRIDING SYSTEM VALUE VALUES
+ (E'a\\tb\\n\\\\N', 1.50, 'ok', '2026-01-01 00:00:00.000001+00', 1, 2, {0}, '{{"a" :  1.0, "a":2}}', '{{"z": 1e400}}',
+  '\\x00ff5c', '-0', 'NaN', '{{{{a,NULL}},{{"b,c","\\\\\\\\"}}}}', ROW(1, 'x,"y'), 7, '1 year -2 days 03:04:05.000006',
+  true, '10.0.0.1', 'ab', '[1,5)', 12.34, repeat('é', 700000)),
+ (E'\\\\.', 2, 'happy', 'infinity', 2, 1, {1}, 'null', '[]', '', 'Infinity', 1.10, '{{}}', NULL, NULL, NULL, NULL, NULL,
+  '', 'empty', NULL, ''),
+ ('', 0.0, 'sad', '0044-03-15 BC', 3, NULL, {2}, '{{}}', NULL, NULL, 0.1::float4, 1e-10, NULL, ROW(NULL, ''), 0,
+  '-1 mon', false, '::1/64', NULL, '(,)', -1, NULL)
+"""
+# To the letter, whatever a comparison calls equal.
+BYTES = (
+    "SELECT md5(string_agg(r, E'\\n' ORDER BY r)) FROM (SELECT (i.*)::text || j::text || n::text || f::text AS r"
+    " FROM items i) x"
+)
+
+
+def test_every_kind_of_value_comes_out_equal(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Composite keys of any type, identities, generated columns, self-references, swapped unique values, long ones."""
+    nodes = nodes_with(EVERYTHING, ROW.format(10, 20, 30), ROW.format(20, 10, 30))
+    nodes[2].execute(
+        "UPDATE items SET long = 'short', j = '{\"a\": 1.0}', n = 1 WHERE id = 1;"
+        "UPDATE items SET n = 1.100 WHERE id = 2;"
+        "DELETE FROM items WHERE id = 3; INSERT INTO items (k1, k2, k3, k4, id)"
+        " OVERRIDING SYSTEM VALUE VALUES ('x', 1, 'ok', '2026-01-01', 50)"
+    )
+    before = nodes[2].execute(BYTES)
+    # Portions of some rows, and of one where rows are long.
+    monkeypatch.setattr(prepare, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(undo, "_MOST_BYTES", 100_000)
+    monkeypatch.setattr(prepare, "_batches", {})
+    report = nodes.diff(numeric="representation")
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert done.written["n2"] == {"insert": 1, "update": 2, "delete": 1}
+    assert done.verdict == "REPAIRED"
+    assert nodes[1].execute(BYTES) == nodes[2].execute(BYTES)
+    assert nodes.diff(numeric="representation").verdict == "MATCH"
+    assert nodes[2].execute("SELECT sum FROM items ORDER BY id") == [(11,), (21,), (31,)]
+    back = nodes.undo(done, execute=True)
+    assert (back.verdict, nodes[2].execute(BYTES)) == ("UNDONE", before)
+    assert nodes.undo(back.undo, execute=True).verdict == "UNDONE"
+    assert nodes[1].execute(BYTES) == nodes[2].execute(BYTES)
+
+
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
+
+
+def test_a_node_that_fails_is_untouched_and_the_other_is_repaired(nodes_with: Any) -> None:
+    fill = "INSERT INTO items SELECT i, 'n' FROM generate_series(1, 300) i"
+    nodes = nodes_with(ITEMS, fill, "", "")
+    nodes[3].execute("ALTER TABLE items ADD CHECK (id <> 250); INSERT INTO items VALUES (7, 'other')")
+    done = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    assert (done.verdict, done.exit_code) == ("FAILED", 2)
+    assert list(done.failed) == ["n3"]
+    assert "items_id_check" in done.failed["n3"]
+    assert nodes.rows()[1] == nodes.rows()[0]
+    assert nodes.rows()[2] == [(7, "other")]
+    with trueup.TaskStore() as store:
+        task = store.get(done.task_id)
+    assert task.task_status == "FAILED"
+    assert "items_id_check" in task.task_context["error"]
+    # The undo takes back what was written, and knows that the third node never was.
+    assert nodes.undo(done, execute=True).verdict == "UNDONE"
+    assert nodes.rows()[1:] == [[], [(7, "other")]]
+
+
+TREE = """
+CREATE TABLE items (id int PRIMARY KEY, parent int REFERENCES items, name text, place int UNIQUE);
+CREATE TABLE child (item int REFERENCES items ON DELETE CASCADE);
+CREATE TABLE log (what text);
+CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS
+    $$ BEGIN INSERT INTO public.log VALUES (TG_OP); RETURN coalesce(NEW, OLD); END $$;
+CREATE TRIGGER noted BEFORE INSERT OR UPDATE OR DELETE ON items FOR EACH ROW EXECUTE FUNCTION noted();
+INSERT INTO items VALUES (9, NULL, 'nine', 9); TRUNCATE log;
+"""
+LOG = "SELECT what, count(*) FROM log GROUP BY 1 ORDER BY 1"
+
+
+def test_triggers_and_foreign_keys_fire_when_asked(nodes_with: Any) -> None:
+    """A tree of rows goes in whatever the order is; rows that are updated keep their children."""
+    truth = "INSERT INTO items VALUES (1, 2, 'a', 1), (2, NULL, 'b', 2), (3, 1, 'c', 3); TRUNCATE log"
+    other = "INSERT INTO items VALUES (3, NULL, 'x', 4), (5, 3, 'gone', 5), (6, 5, 'gone', 8), (7, 9, 'gone', 7);"
+    nodes = nodes_with(TREE, truth, other, other)
+    for node in (nodes[2], nodes[3]):
+        node.execute(
+            "INSERT INTO child VALUES (3), (9); TRUNCATE log; UPDATE items SET parent = 6 WHERE id = 3; TRUNCATE log"
+        )
+    report = nodes.diff()
+    silent = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert silent.verdict == "REPAIRED"
+    assert nodes[2].execute(LOG) == []
+    assert nodes[2].execute("SELECT * FROM child ORDER BY 1") == [(3,), (9,)]
+    assert nodes.undo(silent, execute=True).verdict == "UNDONE"
+    loud = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=True)
+    assert loud.verdict == "REPAIRED"
+    assert nodes[2].execute(LOG) == [("DELETE", 3), ("INSERT", 2), ("UPDATE", 1)]
+    assert nodes[3].execute("SELECT * FROM child ORDER BY 1") == [(3,), (9,)]
+    assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2]
+
+
+def test_a_role_without_the_right_to_silence_triggers(nodes_with: Any) -> None:
+    """It goes in the order of foreign keys, and says so; what it may not do is refused before the first write."""
+    nodes = nodes_with(TREE, "INSERT INTO items VALUES (1, NULL, 'a', 1)", "INSERT INTO items VALUES (2, NULL, 'b', 2)")
+    name = nodes[2].name
+    nodes[2].execute(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'p'; GRANT SELECT, INSERT ON items TO {name}; GRANT INSERT ON log TO {name}"
+    )
+    report = nodes.diff()
+    nodes.addresses["n2"] = nodes[2].server.uri(name, user=name, password="p")
+    rows = nodes.rows()
+    try:
+        dry = nodes.repair(report, source_of_truth="n1")
+        assert any("refused" in remark and "may not DELETE" in remark for remark in dry.remarks)
+        with pytest.raises(CheckFailed, match=r"may not DELETE from public\.items"):
+            nodes.repair(report, source_of_truth="n1", execute=True)
+        assert nodes.rows() == rows
+        # For inserts, the right to insert is enough.
+        done = nodes.repair(report, source_of_truth="n1", insert_only=True, execute=True)
+        assert any("may not set session_replication_role" in remark for remark in done.remarks)
+        assert [row[0] for row in nodes.rows()[1]] == [1, 2, 9]
+        nodes[2].execute(f"GRANT DELETE ON items TO {name}")
+        assert nodes.repair(report, source_of_truth="n1", execute=True).verdict == "REPAIRED"
+    finally:
+        nodes[2].execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+
+
+def test_nothing_may_dangle(nodes_with: Any) -> None:
+    """What no trigger has checked is looked at before the commit: parents, children, late unique values."""
+    late = TREE + "ALTER TABLE items ADD late int, ADD UNIQUE (late) DEFERRABLE;"
+    nodes = nodes_with(late, "INSERT INTO items VALUES (1, NULL, 'a', 1)", "INSERT INTO items VALUES (2, NULL, 'b', 2)")
+    nodes[2].execute("INSERT INTO child VALUES (2)")
+    report, rows = nodes.diff(), nodes.rows()
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert (done.verdict, nodes.rows()) == ("FAILED", rows)
+    assert "child_item_fkey" in done.failed["n2"]
+    nodes[2].execute("DELETE FROM child; TRUNCATE log")
+    # A row that refers to what is not there.
+    nodes[1].execute("INSERT INTO items VALUES (4, NULL, 'p', 4), (5, 4, 'q', 5)")
+    keys = [("5",)]
+    given: dict[str, Any] = {
+        "of": "a test",
+        "config": trueup.load(nodes=nodes.addresses),
+        "engine": "local",
+        "recheck": 0,
+    }
+    given["nodes"] = list(given["config"].nodes.values())
+    done = repair_keys("items", keys, source_of_truth="n1", execute=True, **given)
+    assert "items_parent_fkey" in done.failed["n2"]
+    done = repair_keys("items", [*keys, ("4",)], source_of_truth="n1", execute=True, **given)
+    assert (done.verdict, done.written["n2"]) == ("REPAIRED", {"insert": 2, "update": 0, "delete": 0})
+    # A value that another row of the target holds.
+    nodes[1].execute("UPDATE items SET late = 7 WHERE id = 4")
+    nodes[2].execute("UPDATE items SET late = 7 WHERE id = 9")
+    done = repair_keys("items", [("4",)], source_of_truth="n1", execute=True, **given)
+    assert "items_late_key" in done.failed["n2"]
+    assert nodes[2].execute("SELECT count(*) FROM items WHERE late = 7") == [(1,)]
+
+
+def test_an_undo_leaves_what_changed_since(nodes_with: Any) -> None:
+    nodes = nodes_with(
+        ITEMS, "INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')", "INSERT INTO items VALUES (2, 'x'), (4, 'd')"
+    )
+    done = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    nodes[2].execute("UPDATE items SET name = 'later' WHERE id = 2; INSERT INTO items VALUES (4, 'again')")
+    dry = nodes.undo(done)
+    assert (dry.verdict, dry.exit_code, dry.planned["n2"]) == ("DRY RUN", 1, {"insert": 0, "update": 0, "delete": 2})
+    rows = nodes.rows()
+    back = nodes.undo(done, execute=True)
+    assert nodes.rows()[1] == [(2, "later"), (4, "again")] != rows[1]
+    assert sorted(each.key["id"] for each in back.left) == ["2", "4"]
+    assert (back.verdict, back.exit_code) == ("REMAINS", 1)
+    # A file that is cut off, or of another table, is refused.
+    cut = Path("cut.gz")
+    cut.write_bytes(Path(done.undo).read_bytes()[:-30])
+    with pytest.raises(trueup.StoreError, match=r"cut off|damaged"):
+        nodes.undo(str(cut))
+    nodes[2].execute("ALTER TABLE items ALTER name TYPE varchar(9)")
+    with pytest.raises(CheckFailed, match="not as it was"):
+        nodes.undo(done)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trueup.schema.model import SchemaResult
     from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
+    from trueup.validate.call import Validations
 
 __version__ = "0.1.0"
 
@@ -69,6 +70,7 @@ _HOMES = {
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
+    "Validations": "trueup.validate.call",
 }
 
 __all__ = [
@@ -93,6 +95,7 @@ __all__ = [
     "Task",
     "TaskStore",
     "TrueupError",
+    "Validations",
     "check",
     "check_many",
     "diff",

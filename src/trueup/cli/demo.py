@@ -11,13 +11,13 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog", "tube"]), default="diff")
+@click.argument("what", type=click.Choice(["diff", "difflog", "tube", "validate"]), default="diff")
 @click.option(
     "--rows",
     default=None,
     type=click.IntRange(min=100),
     metavar="N",
-    help="Rows of the table, or visits of the log. [default: 1000000; difflog 50000, tube 500000]",
+    help="Rows of the table, or visits of the log. [default: 1000000; difflog 50000, tube 500000, validate 20000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
@@ -27,7 +27,7 @@ from trueup.cli.options import verbose_option
     default=30.0,
     show_default=True,
     metavar="S",
-    help="Of tube: how long the table is written to, at least.",
+    help="Of tube and validate: how long the table is written to, at least.",
 )
 @click.option(
     "--engine",
@@ -46,7 +46,7 @@ from trueup.cli.options import verbose_option
 )
 @verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """See it work: three nodes that drift, and a diff; a version log; or a copy that follows a table.
+    """See it work: nodes that drift, and a diff; a version log; a copy that follows a table; a validated replica.
 
     \b
     Examples:
@@ -55,12 +55,16 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --stop
       trueup demo difflog
       trueup demo tube
+      trueup demo validate
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
     tube keeps a copy in step with a table that is written to all the time, and proves that it is equal.
+    validate checks every change that PostgreSQL replicates, and finds rows that are spoiled on the replica.
     Needs the extra: pip install 'trueup[demo]'.
     """
+    if what == "validate":
+        return _validate(rows or 20_000, seconds)
     if what == "tube":
         return _tube(rows or 500_000, seconds)
     return (
@@ -137,3 +141,14 @@ def _tube(rows: int, seconds: float) -> int:
     click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
     # Equal, and nothing given up: all else is a failure of the demo.
     return result.exit_code or (2 if done.dead_letters else 0)
+
+
+def _validate(rows: int, seconds: float) -> int:
+    from trueup.demo import validate
+    from trueup.validate.status import status_text
+
+    shown = validate.run(rows=rows, seconds=seconds, say=click.echo)
+    click.echo(status_text(shown.status))
+    click.echo(f"fence: validated through {shown.fence.position} after {shown.fence.seconds:.1f} s")
+    # The demo spoils rows on purpose: that they were found and are mended is its success.
+    return shown.fence.exit_code

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
     from trueup.switchover.connect import connect
+    from trueup.validate.call import Validations
 
 __version__ = "0.1.0"
 
@@ -71,6 +72,7 @@ _HOMES = {
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
+    "Validations": "trueup.validate.call",
 }
 
 __all__ = [
@@ -95,6 +97,7 @@ __all__ = [
     "Task",
     "TaskStore",
     "TrueupError",
+    "Validations",
     "check",
     "check_many",
     "connect",

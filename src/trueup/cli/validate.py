@@ -264,7 +264,7 @@ _ALL = click.option("--all", "everything", is_flag=True, help="All of them.")
 @_IDS
 @_common(_ALL)
 def ignore(name: str, ids: tuple[int, ...], everything: bool, as_json: bool, **options: Any) -> None:
-    """Ignore errors of NAME: they stay listed, and are no errors any more.
+    """Ignore the errors ID of NAME: they stay listed, and are no errors any more.
 
     \b
     Examples:
@@ -280,7 +280,7 @@ def ignore(name: str, ids: tuple[int, ...], everything: bool, as_json: bool, **o
 @_IDS
 @_common(_ALL)
 def resolve(name: str, ids: tuple[int, ...], everything: bool, as_json: bool, **options: Any) -> None:
-    """Call errors of NAME resolved, by hand; rows that became equal are resolved by themselves.
+    """Call the errors ID of NAME resolved, by hand; rows that became equal are resolved by themselves.
 
     \b
     Examples:
@@ -295,7 +295,7 @@ def resolve(name: str, ids: tuple[int, ...], everything: bool, as_json: bool, **
 @_IDS
 @_common(_ALL)
 def clear(name: str, ids: tuple[int, ...], everything: bool, as_json: bool, **options: Any) -> None:
-    """Forget errors of NAME.
+    """Forget the errors ID of NAME.
 
     \b
     Examples:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from trueup.config.model import Node
@@ -24,6 +24,7 @@ from trueup.db.node import connect, named
 from trueup.db.pgoutput import Change, Commit, KeyLost, Relation, decode, identity_places
 from trueup.db.slot import SlotLost, advance, look, lsn_number, lsn_text, peek, positions
 from trueup.errors import ConfigError, TrueupError
+from trueup.source.datasource import told
 from trueup.source.options import find_node
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ChangesSource(DataSource):
             return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys)
 
 
-class ChangesReader(DataSourceStreamReader):
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one slot; it is pickled with the address in it."""
 
     def __init__(
@@ -104,6 +105,7 @@ class ChangesReader(DataSourceStreamReader):
         self._options = options
         self._limit = limit
         self._keys = keys
+        self._last: int | None = None
         with told(), _session(options.node, options.slot) as connection:
             # What libpq found in this machine's files and variables, for the executors.
             resolved = address_of(connection, application=f"{NAME} {options.slot}")
@@ -123,16 +125,23 @@ class ChangesReader(DataSourceStreamReader):
         return ReadMaxBytes(self._options.max_bytes)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """How far the next batch goes."""
+        """How far the next batch goes; that it is asked for says that all before `start` is in Spark's checkpoint."""
         begin = lsn_number(start["position"])
+        self.commit(start)
+        end = self._last if self._last is not None else self._end()
+        if isinstance(limit, ReadMaxBytes):
+            end = min(end, begin + limit.max_bytes)
+        return {"position": lsn_text(max(begin, end))}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that will be read."""
+        self._last = self._end()
+
+    def _end(self) -> int:
         with told(), _session(self._node, self._options.slot) as connection:
             end = positions(connection).flushed
         allowed = self._limit.position() if self._limit is not None else None
-        if allowed is not None:
-            end = min(end, allowed)
-        if isinstance(limit, ReadMaxBytes) and not isinstance(limit, ReadAllAvailable):
-            end = min(end, begin + limit.max_bytes)
-        return {"position": lsn_text(max(begin, end))}
+        return end if allowed is None else min(end, allowed)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One: a slot is read by one session."""
@@ -267,14 +276,3 @@ def _session(node: Node, slot: str) -> Iterator[Any]:
         raise named(error, node) from None
     finally:
         connection.close()
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Spark shows the text of an error only: the cure goes into it."""
-    try:
-        yield
-    except TrueupError as error:
-        if error.cure:
-            error.message, error.cure = f"{error.message} ({error.cure})", ""
-        raise error from None

@@ -93,9 +93,10 @@ class Validations:
     def stop(self, name: str, *, timeout: float = _STOP_SECONDS) -> bool:
         """Ask the running process to end, and wait for it; whether it was running."""
         with self.meta_of(name) as meta:
+            # Also one that has lost its session for the moment: it reads this when it is back.
+            meta.rows("want", name=name, wanted="stop")
             if not meta.is_running(name):
                 return False
-            meta.rows("want", name=name, wanted="stop")
             give_up = time.monotonic() + timeout
             while meta.is_running(name):
                 if time.monotonic() > give_up:

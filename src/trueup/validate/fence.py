@@ -11,10 +11,11 @@ from trueup.config.model import Node
 from trueup.db.node import connect, named
 from trueup.db.slot import lsn_number, lsn_text
 from trueup.validate.meta import Meta
-from trueup.validate.status import Status, read_status
+from trueup.validate.status import GONE, Status, read_status
 
 MARK = "trueup fence"
 _POLL_SECONDS = 0.1
+_GONE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def wait_for(
 ) -> Fence:
     """Wait until all before a position is validated."""
     began = time.monotonic()
+    last_seen = 0.0
     while True:
         status = read_status(meta, name)
         seconds = time.monotonic() - began
@@ -67,7 +69,9 @@ def wait_for(
             return Fence(name, lsn_text(position), True, seconds, status.open_errors, tuple(status.blind_spots))
         told(status)
         reason = ""
-        if status.state != "running":
+        # One that has lost its session with the meta database for the moment comes back.
+        last_seen = seconds if status.reason != GONE else last_seen
+        if status.state != "running" and (status.reason != GONE or seconds - last_seen > _GONE_SECONDS):
             reason = f"the validation is stopped: {status.reason or 'start it'}"
         elif seconds >= timeout:
             reason = _why(meta, name, status, position)

@@ -172,14 +172,18 @@ def collected(results: Iterator[Any]) -> dict[Place, Mismatch]:
     failed: dict[Place, Mismatch] = {}
     for result in results:
         if isinstance(result, Failure):
-            error = result.error
-            if isinstance(error, QueryError) and error.sqlstate in _ALTERED:
-                raise Altered(error.message, node=error.node, table=result.task.pair.name)
-            error.table = error.table or result.task.pair.name
-            raise error
+            raise of_table(result.error, result.task.pair.name)
         if isinstance(result, Judged):
             failed.update({(result.table, found.key): found for found in result.failed})
     return failed
+
+
+def of_table(error: TrueupError, table: str) -> TrueupError:
+    """The error of a statement, with the table it was about; one that says that the table was altered is told apart."""
+    if isinstance(error, QueryError) and error.sqlstate in _ALTERED:
+        return Altered(error.message, node=error.node, table=table)
+    error.table = error.table or table
+    return error
 
 
 def invisible(connection: Any, xids: set[int]) -> set[int]:

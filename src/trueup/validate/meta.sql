@@ -123,6 +123,9 @@ INSERT INTO trueup.validation_table (validation, source, target, stage, reason, 
 VALUES (%(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s)
 ON CONFLICT (validation, source) DO UPDATE SET
     target = excluded.target, stage = excluded.stage, reason = excluded.reason, remarks = excluded.remarks,
+    -- What was changed while it was stopped was not looked at, and perhaps not even seen.
+    unchecked = CASE WHEN validation_table.stage = 'stopped' AND excluded.stage = 'running'
+                     THEN greatest(validation_table.unchecked, 1) ELSE validation_table.unchecked END,
     -- A sweep that was interrupted by a stop has not seen all of it.
     sweep_key = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_key END,
     sweep_began_at = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_began_at END
@@ -146,14 +149,13 @@ UPDATE trueup.validation SET
     position = %(position)s, syncer = %(syncer)s, upstream = %(upstream)s, lag_seconds = %(lag)s,
     retained = %(retained)s, has_reached = %(reached)s, heard_at = now(),
     validated = greatest(validated, least(%(position)s, (
-        SELECT min(first_lsn) FROM trueup.validation_pending WHERE validation = %(name)s AND op <> 'sweep'))),
+        SELECT min(first_lsn) FROM trueup.validation_pending WHERE validation = %(name)s))),
     validated_at = now()
  WHERE name = %(name)s
 
 -- name: state
 UPDATE trueup.validation SET state = %(state)s, reason = %(reason)s, heard_at = now(),
-    started_at = CASE WHEN %(state)s = 'running' THEN now() ELSE started_at END,
-    wanted = CASE WHEN %(state)s = 'running' THEN '' ELSE wanted END
+    started_at = CASE WHEN %(state)s = 'running' THEN now() ELSE started_at END
  WHERE name = %(name)s
 
 -- name: want

@@ -9,6 +9,8 @@ from typing import Any
 from trueup.db.slot import lsn_text
 from trueup.validate.meta import Meta
 
+GONE = "its process is gone; trueup validate start goes on where it was"
+
 
 @dataclass(frozen=True)
 class TableStatus:
@@ -79,7 +81,9 @@ class Status:
             if table.stage == "stopped":
                 found.append(f"{table.source} is not validated: {table.reason}")
             elif table.unchecked:
-                found.append(f"{table.unchecked:,} changes of {table.source} were not looked at while it was stopped")
+                found.append(
+                    f"changes of {table.source} were not looked at while it was stopped: sweep it, or compare it"
+                )
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def read_status(meta: Meta, name: str) -> Status:
         running = meta.is_running(name)
     state, reason = stored.state, stored.reason
     if state == "running" and not running:
-        state, reason = "stopped", "its process is gone; trueup validate start goes on where it was"
+        state, reason = "stopped", GONE
     position = stored.position
     return Status(
         name, stored.settings.source, stored.settings.target, stored.settings.mode, state, reason,

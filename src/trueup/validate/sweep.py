@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from trueup.config.model import Node
 from trueup.db.reader import borrow
+from trueup.errors import TrueupError
 from trueup.rows.align import differing_keys
 from trueup.rows.digest import boundaries, digest
 from trueup.rows.fetch import hashes_in_block
 from trueup.rows.keys import Block, KeyValues
+from trueup.validate.look import of_table
 from trueup.validate.plan import Pair
 
 _RETRIES = 2
@@ -40,6 +42,15 @@ def sweep_block(
     timeout: float,
 ) -> Swept:
     """The block of about so many rows that begins at a key, on both sides."""
+    try:
+        return _swept(pair, nodes, start, rows, application, timeout)
+    except TrueupError as error:
+        raise of_table(error, pair.name) from None
+
+
+def _swept(
+    pair: Pair, nodes: tuple[Node, Node], start: KeyValues | None, rows: int, application: str, timeout: float
+) -> Swept:
     source_node, target_node = nodes
     with (
         borrow(target_node, None, application=application, retries=_RETRIES) as target,

@@ -13,7 +13,7 @@ from trueup.db import slot
 from trueup.db.node import connect, named
 from trueup.db.pgoutput import Change, Commit, KeyLost
 from trueup.engine.work import Engine
-from trueup.errors import TrueupError
+from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.keys import KeyValues
 from trueup.validate import pending
 from trueup.validate.batch import UNCHECKED, Batch, Touches
@@ -98,6 +98,8 @@ class Validator:
         self.settings = self.looks.settings = self.stored.settings
         self._pace.share = self.settings.sweep
         with of_node(self.nodes[0]):
+            if self.source.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
+                raise CheckFailed(["it is a standby"], cure="validate from its primary", node=self.nodes[0].name)
             self.tables.open(self.source, self.target, self.meta, self.settings)
         with of_node(self.nodes[1]):
             targets = [route.target for route in self.tables.routes.values()]

@@ -77,6 +77,7 @@ class Copy:
         if self._thread is not None and self._thread.is_alive():
             self.validations.stop(self.name)
             self._thread.join(PATIENCE)
+            assert not self._thread.is_alive(), self.said
 
     def status(self) -> Status:
         """How it stands."""

@@ -192,8 +192,7 @@ def _write(ending: Ending, controls: Sequence[Control], application: str, progre
     if reasons:
         raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
     nodes = {node.name: node for node in ending.asked.nodes}
-    silent = {node: each.silent for node, each in rights.items()}
-    for node, outcome in write_all(gathered, nodes, silent, application, progress).items():
+    for node, outcome in write_all(gathered, nodes, rights, application, progress).items():
         if isinstance(outcome, TrueupError):
             ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
         else:

@@ -154,6 +154,8 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+# First: afterwards xdist reads the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side, Spark and the cluster start once: one process has all tests of each. Other files are whole.
 
@@ -171,6 +173,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         groups[item] = (list(_GROUPS).index(group) if group in _GROUPS else len(_GROUPS), not whole)
     items.sort(key=lambda item: groups[item])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Without its groups, xdist would start all that is shared in every process, and say nothing."""
+    if node.config.getvalue("dist") == "loadgroup" and not all("@" in each for each in ids):
+        pytest.exit("xdist does not see the groups of this pytest: install what constraints.txt says", returncode=4)
 
 
 def _skipped(config: pytest.Config) -> int:

@@ -79,15 +79,15 @@ def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: 
             raise QueryError("no luck", node="n2")
         return look(job, task)
 
-    monkeypatch.setattr(rerun, "_KEYS_A_TASK", 15)
-    monkeypatch.setattr(rerun, "_digests_agree", broken)
-    again = nodes.rerun(report)
+    with monkeypatch.context() as patched:
+        patched.setattr(rerun, "_KEYS_A_TASK", 15)
+        patched.setattr(rerun, "_digests_agree", broken)
+        again = nodes.rerun(report)
     assert (again.verdict, again.exit_code) == ("INCOMPLETE", 2)
     assert again.since["n1/n2"] == {"resolved": 0, "remains": 30, "new": 0}
     assert again.incomplete == ("node n2: no luck",)
     with trueup.TaskStore() as store:
         assert store.get(again.task_id).task_status == "FAILED"
-    monkeypatch.undo()
     # The keys of an incomplete report can be looked at, and it is said that there may be others.
     more = nodes.rerun(again)
     assert more.rows_checked == 30

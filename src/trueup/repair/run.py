@@ -130,7 +130,11 @@ def _repair(
             control.end()
         ending = Ending(request, asked, spec, wanted.of, gathered, engine.name, task.task_id, started)
         ending.remarks += [*wanted.remarks, *checked.remarks]
+        # From here on there is one session with each node, and later those of the rerun.
+        reader.close_idle()
         _write(ending, controls, application, progress)
+        for control in controls:
+            control.close()
         if request.execute:
             verify(ending, wanted.past, wanted.keys, progress, engine)
         return conclude(ending)

@@ -23,7 +23,7 @@ test: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # The page that is made from the commands and the settings.
 reference: install
@@ -35,6 +35,7 @@ bench: install
 	@$(BIN)/python bench/difflog.py --growth
 	@$(BIN)/python bench/diff.py --growth --uuid
 	@$(BIN)/python bench/tube.py
+	@$(BIN)/python bench/switchover.py
 	@$(BIN)/python bench/repair.py
 
 clean:

@@ -1,11 +1,17 @@
-"""What capture costs: no trigger, a tube of trueup, and a row-level trigger that logs (table, id), in one run, as ratios.
+"""Tubes: what capture costs, and how fast a tube is worked off into a PostgreSQL table.
 
-    .venv/bin/python bench/tube.py [--rounds 9] [--rows 100000] [--seconds 2]
+    .venv/bin/python bench/tube.py [--only capture|replay] [--rounds 9] [--rows 100000] [--seconds 2] [--keys 1000000]
+
+Capture: no trigger, a tube of trueup, and a row-level trigger that logs (table, id), in one run, as ratios.
 
 Bulk: one INSERT and one UPDATE of all rows, of a table with nothing but its key, and of one with two more indexes.
 Single rows: UPDATEs by key from 4 clients of pgbench, on a server that waits for the disk at each commit, as servers
 do, and on one that does not, where the cost of a trigger weighs the most. The three ways take turns, so that what else
 the machine does meets all of them; a ratio is the median of those of the rounds. Log and tube are emptied in between.
+
+Replay: all keys of a table are in the tube by a backfill; `trueup tube run` starts and writes them into a table of
+another database of the same server. Meanwhile single rows are updated, and seen in the target: the time from the commit
+until then is the latency of a live touch. At the end both tables are compared.
 """
 
 from __future__ import annotations
@@ -13,18 +19,25 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import random
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
+import psycopg
+
+import trueup
 from trueup.demo.postgres import Database, Server
+from trueup.engine.progress import Silent
 from trueup.tube.call import open as open_tubes
+from trueup.tube.sinks.postgres_target import MARKS
 
 WAYS = ("none", "trueup", "row trigger")
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
@@ -65,7 +78,7 @@ def bulk(database: Database, name: str, rows: int) -> tuple[float, float]:
     database.execute("CHECKPOINT")
     began = time.perf_counter()
     database.execute(
-        f"INSERT INTO {name} SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), g * 7919 % 1000003, now()"
+        f"INSERT INTO {name} SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), (g::int8 * 7919 % 1000003)::int, now()"
         f" FROM generate_series(1, {rows}) g"
     )
     inserted = time.perf_counter()
@@ -111,31 +124,132 @@ def run_single(server: Server, times: Times, arguments: argparse.Namespace, labe
                 times.setdefault(f"single-row updates, 4 clients, {label}", {}).setdefault(way, []).append(seconds)
 
 
+class Prober(threading.Thread):
+    """Updates a row every few milliseconds, and looks when the target has it."""
+
+    def __init__(self, source: str, target: str, keys: int) -> None:
+        super().__init__(daemon=True)
+        self._source, self._target, self._keys = source, target, keys
+        self.stop = threading.Event()
+        self.latencies: list[float] = []
+
+    def run(self) -> None:
+        chance, number = random.Random(1), 0
+        waiting: dict[int, tuple[str, float]] = {}
+        with (
+            psycopg.connect(self._source, autocommit=True) as source,
+            psycopg.connect(self._target, autocommit=True) as target,
+        ):
+            while not self.stop.wait(0.01):
+                number += 1
+                if number % 3 == 0:
+                    key, note = chance.randint(1, self._keys), f"live {number}"
+                    source.execute("UPDATE bench SET note = %s WHERE id = %s", [note, key])
+                    waiting[key] = note, time.perf_counter()
+                found = target.execute("SELECT id, note FROM bench WHERE id = ANY (%s)", [list(waiting)]).fetchall()
+                now = time.perf_counter()
+                for key, note in found:
+                    if waiting[key][0] == note:
+                        self.latencies.append(now - waiting.pop(key)[1])
+        # What never came counts with the time that it was waited for.
+        self.latencies += [time.perf_counter() - began for _, began in waiting.values()]
+
+
+def run_replay(server: Server, keys: int) -> dict[str, float]:
+    """Keys a second from tube to target, and the latency of live touches meanwhile."""
+    source, target = server.create_database("replay"), server.create_database("replay_copy")
+    source.execute(TABLE.format(name="bench"))
+    source.execute(
+        f"INSERT INTO bench SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), (g::int8 * 7919 % 1000003)::int, now()"
+        f" FROM generate_series(1, {keys}) g"
+    )
+    source.execute("ANALYZE bench")
+    with open_tubes(source.uri) as tubes, tempfile.TemporaryDirectory() as folder:
+        tubes.install()
+        tubes.ensure("bench")
+        tubes.attach("bench", "bench", shard=1)
+        began = time.perf_counter()
+        tubes.backfill("bench", "bench")
+        filled = time.perf_counter() - began
+        command = [
+            sys.executable,
+            "-m",
+            "trueup",
+            "tube",
+            "run",
+            "bench",
+            "--to",
+            "target",
+            "--on",
+            "source",
+            "--quiet",
+        ]
+        command += ["--node", f"source={source.uri}", "--node", f"target={target.uri}"]
+        command += ["--task-db", f"{folder}/tasks.db"]
+        job = subprocess.Popen(command)
+        began = time.perf_counter()
+        _wait_for(lambda: bool(target.execute("SELECT to_regclass('bench') IS NOT NULL")[0][0]), job)
+        prober = Prober(source.uri, target.uri, keys)
+        prober.start()
+        _wait_for(lambda: not source.execute("SELECT FROM tube.pods_bench WHERE op = 'B' LIMIT 1"), job)
+        seconds = time.perf_counter() - began
+        prober.stop.set()
+        prober.join()
+        _wait_for(lambda: not source.execute("SELECT FROM tube.pods_bench LIMIT 1"), job)
+        job.terminate()
+        assert job.wait(60) == 0
+    result = trueup.diff(
+        "public.bench", nodes={"source": source.uri, "target": target.uri}, exclude_columns=MARKS, engine="local",
+        report_dir=tempfile.gettempdir(), progress=Silent(), task_db=f"{tempfile.gettempdir()}/bench-tasks.db"
+    )  # fmt: skip
+    assert result.verdict == "MATCH", result
+    late = sorted(prober.latencies)
+    return {
+        "keys": keys,
+        "backfill": keys / filled,
+        "rate": keys / seconds,
+        "seconds": seconds,
+        "touches": len(late),
+        "p50": late[len(late) // 2],
+        "p99": late[int(len(late) * 0.99)],
+        "worst": late[-1],
+    }
+
+
+def _wait_for(condition: Callable[[], bool], job: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert job.poll() is None, "the job has ended"
+        time.sleep(0.05)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["capture", "replay"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--keys", type=int, default=1_000_000)
     arguments = parser.parse_args()
-    times: Times = {}
-    with Server.start(name="bench", settings=SETTINGS) as server:
-        version = str(server.database("postgres").execute("SHOW server_version")[0][0])
-        run_bulk(server, times, arguments, "key only", "")
-        run_bulk(server, times, arguments, "two more indexes", INDEXES)
-        run_single(server, times, arguments, "fsync off")
-    with Server.start(name="bench", settings={**SETTINGS, "fsync": "on"}) as server:
-        run_single(server, times, arguments, "fsync on")
-    write_results(times, arguments, version)
+    if arguments.only != "replay":
+        times: Times = {}
+        with Server.start(name="bench", settings=SETTINGS) as server:
+            version = str(server.database("postgres").execute("SHOW server_version")[0][0])
+            run_bulk(server, times, arguments, "key only", "")
+            run_bulk(server, times, arguments, "two more indexes", INDEXES)
+            run_single(server, times, arguments, "fsync off")
+        with Server.start(name="bench", settings={**SETTINGS, "fsync": "on"}) as server:
+            run_single(server, times, arguments, "fsync on")
+        write_capture(times, arguments, version)
+    if arguments.only != "capture":
+        with Server.start(name="bench", settings=SETTINGS) as server:
+            version = str(server.database("postgres").execute("SHOW server_version")[0][0])
+            write_replay(run_replay(server, arguments.keys), version)
 
 
-def write_results(times: Times, arguments: argparse.Namespace, version: str) -> None:
+def write_capture(times: Times, arguments: argparse.Namespace, version: str) -> None:
     """The table, with the machine and the versions."""
     text = [
-        "# Tubes: what capture costs",
-        "",
-        f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} cores shared with other work, {platform.machine()},"
-        f" PostgreSQL {version}, {arguments.rows:,} rows, {arguments.rounds} interleaved rounds.",
-        "Written by `bench/tube.py`; see there what is counted.",
+        f"{_machine(version)}, {arguments.rows:,} rows, {arguments.rounds} interleaved rounds.",
         "",
         "| work | no trigger | trueup | row trigger | trueup / none | row trigger / none |",
         "|---|---|---|---|---|---|",
@@ -148,8 +262,38 @@ def write_results(times: Times, arguments: argparse.Namespace, version: str) -> 
         ]
         text.append(f"| {' | '.join([work, *cells, *ratios])} |")
     text += ["", "The ratios are speeds: 1.00 is as fast as without a trigger."]
-    sys.stdout.write("\n".join(text) + "\n")
-    Path(__file__).with_name("RESULTS-tube.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+    write_section("What capture costs", text)
+
+
+def write_replay(found: dict[str, float], version: str) -> None:
+    """Rate and latency."""
+    text = [
+        f"{_machine(version)}. From tube to a PostgreSQL table by `trueup tube run`, its start included, while rows are",
+        "updated one by one; source, target and job share the machine. At the end both tables were equal (MATCH).",
+        "",
+        "| keys of the backfill | into the tube | out of it into the table | live touches meanwhile | p50 | p99 | worst |",
+        "|---|---|---|---|---|---|---|",
+        f"| {found['keys']:,.0f} | {found['backfill']:,.0f} keys/s | {found['rate']:,.0f} keys/s, {found['seconds']:.1f} s"
+        f" | {found['touches']:,.0f} | {found['p50']:.2f} s | {found['p99']:.2f} s | {found['worst']:.2f} s |",
+    ]
+    write_section("How fast a tube is worked off", text)
+
+
+def write_section(title: str, lines: list[str]) -> None:
+    """Put a section into the results, in the place of the one that is there."""
+    path = Path(__file__).with_name("RESULTS-tube.md")
+    _, *parts = re.split(r"^## ", path.read_text(encoding="utf-8") if path.exists() else "", flags=re.M)
+    sections = {part.partition("\n")[0]: part.partition("\n")[2].strip() for part in parts}
+    sections[title] = "\n".join(lines)
+    sys.stdout.write("\n".join([title, "", *lines, ""]))
+    text = "# Tubes\n\nWritten by `bench/tube.py`; see there what is counted.\n"
+    text += "".join(f"\n## {name}\n\n{body}\n" for name, body in sections.items())
+    path.write_text(text, encoding="utf-8")
+
+
+def _machine(version: str) -> str:
+    cores = f"{os.cpu_count()} cores shared with other work"
+    return f"{datetime.now(timezone.utc):%Y-%m-%d}; {cores}, {platform.machine()}, PostgreSQL {version}"
 
 
 def _shown(work: str) -> Callable[[float], str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueup import tube
     from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, diff, rerun, resume
+    from trueup.diff.call import check, check_many, diff, diff_many, rerun, resume, resume_many
     from trueup.doctor.call import doctor
     from trueup.doctor.model import Diagnosis, Finding
     from trueup.errors import (
@@ -24,21 +24,30 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
+    from trueup.formats import register
     from trueup.repair.call import repair, undo
-    from trueup.report.model import DiffResult, PairCounts
+    from trueup.report.model import DiffResult, ManyResult, PairCounts
     from trueup.report.repair import RepairResult
-    from trueup.source.call import register, snapshot
+    from trueup.schema.call import schema_diff
+    from trueup.schema.model import SchemaResult
+    from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
+    from trueup.switchover.connect import connect
+    from trueup.validate.call import Validations
 
 __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "check": "trueup.diff.call",
+    "check_many": "trueup.diff.call",
+    "diff_many": "trueup.diff.call",
     "rerun": "trueup.diff.call",
     "resume": "trueup.diff.call",
+    "resume_many": "trueup.diff.call",
     "undo": "trueup.repair.call",
     "Config": "trueup.config",
+    "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
     "Finding": "trueup.doctor.model",
@@ -54,12 +63,16 @@ _HOMES = {
     "StoreError": "trueup.errors",
     "TrueupError": "trueup.errors",
     "DiffResult": "trueup.report.model",
+    "ManyResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
     "RepairResult": "trueup.report.repair",
-    "register": "trueup.source.call",
+    "SchemaResult": "trueup.schema.model",
+    "schema_diff": "trueup.schema.call",
+    "register": "trueup.formats",
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
+    "Validations": "trueup.validate.call",
 }
 
 __all__ = [
@@ -72,24 +85,32 @@ __all__ = [
     "EngineError",
     "Finding",
     "Interrupted",
+    "ManyResult",
     "Node",
     "NodeError",
     "PairCounts",
     "QueryError",
     "RepairResult",
+    "SchemaResult",
     "SparkSettings",
     "StoreError",
     "Task",
     "TaskStore",
     "TrueupError",
+    "Validations",
     "check",
+    "check_many",
+    "connect",
     "diff",
+    "diff_many",
     "doctor",
     "load",
     "register",
     "repair",
     "rerun",
     "resume",
+    "resume_many",
+    "schema_diff",
     "snapshot",
     "tube",
     "undo",

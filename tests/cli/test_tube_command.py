@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trueup.store import TaskStore
 
 
 @pytest.fixture
@@ -19,8 +29,8 @@ def node(databases: Any, written: Any) -> Any:
 
 def test_from_install_to_uninstall(cli: Any, node: Any) -> None:
     ran = cli("tube", "install", "n1")
-    assert (ran.code, ran.out, ran.err) == (0, "version 1 installed in the schema tube of n1\n", "")
-    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 1, "version": 1}
+    assert (ran.code, ran.out, ran.err) == (0, "version 2 installed in the schema tube of n1\n", "")
+    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 2, "version": 2}
     assert "trueup tube ensure" in cli("tube", "list").out
     assert cli("tube", "ensure", "search", "--partitions", 2, "--predicate", "n > 0").code == 0
     assert "no tables" in cli("tube", "list").out
@@ -90,3 +100,93 @@ def test_what_is_wrong_is_said(cli: Any, node: Any, databases: Any) -> None:
     assert ran.code == 0
     ran = cli("tube", "list", "--node", f"n2={other.uri}", "--node", f"n3={other.uri}")
     assert "say which one: --on NAME" in ran.err
+
+
+SINK = """
+import json, pathlib
+
+def write(batch):
+    bad = [each for each in batch if each.key == ("13",)]
+    if bad:
+        raise ValueError("unlucky")
+    with open("written.jsonl", "a") as out:
+        out.writelines(json.dumps([each.key[0], each.row]) + "\\n" for each in batch)
+"""
+
+
+def test_a_job_that_runs_and_is_stopped(cli: Any, node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mysink.py").write_text(SINK, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
+        assert cli("tube", *command.split()).code == 0
+    ran = cli("tube", "run", "search", "--to", "nothing://u:secret@x/y")
+    assert (ran.code, "secret" in ran.err, "no sink of the kind 'nothing:'" in ran.err) == (2, False, True)
+    assert (
+        "these are no numbers" in cli("tube", "run", "search", "--to", "python:mysink:write", "--partitions", "x").err
+    )
+    assert "python:mysink:nothing cannot be found" in cli("tube", "run", "search", "--to", "python:mysink:nothing").err
+    ran = cli("tube", "run", "search", "--to", "python:mysink:write", "--until-empty", "--attempts", 2, "--json", "-q")
+    assert (ran.code, ran.json["keys"], ran.json["written"], ran.json["dead_letters"]) == (2, 301, 299, 1)
+    shown = cli("tube", "dead-letters", "search").out
+    assert "public.orders 13 (shard 4): 2 attempts" in shown
+    assert "ValueError: unlucky" in shown
+    assert cli("tube", "dead-letters", "search", "13", "--json").json[0]["attempts"] == 2
+    assert cli("tube", "dead-letters", "search", "99", "--retry").out == "0 dead letters are tried again\n"
+    assert cli("tube", "dead-letters", "search", "--retry", "--drop").code == 2
+    assert cli("tube", "dead-letters", "search", "--drop", "--json").json == {"dropped": 1}
+    assert cli("tube", "dead-letters", "search").out == "no dead letters\n"
+    # As a process of its own, until it is told to end.
+    arguments = [sys.executable, "-m", "trueup", "tube", "run", "search", "--to", "python:mysink:write"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    job = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        node.execute("UPDATE orders SET n = 99 WHERE id = 7")
+        written = tmp_path / "written.jsonl"
+        end = time.monotonic() + 60
+        while not any(json.loads(line)[1]["n"] == 99 for line in written.read_text(encoding="utf-8").splitlines()):
+            assert job.poll() is None, job.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        with TaskStore() as store:
+            (task,) = store.list(status="RUNNING")
+        assert (task.task_type, task.task_context["sink"]) == ("TUBE_RUN", "python:mysink:write")
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 0, err
+    assert "search: 1 keys of 1 pods" in out
+    assert cli("tube", "stats", "--json").json["stats"][0]["live_pods"] == 0
+
+
+def test_stats_again_and_again(cli: Any, node: Any, databases: Any) -> None:
+    """A look now and then, as text, as lines of JSON, or in place; and how far a backfill is."""
+    for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
+        assert cli("tube", *command.split()).code == 0
+    watch = ["tube", "stats", "--watch", "--every", "0.05", "--times", "2"]
+    ran = cli(*watch)
+    assert ran.code == 0
+    assert len([line for line in ran.out.splitlines() if line.startswith("tube ")]) == 2
+    assert "[------------------------] 0%, 300 keys wait" in ran.out
+    looks = [json.loads(line) for line in cli(*watch, "--json").out.splitlines()]
+    assert [look["stats"][0]["backfill_keys"] for look in looks] == [300, 300]
+    near, far = os.openpty()
+    env = {**os.environ, "COLUMNS": "150", "TERM": "xterm"}
+    shown = subprocess.Popen([sys.executable, "-m", "trueup", *watch], stdout=far, env=env)
+    os.close(far)
+    text = b""
+    with contextlib.suppress(OSError):  # the end of the other side is an error here
+        while part := os.read(near, 65536):
+            text += part
+    os.close(near)
+    assert shown.wait(60) == 0
+    assert b"every 0.05 s, Ctrl-C ends it" in text
+    assert text.count(b"live pods") >= 2
+    assert b"\x1b[1A" in text, "drawn in place"
+    # A job takes them into a table of another node, under other names: there is no bar any more.
+    other = databases(1)[0]
+    given = ["--node", f"n2={other.uri}", "--on", "n1", "--option", "table=copy.mine", "--map", "id=nr", "--map", "n=a"]
+    ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *given)
+    assert ran.code == 0, ran.err
+    assert other.execute("SELECT count(*), max(nr) FROM copy.mine WHERE a IS NOT NULL") == [(300, 300)]
+    assert "keys wait" not in cli("tube", "stats").out

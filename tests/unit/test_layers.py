@@ -13,10 +13,17 @@ import trueup
 
 HOME = Path(trueup.__file__).parent
 MODULES = sorted(HOME.rglob("*.py"))
-VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor"}
-# A verb that may look at others: repair reads the diff's result, the doctor asks its checks, the gate of a switchover
-# asks two verbs.
-ALLOWED_VERBS = {"repair": {"diff"}, "doctor": {"diff"}, "switchover": {"validate", "diff"}}
+VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor", "schema", "schedule"}
+# A verb that may look at others: repair reads the diff's result, the doctor asks their checks, the gate of a switchover
+# asks two verbs, and the change log of a sync is a tube. The stream of a tube names its node as the format "trueup"
+# does. Validate reads tubes where the log is not logical, and streams changes with the public source.
+ALLOWED_VERBS = {
+    "repair": {"diff"},
+    "doctor": {"diff", "switchover"},
+    "switchover": {"validate", "diff", "tube"},
+    "tube": {"source"},
+    "validate": {"tube", "source"},
+}
 
 # Folder -> what it may import of trueup. The order of the design: cli, web -> verbs -> rows -> engine, store, report
 # -> db -> config -> errors.
@@ -35,6 +42,8 @@ MAY_IMPORT = {
     # Public, and for the verbs to read with.
     "source": _BELOW_VERBS,
     **{verb: _BELOW_VERBS | ALLOWED_VERBS.get(verb, set()) for verb in VERBS},
+    # What Spark is given: of several folders.
+    "formats": {*_BELOW_DB, "source", "tube"},
     "demo": {*_BELOW_VERBS, *VERBS},
     "cli": {*_BELOW_VERBS, *VERBS, "demo", "web"},
     "web": {*_BELOW_VERBS, *VERBS},

@@ -11,7 +11,7 @@ import pytest
 
 from trueup.config import write_template
 from trueup.errors import TrueupError
-from trueup.report.json_file import private_file, write_private
+from trueup.report.json_file import private_file, report_path, write_private
 
 
 def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -53,3 +53,8 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, write: Callable[[Path], None]) -
         write(pipe)
     assert pipe.is_fifo()
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o666
+
+
+def test_two_reports_that_are_not_written_yet_have_two_names(tmp_path: Path) -> None:
+    assert report_path(tmp_path, "a_b", "c", "1").name == "a_b_c_diffs-1.json"
+    assert report_path(tmp_path, "a", "b_c", "1").name == "a_b_c_diffs-1-2.json"

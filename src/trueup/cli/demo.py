@@ -11,16 +11,25 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog"]), default="diff")
+@click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube", "validate"]), default="diff")
 @click.option(
     "--rows",
     default=None,
     type=click.IntRange(min=100),
     metavar="N",
-    help="Rows on each node, or visits of the log. [default: 1000000, and 50000]",
+    help="Rows of the table, or visits of the log."
+    " [default: 1000000; difflog 50000, switchover 300000, tube 500000, validate 20000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="S",
+    help="Of tube and validate: how long the table is written to, at least.",
+)
 @click.option(
     "--engine",
     type=click.Choice(["spark", "local"]),
@@ -37,8 +46,8 @@ from trueup.cli.options import verbose_option
     help="Where kept nodes and their trueup.toml are, for --keep and --stop; of difflog, all that it writes.",
 )
 @verbose_option
-def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folder: Path) -> int:
-    """See it work: three nodes that drift, and a diff; or a version log.
+def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
+    """See it work: nodes that drift, and a diff; a version log; a copy that follows; a switchover; a validation.
 
     \b
     Examples:
@@ -46,16 +55,26 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, engine: str, folde
       trueup demo --rows 20000 --keep
       trueup demo --stop
       trueup demo difflog
+      trueup demo switchover
+      trueup demo tube
+      trueup demo validate
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
+    switchover moves an application that keeps writing to another server, and back, and looks for every write.
+    tube keeps a copy in step with a table that is written to all the time, and proves that it is equal.
+    validate checks every change that PostgreSQL replicates, and finds rows that are spoiled on the replica.
     Needs the extra: pip install 'trueup[demo]'.
     """
-    return (
-        _difflog(rows or 50_000, keep, folder)
-        if what == "difflog"
-        else _diff(rows or 1_000_000, keep, stop, engine, folder)
-    )
+    if what == "difflog":
+        return _difflog(rows or 50_000, keep, folder)
+    if what == "switchover":
+        return _switchover(rows or 300_000)
+    if what == "validate":
+        return _validate(rows or 20_000, seconds)
+    if what == "tube":
+        return _tube(rows or 500_000, seconds)
+    return _diff(rows or 1_000_000, keep, stop, engine, folder)
 
 
 def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
@@ -101,3 +120,48 @@ def _difflog(visits: int, keep: bool, folder: Path) -> int:
     if keep:
         click.echo(f"  all of it is in {folder}: cd {folder} && trueup difflog prove")
     return shown.proof.exit_code
+
+
+def _tube(rows: int, seconds: float) -> int:
+    from statistics import median
+
+    from trueup.demo import tube
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=False) as progress:
+        shown = tube.run(rows=rows, seconds=seconds, say=click.echo, progress=progress)
+    done = shown.summary
+    click.echo(
+        f"the job delivered {done.keys:,} keys: {done.written:,} written, {done.removed:,} removed,"
+        f" while the application ran {shown.statements:,} statements"
+    )
+    if shown.latencies:
+        late = sorted(shown.latencies)
+        click.echo(
+            f"a change was in the copy after {median(late):.2f} s (the slowest of {len(late)}: {late[-1]:.2f} s)"
+        )
+    result = shown.result
+    click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
+    # Equal, and nothing given up: all else is a failure of the demo.
+    return result.exit_code or (2 if done.dead_letters else 0)
+
+
+def _switchover(rows: int) -> int:
+    from trueup.demo import switchover
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=False) as progress:
+        moved = switchover.run(rows=rows, progress=progress)
+    click.echo(switchover.moved_text(moved))
+    return 0 if moved.is_good else 2
+
+
+def _validate(rows: int, seconds: float) -> int:
+    from trueup.demo import validate
+    from trueup.validate.status import status_text
+
+    shown = validate.run(rows=rows, seconds=seconds, say=click.echo)
+    click.echo(status_text(shown.status))
+    click.echo(f"fence: validated through {shown.fence.position} after {shown.fence.seconds:.1f} s")
+    # The demo spoils rows on purpose: that they were found and are mended is its success.
+    return shown.fence.exit_code

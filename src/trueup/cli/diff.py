@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import block_options, call_arguments, compare_options, node_options, resume_option, row_options
+from trueup.cli.options import (
+    block_options,
+    call_arguments,
+    compare_options,
+    many_options,
+    node_options,
+    resume_option,
+    row_options,
+)
 from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trueup.report.model import DiffResult, ManyResult
 
 
 @click.command()
 @click.argument("table", required=False)
+@many_options
 @resume_option
 @node_options
 @block_options
 @row_options
 @compare_options
 def diff(table: str | None, **options: Any) -> int:
-    """Compare TABLE on two or more nodes, down to the rows that differ.
+    """Compare TABLE, or many tables, on two or more nodes, down to the rows that differ.
 
     \b
     Examples:
@@ -27,6 +39,8 @@ def diff(table: str | None, **options: Any) -> int:
       trueup diff orders --node a=postgresql://db1/shop --node b=postgresql://db2/shop
       trueup diff orders --table-filter "placed_at < '2026-01-01'" --json
       trueup diff orders --cluster shop --gentle --max-rows-per-second 200000
+      trueup diff --schema public --skip 'public.tmp_*' --cluster shop
+      trueup diff --tables 'sales.*,public.order_??' --cluster shop --output html
       trueup diff --resume 3f9a
 
     Reads only: nothing is written on any node. Exit codes as diff(1).
@@ -36,17 +50,19 @@ def diff(table: str | None, **options: Any) -> int:
 
 @click.command()
 @click.argument("table", required=False)
+@many_options
 @resume_option
 @node_options
 @block_options
 @compare_options
 def check(table: str | None, **options: Any) -> int:
-    """Is TABLE in sync? Quick: digests only, no rows, no report.
+    """Is TABLE in sync, or are many tables? Quick: digests only, no rows, no report.
 
     \b
     Examples:
       trueup check public.customers --cluster acctg
       trueup check orders --cluster shop --nodes n1,n2 --json
+      trueup check --schema public --cluster shop
 
     Reads only: nothing is written on any node. Exit codes as diff(1).
     """
@@ -57,11 +73,16 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     from trueup.config import load
     from trueup.diff import call
     from trueup.engine.progress import Shown
-    from trueup.report.text import summary
 
+    result: DiffResult | ManyResult
     quiet, as_json, task = options.pop("quiet"), options.pop("as_json"), options.pop("resume")
-    if (table is None) == (task is None):
-        raise ConfigError("give a table, or --resume and a task", cure=f"see trueup {verb} --help")
+    many = {name: options.pop(name) for name in ("schemas", "tables", "skip", "skip_file")}
+    is_many = bool(many["schemas"] or many["tables"])
+    if [table is not None, is_many, task is not None].count(True) != 1:
+        cure = f"see trueup {verb} --help"
+        raise ConfigError("give a table, or --schema or --tables, or --resume and a task", cure=cure)
+    if not is_many and (many["skip"] or many["skip_file"]):
+        raise ConfigError("--skip is for many tables", cure="give --schema or --tables with it")
     given = call_arguments(options)
     inline = given.pop("inline")
     names = given.pop("names")
@@ -73,12 +94,23 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     chosen = names or ([] if given["cluster"] else list(inline)) or None
     with Shown(quiet=quiet) as progress:
         if task is not None:
-            result = call.resume(task, config=config, task_db=given["task_db"], progress=progress)
+            result = call.resume_any(task, config=config, task_db=given["task_db"], progress=progress)
+        elif is_many:
+            of_many = {"diff": call.diff_many, "check": call.check_many}
+            result = of_many[verb](config=config, nodes=chosen, progress=progress, **many, **given)
         else:
-            verbs = {"diff": call.diff, "check": call.check}
-            result = verbs[verb](str(table), config=config, nodes=chosen, progress=progress, **given)
+            of_one = {"diff": call.diff, "check": call.check}
+            result = of_one[verb](str(table), config=config, nodes=chosen, progress=progress, **given)
     if as_json:
         click.echo(json.dumps(result.as_json()))
     elif not quiet:
-        click.echo(summary(result))
+        click.echo(_text(result))
     return result.exit_code
+
+
+def _text(result: DiffResult | ManyResult) -> str:
+    from trueup.report.many import many_text, summary_of
+    from trueup.report.model import ManyResult
+    from trueup.report.text import summary
+
+    return many_text(summary_of(result), result.task_id) if isinstance(result, ManyResult) else summary(result)

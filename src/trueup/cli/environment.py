@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import click
 
+# The log-in of a search index (trueup.tube.sinks.http), which no option may hold.
+SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWORD")
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")
 
 
@@ -49,6 +51,7 @@ def stray_variables(root: click.Context) -> dict[str, str]:
     known = {
         shown_variable(option).partition("=")[0] for command in all_commands(root) for option in options_of(command)
     }
+    known.update(SINK_VARIABLES)
     strays = [
         name
         for name in os.environ

@@ -26,9 +26,14 @@ _VERBS = {
     "repair": ("trueup.cli.repair", "repair"),
     "report": ("trueup.cli.tasks", "report"),
     "rerun": ("trueup.cli.repair", "rerun"),
+    "schedule": ("trueup.cli.schedule", "schedule"),
+    "switchover": ("trueup.cli.switchover", "switchover"),
+    "schema-diff": ("trueup.cli.schema", "schema_diff"),
+    "sync": ("trueup.cli.sync", "sync"),
     "tasks": ("trueup.cli.tasks", "tasks"),
     "tube": ("trueup.cli.tube", "tube"),
     "undo": ("trueup.cli.repair", "undo"),
+    "validate": ("trueup.cli.validate", "validate"),
 }
 
 

@@ -114,7 +114,7 @@ def compare_options(command: F) -> F:
                 help="Columns that name a row, where no key is declared. [env: TRUEUP__DIFF__KEY]",
             ),
             _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
+            _setting("recheck_wait", float, "Seconds between two looks at what differs.", metavar="S"),
             click.option(
                 "--gentle",
                 is_flag=True,
@@ -152,6 +152,33 @@ def compare_options(command: F) -> F:
             click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
             click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
             verbose_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def many_options(command: F) -> F:
+    """Which tables, where it is not one."""
+    for option in reversed(
+        (
+            click.option(
+                "--schema",
+                "schemas",
+                multiple=True,
+                metavar="NAME",
+                help="All tables of this schema; may be given again.",
+            ),
+            click.option(
+                "--tables",
+                multiple=True,
+                metavar="PATTERN",
+                help="All tables that fit: names with * and ?, with commas, or given again.",
+            ),
+            click.option(
+                "--skip", multiple=True, metavar="PATTERN", help="Of these, leave out what fits; as for --tables."
+            ),
+            click.option("--skip-file", default=None, metavar="FILE", help="A file with such a pattern a line."),
         )
     ):
         command = option(command)
@@ -209,6 +236,12 @@ def doctor_options(command: F) -> F:
                 show_default=True,
                 metavar="N",
                 help="Statistics are old after so many days, if rows changed since.",
+            ),
+            click.option(
+                "--switchover",
+                default="",
+                metavar="FROM,TO",
+                help="Also: could applications be moved from one of these nodes to the other?",
             ),
             click.option("--quiet", "-q", is_flag=True, help="Only warnings and failures, and the last line."),
             click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object."),

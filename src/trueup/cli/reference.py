@@ -39,6 +39,7 @@ Every option has one, named in the tables below. An option wins over a variable,
 - `TRUEUP_COMMAND_OPTION` is an option of one command: `TRUEUP_DIFF_CLUSTER=shop`. A flag is set by `1`, `true`, `yes`
   or `on`. An option that may be given several times takes values with blanks between them.
 - `TRUEUP_CONFIG`, `TRUEUP_DIFFLOG`, `TRUEUP_TASKS_DB` name files; `TRUEUP_VERBOSE=1` is `-v` everywhere.
+- `TRUEUP_SINK_API_KEY`, or `TRUEUP_SINK_USER` and `TRUEUP_SINK_PASSWORD`, log in to a search index (`trueup tube run`).
 - `PGPASSWORD`, `PGSERVICE` and the others of libpq work, and those of Spark: `JAVA_HOME`, `SPARK_LOCAL_DIRS`.
 """
 _DEFAULT = re.compile(r" ?\[default: ([^\]]+)\]")

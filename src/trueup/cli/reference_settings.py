@@ -113,6 +113,7 @@ def _trueup_part() -> str:
         lines += [f"### [{section}]\n", table(("setting", "meaning", "type", "default", "variable"), rows)]
         if section == "spark":
             lines += ["### [spark.conf]\n", f"```toml\n{_shown('# Settings that are passed', '[tasks]')}\n```\n"]
+    lines += ["### [schedule]\n", f"```toml\n{_shown('# Jobs of', '# A version log')}\n```\n"]
     return "\n".join(lines)
 
 

@@ -186,13 +186,18 @@ def _diff_report(path: Path, output: str, to: Path | None) -> str:
 def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
     """What a task without a file of its own found, from the task store."""
     from trueup.report.html import write_html
+    from trueup.report.many import many_text, page_of_many
     from trueup.report.page import page_of_task
     from trueup.report.text import task_text
 
+    many = task["task_context"]["diff_summary"] if task["task_type"] in ("TABLES_DIFF", "TABLES_CHECK") else None
     if output == "html":
         name = f"{task['task_type'].lower()}-{task['task_id'][:8]}.html"
-        return str(write_html(to or Path(name).absolute(), page_of_task(task)))
-    return _given(task_text(task) if output == "text" else json.dumps(task, indent=1), to)
+        page = page_of_many(many, task["task_id"]) if many else page_of_task(task)
+        return str(write_html(to or Path(name).absolute(), page))
+    if output == "json":
+        return _given(json.dumps(task, indent=1), to)
+    return _given(many_text(many, task["task_id"]) if many else task_text(task), to)
 
 
 def _given(text: str, to: Path | None) -> str:

@@ -1,48 +1,19 @@
-"""`trueup tube`: record which keys of a table are touched."""
+"""`trueup tube`: record which keys of a table are touched; running a job on it is in `tube_run`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 
-from trueup.cli.options import inline_nodes, verbose_option
-
-if TYPE_CHECKING:
-    from trueup.tube.call import Tubes
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_CONFIG = click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
-_INLINE = click.option(
-    "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
-)
-_ON = click.option("--on", "node", metavar="NAME", help="The node; not needed where there is only one.")
-_SCHEMA = click.option(
-    "--schema", default="tube", show_default=True, metavar="NAME", help="The schema that the tubes are installed in."
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON value.")
-_FORCE = click.option("--force", is_flag=True, help="Also if pods wait, which are lost then.")
-_PATIENCE = click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to try for the locks on a table in use; every attempt is short.",
-)
-_SHARD = click.option("--shard", type=int, metavar="N", help="The shard; without it, that of the table.")
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def give(command: F) -> F:
-        for option in reversed((*options, _CONFIG, _INLINE, _SCHEMA, _JSON, verbose_option)):
-            command = option(command)
-        return command
-
-    return give
+from trueup.cli.tube_options import FORCE as _FORCE
+from trueup.cli.tube_options import ON as _ON
+from trueup.cli.tube_options import PATIENCE as _PATIENCE
+from trueup.cli.tube_options import SHARD as _SHARD
+from trueup.cli.tube_options import open_tubes as _open
+from trueup.cli.tube_options import options as _options
+from trueup.cli.tube_options import show as _show
+from trueup.cli.tube_run import dead_letters, run
 
 
 @click.group()
@@ -58,6 +29,7 @@ def tube() -> None:
       trueup tube ensure search
       trueup tube attach search public.orders --shard 0
       trueup tube backfill search public.orders
+      trueup tube run search --to redis://cache:6379/0
       trueup tube stats
     """
 
@@ -299,30 +271,40 @@ def backfill(name: str, table: str, order_col: str, shard: int | None, **options
 
 
 @tube.command()
-@_options(_ON)
-def stats(**options: Any) -> None:
-    """What waits in each partition of each tube, and where backfills are.
+@_options(
+    click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C; with --json a line each time."),
+    click.option(
+        "--every",
+        type=click.FloatRange(min=0, min_open=True),
+        default=1.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds between two looks of --watch.",
+    ),
+    click.option(
+        "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Looks of --watch; 0: until Ctrl-C."
+    ),
+    _ON,
+)
+def stats(watch: bool, every: float, times: int, **options: Any) -> None:
+    """What waits in each partition of each tube, who works on it and how fast, and where backfills are.
 
     \b
     Examples:
       trueup tube stats
-      trueup tube stats --json
+      trueup tube stats --watch
+      trueup tube stats --watch --every 10 --json
     """
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import stats_text
+    from trueup.tube import watch as looks
 
     as_json = options.pop("as_json")
     with _open(**options) as tubes:
-        found, backfills = tubes.stats(), tubes.backfills()
-    result = {"stats": [plain(each) for each in found], "backfills": [plain(each) for each in backfills]}
-    _show(as_json, result, stats_text(found, backfills))
+        if watch:
+            looks.watch(tubes, every=every, times=times, as_lines=as_json, write=click.echo)
+            return
+        values, text = looks.look(tubes)
+    _show(as_json, values, text)
 
 
-def _open(*, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tubes:
-    from trueup.tube.call import open as open_tubes
-
-    return open_tubes(node, schema=schema, addresses=inline_nodes(inline), config=config)
-
-
-def _show(as_json: bool, result: Any, text: str) -> None:
-    click.echo(json.dumps(result) if as_json else text)
+tube.add_command(run)
+tube.add_command(dead_letters)

@@ -29,7 +29,7 @@ FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings]] 
 }
 SECTIONS = ("nodes", "clusters", *FIXED)
 # The sections that a verb reads and checks itself, when it is called.
-OF_VERBS = ("difflog",)
+OF_VERBS = ("difflog", "schedule")
 
 # Section, key, setting. The keys of [spark.conf] are in a section "spark.conf" of their own.
 Settings = dict[str, dict[str, Setting]]

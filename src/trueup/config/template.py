@@ -113,6 +113,17 @@ TEMPLATE = """\
 # The file of the task store; empty is a file in your data folder.
 #task_db = ""
 
+# Jobs of `trueup schedule`: commands with their arguments, and when; ${VAR} in arguments is for the command.
+#[schedule.nightly]
+# The command.
+#verb = "diff"
+# Its arguments: a text as in a shell, or a list of texts.
+#arguments = "--schema public --cluster shop"
+# When: minute, hour, day, month, weekday, as cron has it (0 and 7 are Sunday); or an interval instead: every = "15m".
+#cron = "30 3 * * *"
+# The time zone of cron.
+#timezone = "UTC"
+
 # A version log has a file of its own, difflog.toml (`trueup difflog init` makes one to start from),
 # or all of that in a section [difflog] here.
 """

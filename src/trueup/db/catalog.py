@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,19 @@ class Table:
         return next((column for column in self.columns if column.name == name), None)
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A table or view of a database, as a list of them shows it."""
+
+    schema: str
+    name: str
+    kind: str
+    is_partition: bool
+    # Tables that trueup keeps for itself, which are never the same on two nodes.
+    is_ours: bool
+    bytes: int
+
+
 def read_server(connection: Connection) -> Server:
     """Version, encoding, role and default collation of the database behind a connection."""
     row = _rows(connection, "server", {})[0]
@@ -108,6 +122,15 @@ def read_server(connection: Connection) -> Server:
         ).fetchone()
         actual = found[0] if found else None
     return Server(collation_actual=actual, **row)
+
+
+def same_databases(servers: Mapping[str, Server]) -> list[str]:
+    """Two names for one database would match whatever is in it."""
+    places: dict[str, list[str]] = {}
+    for name, server in servers.items():
+        places.setdefault(server.identity, []).append(name)
+    shared = [names for names in places.values() if len(names) > 1]
+    return [f"{', '.join(most)} and {last} are one and the same database" for *most, last in shared]
 
 
 def read_table(connection: Connection, schema: str, table: str) -> Table | None:
@@ -131,6 +154,17 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
         tuple(columns),
         tuple(keys),
     )
+
+
+def list_tables(connection: Connection) -> list[Listed]:
+    """Every table and view of a database but the system's."""
+    return [Listed(**row) for row in _rows(connection, "tables_and_views", {})]
+
+
+def schema_names(connection: Connection) -> tuple[str, ...]:
+    """The schemas of a database, without the system's."""
+    query = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY 1"
+    return tuple(row[0] for row in connection.execute(query))
 
 
 def table_names(connection: Connection) -> list[tuple[str, str]]:

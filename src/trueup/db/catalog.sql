@@ -96,3 +96,16 @@ SELECT n.nspname::text, c.relname::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'm') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
    AND n.nspname NOT LIKE 'pg\_toast%%' AND NOT c.relispartition
+
+-- name: tables_and_views
+-- Also what cannot be compared, to tell "not there" from "there, and no table". Of a partitioned table, the bytes of its parts.
+SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind, c.relispartition AS is_partition,
+       n.nspname = 'trueup' OR EXISTS (
+           SELECT FROM pg_class i
+            WHERE i.relnamespace = n.oid AND i.relname = 'installation'
+              AND obj_description(i.oid, 'pg_class') LIKE '%%version of trueup tube%%') AS is_ours,
+       coalesce(CASE c.relkind
+                WHEN 'p' THEN (SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(c.oid) p WHERE p.isleaf)
+                WHEN 'r' THEN pg_relation_size(c.oid) END, 0)::bigint AS bytes
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'm', 'v', 'f') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'

@@ -53,10 +53,11 @@ def parse_column_names(text: str) -> tuple[str, ...]:
 
 def display_name(schema: str, table: str) -> str:
     """`schema.table` for people, with quotes only where they are needed to read it back."""
-    return f"{_display(schema)}.{_display(table)}"
+    return f"{display_part(schema)}.{display_part(table)}"
 
 
-def _display(name: str) -> str:
+def display_part(name: str) -> str:
+    """One part of a name for people, with quotes where they are needed to read it back."""
     plain = name.isidentifier() and name == name.lower()
     return name if plain else '"' + name.replace('"', '""') + '"'
 

@@ -34,11 +34,14 @@ class Reader:
         self.application = application
         self.retries = retries
         self._connection: psycopg.Connection[tuple[object, ...]] | None = None
-        self._timeout = 0.0
+        self._mode = (0.0, False)
 
-    def rows(self, query: sql.Composed, *, timeout: float = 0) -> list[tuple[Any, ...]]:
-        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014."""
-        return self._tried(lambda: self._rows_once(query, timeout))
+    def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
+        """All rows of a query; a lost connection is tried again, a time-out raises QueryError with 57014.
+
+        `by_pages`: what a range of keys names is read page by page, not row by row, for all of it is wanted.
+        """
+        return self._tried(lambda: self._rows_once(query, (timeout, by_pages)))
 
     def lines(self, query: sql.Composed, *, timeout: float = 0, most_bytes: int = 0) -> list[bytes]:
         """All lines of a COPY TO STDOUT; raises TooMuch where they are more bytes than that (0: any number).
@@ -62,13 +65,10 @@ class Reader:
                 # A server that just failed over needs a moment; the wait grows, and is bounded.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
 
-    def _rows_once(self, query: sql.Composed, timeout: float) -> list[tuple[Any, ...]]:
+    def _rows_once(self, query: sql.Composed, mode: tuple[float, bool]) -> list[tuple[Any, ...]]:
         connection = self._open()
         with connection.cursor() as cursor:
-            if timeout != self._timeout or not self.snapshot:
-                # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
-                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on")
-                self._timeout = timeout
+            self._set(cursor, mode)
             # Binary results select the protocol that takes one statement only: no filter can add a second.
             cursor.execute(query, binary=True)
             return cursor.fetchall()
@@ -78,9 +78,7 @@ class Reader:
         found: list[bytes] = []
         size = 0
         with connection.cursor() as cursor:
-            if timeout != self._timeout or not self.snapshot:
-                cursor.execute(f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on")
-                self._timeout = timeout
+            self._set(cursor, (timeout, False))
             with cursor.copy(query) as copy:
                 for data in copy:
                     found.append(bytes(data))
@@ -89,12 +87,28 @@ class Reader:
                         raise TooMuch(f"more than {most_bytes:,} bytes of rows at once", node=self.node.name)
         return found
 
+    def _set(self, cursor: psycopg.Cursor[tuple[object, ...]], mode: tuple[float, bool]) -> None:
+        """The time-out and the way to read of the next statement."""
+        if mode != self._mode or not self.snapshot:
+            timeout, by_pages = mode
+            # Outside of our transaction, a filter that calls set_config could have opened the session for writing.
+            cursor.execute(
+                f"SET statement_timeout = {int(timeout * 1000)}; SET default_transaction_read_only = on;"
+                f" SET enable_indexscan = {'off' if by_pages else 'on'}"
+            )
+            self._mode = mode
+
     def _open(self) -> psycopg.Connection[tuple[object, ...]]:
         if self._connection is None:
             connection = connect(self.node, application=self.application)
             try:
                 # Should this process die or be forgotten on a cluster, the server ends the session by itself.
-                connection.execute("SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0")
+                # One task is one core of the server: how many there are is for the user to say, and helpers take
+                # longer to start than they save in a second's work.
+                connection.execute(
+                    "SET idle_in_transaction_session_timeout = '2min'; SET statement_timeout = 0;"
+                    " SET max_parallel_workers_per_gather = 0"
+                )
                 if self.snapshot:
                     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                     connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
@@ -102,8 +116,14 @@ class Reader:
                 connection.close()
                 raise
             self._connection = connection
-            self._timeout = 0.0
+            self._mode = (0.0, False)
         return self._connection
+
+    def session(self) -> psycopg.Connection[tuple[object, ...]]:
+        """The session itself, in its snapshot, for what is no query: a COPY. Whoever breaks it closes the reader."""
+        if self.application in _stopped:
+            raise Interrupted("the run was stopped", node=self.node.name)
+        return self._open()
 
     def warm_up(self) -> None:
         """Open the session, so that the time of the next query is its own."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trueup.config import Config, DiffSettings, SparkSettings, load
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
+    from trueup.diff.request import DiffRequest
     from trueup.engine.progress import Progress
-    from trueup.report.model import DiffResult
+    from trueup.report.model import DiffResult, ManyResult
 
+# The types of tasks of one table, and of many.
+_ONE = ("TABLE_DIFF", "TABLE_CHECK")
+_MANY = ("TABLES_DIFF", "TABLES_CHECK")
 _SPARK_OPTIONS = ("engine", "master", "remote")
 # Settings of the configuration that the command line does not offer.
 _NO_OPTIONS = ("min_block_size", "max_block_size", "digest", "retries", "long_value")
@@ -34,20 +38,46 @@ def check(table: str, **options: Any) -> DiffResult:
     return _run(table, digests_only=True, **options)
 
 
-def resume(
+def diff_many(**options: Any) -> ManyResult:
+    """Compare all tables that fit, several at a time on one engine, and write a report for each and a summary.
+
+    `schemas=["public"]`, `tables=["public.*", "sales.order_??"]` say which, `skip=[…]` and `skip_file` which not. All
+    other options are those of `diff`.
+    """
+    return _run_many(digests_only=False, **options)
+
+
+def check_many(**options: Any) -> ManyResult:
+    """The quick "are they in sync?" for all tables that fit: digests only. Options as for `diff_many`."""
+    return _run_many(digests_only=True, **options)
+
+
+def resume(task: str, **options: Any) -> DiffResult:
+    """Go on with a diff or check that was interrupted or killed, without looking at its finished blocks again.
+
+    `task` is its id, or the start of it. Table, nodes and settings are those of the task; the nodes' addresses come
+    from `nodes` or the configuration (`config`). Further options: `task_db`, `progress`.
+    """
+    return cast("DiffResult", resume_any(task, kinds=_ONE, **options))
+
+
+def resume_many(task: str, **options: Any) -> ManyResult:
+    """The same for a run over many tables: those that are finished are not looked at again."""
+    return cast("ManyResult", resume_any(task, kinds=_MANY, **options))
+
+
+def resume_any(
     task: str,
     *,
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
     task_db: str | None = None,
     progress: Progress | None = None,
-) -> DiffResult:
-    """Go on with a diff or check that was interrupted or killed, without looking at its finished blocks again.
-
-    `task` is its id, or the start of it. Table, nodes and settings are those of the task; the nodes' addresses come
-    from `nodes` or the configuration.
-    """
-    from trueup.diff import run as diff_run
+    kinds: Sequence[str] = (),
+) -> DiffResult | ManyResult:
+    """Go on with a diff or check, of one table or of many."""
+    from trueup.diff import many
+    from trueup.diff import run as one
     from trueup.diff.request import request_again
     from trueup.store import TaskStore
 
@@ -55,11 +85,13 @@ def resume(
         config = load(config, nodes=nodes)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
         found = store.get(task)
-        if found.task_type not in ("TABLE_DIFF", "TABLE_CHECK"):
+        if found.task_type not in (kinds or (*_ONE, *_MANY)):
             message = f"task {found.task_id[:8]} is no diff or check: it is a {found.task_type}"
             raise ConfigError(message, cure="see trueup tasks")
+        if found.task_type in _MANY:
+            return many.resume_many(many.many_again(found, config), found, store=store, progress=progress)
         request = request_again(found.task_context, found.cluster_name, config)
-        return diff_run.resume(request, found, store=store, progress=progress)
+        return one.resume(request, found, store=store, progress=progress)
 
 
 def rerun(
@@ -96,7 +128,38 @@ def settings_of(config: Config, options: Mapping[str, Any], *, verb: str) -> tup
     return _changed(config.diff, options).validated(_option), _changed(config.spark, options).validated(_option)
 
 
-def _run(
+def _run(table: str, *, task_db: str | None = None, progress: Progress | None = None, **options: Any) -> DiffResult:
+    from trueup.diff.run import run
+    from trueup.store import TaskStore
+
+    request, config = _request(table, **options)
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        return run(request, store=store, progress=progress)
+
+
+def _run_many(
+    *,
+    schemas: Sequence[str] = (),
+    tables: Sequence[str] = (),
+    skip: Sequence[str] = (),
+    skip_file: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> ManyResult:
+    from trueup.db.patterns import parse_patterns
+    from trueup.diff.many import ManyRequest, run_many
+    from trueup.store import TaskStore
+
+    patterns = parse_patterns(schemas=schemas, tables=tables, skip=skip, skip_file=skip_file or "")
+    if not patterns.take:
+        raise ConfigError("no tables are named", cure="give --schema public, or --tables 'public.*'")
+    request, config = _request("", **options)
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        return run_many(ManyRequest(patterns, request), store=store, progress=progress)
+
+
+def _request(
     table: str,
     *,
     digests_only: bool,
@@ -107,13 +170,10 @@ def _run(
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
-    task_db: str | None = None,
-    progress: Progress | None = None,
     **options: Any,
-) -> DiffResult:
+) -> tuple[DiffRequest, Config]:
+    """The request that the options make, and the configuration behind it."""
     from trueup.diff.request import DiffRequest
-    from trueup.diff.run import run
-    from trueup.store import TaskStore
 
     given = nodes if isinstance(nodes, Mapping) else None
     if not isinstance(config, Config):
@@ -141,8 +201,7 @@ def _run(
         key=tuple(key) or parse_column_names(settings.key),
         digests_only=digests_only,
     )
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return run(request, store=store, progress=progress)
+    return request, config
 
 
 def _changed(settings: Any, options: Mapping[str, Any]) -> Any:

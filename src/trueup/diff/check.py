@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trueup.db import catalog
-from trueup.db.catalog import Column, Server, Table
+from trueup.db.catalog import Column, Server, Table, same_databases
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.snapshot import Control
 from trueup.diff.request import DiffRequest
@@ -84,14 +84,6 @@ def check_servers(servers: Mapping[str, Server]) -> list[str]:
         if encoding == "SQL_ASCII"
     ]
     return reasons
-
-
-def same_databases(servers: Mapping[str, Server]) -> list[str]:
-    """Two names for one database would match whatever is in it."""
-    places: dict[str, list[str]] = {}
-    for name, server in servers.items():
-        places.setdefault(server.identity, []).append(name)
-    return [f"{_and(names)} are one and the same database" for names in places.values() if len(names) > 1]
 
 
 def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: list[str]) -> dict[str, Table]:

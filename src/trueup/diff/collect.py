@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from trueup.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
-from trueup.rows.align import Difference, Pair, differing_pairs, pairs_of, rows_in
+from trueup.rows.align import Difference, Pair, kinds_of, pack, pairs_of
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block, KeyValues
 
@@ -48,6 +49,9 @@ class Collected:
     mismatched_blocks: int = 0
     differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
+    # Of the suspects: how many of each kind a pair has (never more than the limit), and which node stands alone.
+    kinds: dict[Pair, Counter[str]] = field(default_factory=dict)
+    alone: Counter[str] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
     # Pairs of which more differences were seen than are kept, and blocks that were not compared for a pair.
     cut: Counter[Pair] = field(default_factory=Counter)
@@ -72,6 +76,13 @@ class Collected:
     def gate(self) -> Callable[[int], int] | None:
         """Who is asked before tasks begin."""
         return self.steering.gate if self.steering else None
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, and no longer than until the run is to end."""
+        if self.steering:
+            self.steering.sleep(seconds)
+        else:
+            time.sleep(seconds)
 
     def full_pairs(self) -> list[Pair]:
         """The pairs that have reached their limit."""
@@ -98,25 +109,52 @@ class Collected:
             if pair[0] not in answer.counts or pair[1] not in answer.counts:
                 self.left_out[pair] += 1
 
-    def found_in(self, answer: Found) -> None:
-        """Keep the differences of a block."""
+    def found_in(self, answer: Found, packed: bytes | None = None) -> None:
+        """Keep the differences of a block; `packed`: the same, where they are packed already."""
         self.in_flight.update(answer.in_flight)
         if answer.differences:
             self.unexplained.discard(answer.origin)
+        wanted = []
         for difference in answer.differences:
-            self.keep(difference)
+            kinds = kinds_of(difference)
+            has_room = False
+            for pair, _, rows in kinds:
+                if self.found[pair] >= self.max_rows:
+                    self.cut[pair] += 1
+                    continue
+                self.found[pair] += rows
+                has_room = True
+            if has_room:
+                wanted.append(difference)
+                self._count(difference, kinds)
+        self.suspects.add(wanted, packed if len(wanted) == len(answer.differences) else None)
 
-    def keep(self, difference: Difference) -> None:
-        """Spool a difference, unless every pair it concerns is full."""
-        wanted = False
-        for pair in differing_pairs(difference):
-            if self.found[pair] >= self.max_rows:
-                self.cut[pair] += 1
-                continue
-            self.found[pair] += rows_in(difference, pair)
-            wanted = True
-        if wanted:
-            self.suspects.add(difference)
+    def keep(self, differences: Sequence[Difference]) -> None:
+        """Differences that were looked at again."""
+        for difference in differences:
+            self._count(difference, kinds_of(difference))
+        self.suspects.add(differences)
+
+    def _count(self, difference: Difference, kinds: Iterable[tuple[Pair, str, int]]) -> None:
+        self.alone.update(alone_with(difference))
+        for pair, kind, rows in kinds:
+            counts = self.kinds.setdefault(pair, Counter())
+            if counts.total() < self.max_rows:
+                counts[kind] += rows
+
+    def look_again(self, spool: Spool) -> Spool:
+        """Take the suspects out, to look at them again; those that stay come back through `keep`."""
+        before, self.suspects = self.suspects, spool
+        self.kinds.clear()
+        self.alone.clear()
+        return before
+
+
+def alone_with(difference: Difference) -> tuple[str, ...]:
+    """The one node that all others contradict in unison."""
+    if len(difference.nodes) < 3 or len(difference.groups) != 2:
+        return ()
+    return tuple(group.nodes[0] for group in difference.groups if len(group.nodes) == 1)
 
 
 def compare_blocks(
@@ -157,7 +195,8 @@ def compare_blocks(
             _spend(state, rows * (3 if answer.mismatched and not job.digests_only else 1))
             if answer.mismatched and not job.digests_only:
                 analysis.begin(answer.origin)
-            _note(state, answer)
+            if state.journal:
+                state.journal.add(answer)
         elif isinstance(answer, Ended):
             if _ended(state, answer.origin):
                 analysis.end(answer.origin)
@@ -210,11 +249,6 @@ def _spend(state: Collected, rows: int) -> None:
 
 def _given(state: Collected, origin: int, tasks: int = 1) -> None:
     state.under_way[origin] += tasks
-
-
-def _note(state: Collected, answer: Hashed | Found) -> None:
-    if state.journal:
-        state.journal.add(answer)
 
 
 def _ended(state: Collected, origin: int) -> bool:
@@ -331,8 +365,11 @@ def _keep(answer: Any, tasks: Tasks[Any], state: Collected) -> None:
             state.broken.add(answer.origin)
             state.left_out.update(state.pairs)
     elif isinstance(answer, Found):
-        _note(state, answer)
-        state.found_in(answer)
+        # Packed once, for the journal and for the spool.
+        packed = pack(answer.differences)
+        if state.journal:
+            state.journal.add(answer, packed)
+        state.found_in(answer, packed)
 
 
 def _answers(

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from trueup.diff.work import Answer, CompareKeys, CompareUnit, Found, Job, More, by_key, settled_pairs
+from trueup.diff.work import Answer, CompareKeys, CompareUnit, Found, Job, Known, More, by_key
 from trueup.engine.work import Room
 from trueup.errors import TrueupError
-from trueup.rows.align import Difference, Pair, align, changed_columns, differing_keys
+from trueup.rows.align import Difference, Pair, align, changed_columns, differing_keys, differing_pairs
 from trueup.rows.fetch import Row, hashes_in_block, rows_by_key
 from trueup.rows.keys import Block, KeyValues
-from trueup.rows.marks import Marks, differing_marks, is_whole_number, marks_in_blocks, rows_of, rows_with
+from trueup.rows.marks import Marks, differing_marks, hashes_of, is_whole_number, marks_in_blocks, rows_with
 
 # Whole rows are fetched in batches that aim at this many bytes, whatever the width of a row.
 _BATCH_BYTES = 1_000_000
@@ -40,27 +40,35 @@ def marks_of(job: Job, blocks: Sequence[Block], nodes: Sequence[str]) -> dict[st
 
 def differing_in(
     job: Job, blocks: Sequence[Block], nodes: Sequence[str], marks: Mapping[str, Sequence[Marks]]
-) -> tuple[Difference, ...]:
-    """The keys of these blocks whose marks differ, with their hashes."""
-    found: list[Difference] = []
+) -> tuple[Known, ...]:
+    """The keys of these blocks whose marks differ, with their hashes on the nodes, in the order of `nodes`."""
+    found: list[Known] = []
     for at, block in enumerate(blocks):
-        sides = _differing_rows(job, block, nodes, {node: mine[at] for node, mine in marks.items()})
-        found += align(differing_keys(sides), sides)
+        found += _differing(job, block, nodes, [marks[node][at] for node in nodes])
     return tuple(found)
 
 
-def _differing_rows(
-    job: Job, block: Block, nodes: Sequence[str], sides: Mapping[str, Marks]
-) -> dict[str, dict[KeyValues, Row]]:
+def _differing(job: Job, block: Block, nodes: Sequence[str], sides: Sequence[Marks]) -> list[Known]:
     timeout = job.timeout * 4
-    if any(side.has_twins for side in sides.values()):
+    if any(side.has_twins for side in sides):
         # Marks do not tell its rows apart: the keys themselves do, or say that they are none.
-        return job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout))
-    marks = differing_marks(list(sides.values()))
-    if is_whole_number(job.spec) or not len(marks):
-        return {node: rows_of(side, marks) for node, side in sides.items()}
+        return known_in(
+            nodes, job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout))
+        )
+    marks = differing_marks(sides)
     wanted = marks.tolist()
-    return job.read(nodes, lambda reader: rows_with(reader, job.spec, block, wanted, timeout=timeout))
+    if is_whole_number(job.spec):
+        keys = [(str(key),) for key in wanted]
+        return list(zip(keys, zip(*(hashes_of(side, marks) for side in sides), strict=True), strict=True))
+    if not wanted:
+        return []
+    return known_in(nodes, job.read(nodes, lambda reader: rows_with(reader, job.spec, block, wanted, timeout=timeout)))
+
+
+def known_in(nodes: Sequence[str], sides: Mapping[str, Mapping[KeyValues, Row]]) -> list[Known]:
+    """The keys whose rows are not the same on all sides."""
+    rows = [sides[node] for node in nodes]
+    return [(key, tuple(side[key].hash if key in side else None for side in rows)) for key in differing_keys(sides)]
 
 
 def compare_keys(job: Job, task: CompareKeys, room: Room) -> Iterator[Answer]:
@@ -71,13 +79,13 @@ def compare_keys(job: Job, task: CompareKeys, room: Room) -> Iterator[Answer]:
             yield More((CompareKeys(task.before[at:], task.nodes, task.block),))
             return
         some = task.before[at : at + batch]
-        found = differences_of(job, [known.key for known in some], task.nodes)
-        settled = gone(some, found)
+        found = differences_of(job, [key for key, _ in some], task.nodes)
+        settled = gone(some, task.nodes, found)
         if settled and all(job.snapshots.get(node) for node in task.nodes):
             # Within one snapshot nothing changes: whoever reads the rows has not read what was hashed.
-            lost = sorted({known.key for known in some} - {each.key for each in found})
+            lost = sorted({key for key, _ in some} - {each.key for each in found})
             raise TrueupError(
-                f"key ({', '.join((lost or [some[0].key])[0])}): its hashes differ, its rows do not",
+                f"key ({', '.join((lost or [some[0][0]])[0])}): its hashes differ, its rows do not",
                 cure="this is a defect of trueup: please report it with the types of the table's columns",
             )
         size = sum(difference.size() for difference in found)
@@ -105,10 +113,19 @@ def differences_of(
     return found
 
 
-def gone(before: Sequence[Difference], after: Sequence[Difference]) -> Counter[Pair]:
+def gone(before: Sequence[Known], nodes: Sequence[str], after: Sequence[Difference]) -> Counter[Pair]:
     """How many differences of each pair were seen before and are not there now."""
     now = by_key(after)
-    return Counter(pair for known in before for pair in settled_pairs(known, now.get(known.key)))
+    settled: Counter[Pair] = Counter()
+    for key, hashes in before:
+        if key in now and len(nodes) == 2:
+            # Of two nodes that still differ on a key, nothing is settled.
+            continue
+        still = set(differing_pairs(now[key])) if key in now else set()
+        for (one, mine), (other, theirs) in combinations(zip(nodes, hashes, strict=True), 2):
+            if mine != theirs and (one, other) not in still:
+                settled[one, other] += 1
+    return settled
 
 
 def _verify(job: Job, difference: Difference) -> None:

@@ -12,6 +12,7 @@ import pickle
 import struct
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from trueup.db.snapshot import Position
 from trueup.diff.ranges import Ranges
 from trueup.diff.work import Found, Hashed
 from trueup.errors import StoreError
+from trueup.rows.align import Pair, pack, unpack
 from trueup.rows.spec import TableSpec
 
 _MAKE_ROOM = "make room there, or set TRUEUP_TASKS_DB to a file on another disk"
@@ -53,6 +55,15 @@ class Done:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """Found, with its differences packed."""
+
+    packed: bytes
+    in_flight: Counter[Pair]
+    origin: int
+
+
+@dataclass(frozen=True)
 class Before:
     """What an earlier try has left: its plan, the snapshots it saw, and what it found in which finished blocks."""
 
@@ -64,8 +75,10 @@ class Before:
     def answers(self) -> Iterator[Hashed | Found]:
         """Everything that was found in the finished blocks, in the order it was found."""
         for record in _records(self.path):
-            if isinstance(record, Hashed | Found) and record.origin in self.done:
+            if isinstance(record, Hashed) and record.origin in self.done:
                 yield record
+            elif isinstance(record, _Found) and record.origin in self.done:
+                yield Found(tuple(unpack(record.packed)), record.in_flight, record.origin)
 
 
 class Journal:
@@ -84,17 +97,22 @@ class Journal:
         for earlier in before.positions if before else ():
             self._write(Positions(earlier))
         for answer in before.answers() if before else ():
-            self._write(answer)
+            self.add(answer)
         for origin in sorted(before.done) if before else ():
             self._write(Done(origin))
         self._write(Positions(tuple(positions)))
         self._make_sure()
         os.replace(part, path)
 
-    def add(self, answer: Hashed | Found) -> None:
-        """Something was found in a block."""
-        if answer.origin >= 0:
+    def add(self, answer: Hashed | Found, packed: bytes | None = None) -> None:
+        """Something was found in a block; `packed`: its differences, where they are packed already."""
+        if answer.origin < 0:
+            return
+        if isinstance(answer, Hashed):
             self._write(answer)
+        else:
+            data = pack(answer.differences) if packed is None else packed
+            self._write(_Found(data, answer.in_flight, answer.origin))
 
     def done(self, origin: int) -> None:
         """A block of the plan is finished."""

@@ -201,8 +201,6 @@ def _hashed(spec: TableSpec, *conditions: sql.Composable, names: sql.Composable 
 
 def refill(known: Difference, now: Difference) -> Difference:
     """The rows' values for a difference that was counted again: its hash is the same, so its row is."""
-    from dataclasses import replace
-
     values = next((group.values for group in known.groups if group.values is not None), None)
-    groups = tuple(replace(group, values=values if group.hash is not None else None) for group in now.groups)
-    return replace(now, groups=groups)
+    groups = tuple(group._replace(values=values if group.hash is not None else None) for group in now.groups)
+    return now._replace(groups=groups)

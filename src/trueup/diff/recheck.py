@@ -11,7 +11,7 @@ from itertools import islice
 from trueup.diff.collect import Collected
 from trueup.diff.compare import differences_of
 from trueup.diff.keyless import copies_where, refill, with_hash
-from trueup.diff.spool import Spool
+from trueup.diff.spool import Place, Spool
 from trueup.diff.work import Job, by_key, settled_pairs
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
@@ -28,7 +28,7 @@ _HASHES_A_TASK = 50_000
 class Recheck:
     """Suspects: where each stands in the spool, its key, and the hash that each node had."""
 
-    places: tuple[int, ...]
+    places: tuple[Place, ...]
     keys: tuple[KeyValues, ...]
     hashes: tuple[tuple[tuple[str, int | None], ...], ...]
     nodes: tuple[str, ...]
@@ -38,7 +38,7 @@ class Recheck:
 class Rechecked:
     """What became of suspects, by place: True the same as before, None gone, or the difference as it is now."""
 
-    outcomes: dict[int, Difference | bool | None]
+    outcomes: dict[Place, Difference | bool | None]
 
 
 def recheck(
@@ -49,19 +49,29 @@ def recheck(
     *,
     rounds: int,
     wait: float,
+    seen: float,
     progress: Progress,
 ) -> None:
-    """Look at the suspects again, some rounds, some seconds apart; those that stay are confirmed."""
+    """Look at the suspects again, some rounds, some seconds apart; those that stay are confirmed.
+
+    `seen` is the moment, on the monotonic clock, of which the first look speaks.
+    """
     for number in range(1, rounds + 1):
         if not state.suspects.count or state.stopped:
             break
         progress.stage(f"re-check {number}/{rounds}", state.suspects.count)
-        time.sleep(wait)
-        before, state.suspects = state.suspects, new_spool()
+        wait_since(seen, wait, state.sleep)
+        before = state.look_again(new_spool())
         try:
             _round(engine, job, before, state, progress)
         finally:
             before.close()
+        seen = time.monotonic()
+
+
+def wait_since(seen: float, seconds: float, sleep: Callable[[float], object] | None = None) -> None:
+    """Wait until so many seconds have gone by since that moment; a long look has waited already."""
+    (sleep or time.sleep)(max(0.0, seen + seconds - time.monotonic()))
 
 
 def _round(engine: Engine, job: Job, before: Spool, state: Collected, progress: Progress) -> None:
@@ -73,19 +83,20 @@ def _round(engine: Engine, job: Job, before: Spool, state: Collected, progress: 
         if isinstance(answer, Failure):
             # Not seen again, so not gone either: it stays a difference, and the run is incomplete.
             state.failures.append(answer)
-            for place in answer.task.places:
-                state.suspects.add(before.at(place))
+            state.keep([known for _, known in before.at(answer.task.places)])
             progress.advance(len(answer.task.places))
             continue
-        for place, outcome in answer.outcomes.items():
-            known = before.at(place)
+        stayed = []
+        for place, known in before.at(answer.outcomes):
+            outcome = answer.outcomes[place]
             now = known if outcome is True else outcome
             assert now is None or isinstance(now, Difference)
             if keyless and now is not None:
                 now = refill(known, now)
             state.in_flight.update(settled_pairs(known, now))
             if now is not None:
-                state.suspects.add(now)
+                stayed.append(now)
+        state.keep(stayed)
         progress.advance(len(answer.outcomes))
 
 
@@ -117,7 +128,7 @@ def recheck_keys(job: Job, task: Recheck, room: Room) -> Iterator[Rechecked]:
         if key in now and dict(_hashes(now[key])) != dict(hashes)
     }
     whole = by_key(differences_of(job, sorted(moved), task.nodes, fresh=True)) if moved else {}
-    outcomes: dict[int, Difference | bool | None] = {}
+    outcomes: dict[Place, Difference | bool | None] = {}
     for place, key in zip(task.places, task.keys, strict=True):
         outcomes[place] = None if key not in now else whole.get(key) if key in moved else True
     yield Rechecked(outcomes)

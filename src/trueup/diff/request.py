@@ -24,6 +24,8 @@ class DiffRequest:
     exclude_columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     digests_only: bool = False
+    # The task of a run over many tables that this one belongs to.
+    part_of: str = ""
     # Of a rerun: the report whose keys are looked at again.
     rerun_of: str = ""
 
@@ -50,6 +52,7 @@ class DiffRequest:
             "key": list(self.key),
             **{name: getattr(self.settings, name) for name in _KEPT},
             "engine": self.spark.engine,
+            **({"part_of": self.part_of} if self.part_of else {}),
         }
 
 
@@ -95,4 +98,5 @@ def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> D
         exclude_columns=tuple(context["exclude_columns"]),
         key=tuple(context["key"]),
         digests_only=context["mode"] == "check",
+        part_of=str(context.get("part_of", "")),
     )

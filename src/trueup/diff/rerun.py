@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,14 +15,14 @@ from trueup.db import reader
 from trueup.db.connections import check_free
 from trueup.diff.check import check, check_key_values
 from trueup.diff.collect import Collected
-from trueup.diff.compare import compare_keys
+from trueup.diff.compare import compare_keys, known_in
 from trueup.diff.keyless import CompareHashes, compare_hashes, copies_where, with_hash
 from trueup.diff.past import Past, same_hash
 from trueup.diff.ranges import Ranges
 from trueup.diff.recheck import recheck
 from trueup.diff.request import DiffRequest
 from trueup.diff.result import Ending, Since, conclude, summary_fields
-from trueup.diff.run import connect, job_of, spool_of
+from trueup.diff.run import connect_all, job_of, spool_of
 from trueup.diff.steering import Steering
 from trueup.diff.together import together
 from trueup.diff.work import Answer, CompareKeys, Found, Job, More
@@ -29,7 +30,6 @@ from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.report.model import DiffResult
-from trueup.rows.align import align
 from trueup.rows.digest import digest_query
 from trueup.rows.fetch import among, rows_by_key
 from trueup.rows.keys import KeyValues
@@ -102,7 +102,7 @@ def look_again(
             )
             stack.callback(starter.close)
             engine = starter.get(len(past.keys))
-        controls = connect(request, application)
+        controls = connect_all(request.nodes, application)
         for control in controls:
             stack.callback(control.close)
         stack.callback(reader.stop_all, application)
@@ -110,6 +110,7 @@ def look_again(
         spec = same_hash(past, checked.spec)
         check_key_values(controls, spec, checked.nullable)
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
+        at_snapshot = time.monotonic()
         job = job_of(request, spec, controls, application)
         state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         state.steering = steering
@@ -125,6 +126,7 @@ def look_again(
             partial(spool_of, request),
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=at_snapshot if settings.snapshot else time.monotonic(),
             progress=progress,
         )
         ending = Ending(
@@ -179,7 +181,7 @@ def look(job: Job, task: Any, room: Room) -> Iterator[Answer | Looked]:
             task.nodes, lambda reader: rows_by_key(reader, job.spec, task.keys, values=False, timeout=job.timeout * 4)
         )
         yield Looked(len(task.keys), {node: len(side) for node, side in sides.items()})
-        yield from compare_keys(job, CompareKeys(tuple(align(task.keys, sides)), task.nodes), room)
+        yield from compare_keys(job, CompareKeys(tuple(known_in(task.nodes, sides)), task.nodes), room)
 
 
 def _digests_agree(job: Job, task: LookAt) -> int | None:

@@ -19,7 +19,7 @@ from trueup.errors import StoreError
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.model import DiffResult, PairCounts, ReportedDifference, Verdict
 from trueup.rows.align import Difference, Group, Pair, changed_columns, differing_pairs, kind_of, rows_in
-from trueup.rows.encode import LongValue, Value
+from trueup.rows.encode import LongValue
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
 
@@ -93,14 +93,7 @@ def conclude(ending: Ending) -> DiffResult:
 def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
     """Confirmed differences by pair and kind (never more than the limit), and who stands alone."""
     state = ending.state
-    kinds: dict[Pair, Counter[str]] = {pair: Counter() for pair in state.pairs}
-    alone: Counter[str] = Counter()
-    for difference in ending.state.suspects:
-        alone.update(_alone(difference))
-        for pair, counts in kinds.items():
-            kind = kind_of(difference, pair)
-            if kind and counts.total() < state.max_rows:
-                counts[kind] += rows_in(difference, pair)
+    kinds = {pair: state.kinds.get(pair, Counter()) for pair in state.pairs}
     full = set(state.full_pairs())
     found = {
         pair: PairCounts(
@@ -112,14 +105,7 @@ def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
         )
         for pair, counts in kinds.items()
     }
-    return found, {node: alone[node] for node in state.nodes}
-
-
-def _alone(difference: Difference) -> list[str]:
-    """The one node that all others contradict in unison."""
-    if len(difference.nodes) < 3 or len(difference.groups) != 2:
-        return []
-    return [group.nodes[0] for group in difference.groups if len(group.nodes) == 1]
+    return found, {node: state.alone[node] for node in state.nodes}
 
 
 def _reasons(state: Collected, *, explain: bool) -> list[str]:
@@ -284,7 +270,7 @@ def _key(spec: TableSpec, key: KeyValues) -> dict[str, str]:
 
 
 def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
-    spec, count = ending.spec, 0
+    spec, count, names = ending.spec, 0, ending.spec.column_names
     bit = 1 << ending.state.pairs.index(pair)
     before = dict(zip(ending.since.keys, ending.since.pairs, strict=True)) if ending.since else {}
     for difference in ending.state.suspects:
@@ -298,7 +284,7 @@ def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
             key=_key(spec, difference.key),
             kind=kind,
             columns=changed_columns(spec, left, right) if kind == "changed" else [],
-            rows={node: _row(spec, side) for node, side in sides.items()},
+            rows={node: _row(names, side) for node, side in sides.items()},
             agree=[list(group.nodes) for group in difference.groups],
             hashes=_hashes(difference),
             copies={node: side.copies if side and side.hash is not None else 0 for node, side in sides.items()}
@@ -314,11 +300,10 @@ def _hashes(difference: Difference) -> dict[str, str | None]:
     return {node: None if mark is None else str(mark) for node, mark in groups}
 
 
-def _row(spec: TableSpec, group: Group | None) -> dict[str, Any] | None:
+def _row(names: Sequence[str], group: Group | None) -> dict[str, Any] | None:
     if group is None or group.hash is None or group.values is None:
         return None
-    return {name: _plain(value) for name, value in zip(spec.column_names, group.values, strict=True)}
-
-
-def _plain(value: Value) -> Any:
-    return {"length": value.length, "sha256": value.sha256} if isinstance(value, LongValue) else value
+    return {
+        name: {"length": value.length, "sha256": value.sha256} if isinstance(value, LongValue) else value
+        for name, value in zip(names, group.values, strict=True)
+    }

@@ -6,7 +6,8 @@ This is the whole path on one screen; each step is a module of this folder.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from trueup.config.model import DiffSettings, Node, SparkSettings
 from trueup.db import reader
-from trueup.db.connections import as_connected, check_free
+from trueup.db.connections import as_connected
 from trueup.db.names import parse_table_name
 from trueup.db.node import named
 from trueup.db.snapshot import Control
@@ -31,6 +32,7 @@ from trueup.diff.recheck import recheck
 from trueup.diff.request import DiffRequest
 from trueup.diff.result import Ending, conclude, summary_fields
 from trueup.diff.resume import same_table, take_up
+from trueup.diff.shared import Shared
 from trueup.diff.spool import Spool
 from trueup.diff.steering import Steering, is_gentle
 from trueup.diff.together import together
@@ -47,28 +49,45 @@ from trueup.store import COMPLETED, FAILED, Task, TaskStore, working
 _WATCH, _WATCH_GENTLE = 5.0, 1.0
 
 
-def run(request: DiffRequest, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
-    """Compare one table on all nodes of the request; the task store keeps the request and the answer."""
+def run(
+    request: DiffRequest, *, store: TaskStore, progress: Progress | None = None, shared: Shared | None = None
+) -> DiffResult:
+    """Compare one table on all nodes of the request; the task store keeps the request and the answer.
+
+    `shared` is what tables have in common that are compared at the same time.
+    """
     kind = "TABLE_CHECK" if request.digests_only else "TABLE_DIFF"
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     tidy(store.folder())
     task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
-    return _as_task(request, task, None, store, progress)
+    return _as_task(request, task, None, store, progress, shared)
 
 
-def resume(request: DiffRequest, task: Task, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
+def resume(
+    request: DiffRequest,
+    task: Task,
+    *,
+    store: TaskStore,
+    progress: Progress | None = None,
+    shared: Shared | None = None,
+) -> DiffResult:
     """Go on with a task that was stopped or killed: blocks that it has finished are not looked at again."""
     before = read_journal(journal_path(store.folder(), task.task_id))
-    return _as_task(request, store.reopen(task.task_id), before, store, progress)
+    return _as_task(request, store.reopen(task.task_id), before, store, progress, shared)
 
 
 def _as_task(
-    request: DiffRequest, task: Task, before: Before | None, store: TaskStore, progress: Progress | None
+    request: DiffRequest,
+    task: Task,
+    before: Before | None,
+    store: TaskStore,
+    progress: Progress | None,
+    shared: Shared | None,
 ) -> DiffResult:
     again = f"trueup {'check' if request.digests_only else 'diff'} --resume {task.task_id[:8]}"
     with working(store, task.task_id, interrupted=f"nothing was changed on any node; go on with: {again}"):
         told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        ending, result = _compare(request, task, before, store, told)
+        ending, result = _compare(request, task, before, store, told, shared)
     store.finish(
         task.task_id,
         FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
@@ -82,24 +101,30 @@ def _as_task(
 
 
 def _compare(
-    request: DiffRequest, task: Task, before: Before | None, store: TaskStore, progress: Progress
+    request: DiffRequest,
+    task: Task,
+    before: Before | None,
+    store: TaskStore,
+    progress: Progress,
+    shared: Shared | None,
 ) -> tuple[Ending, DiffResult]:
     started = datetime.now(timezone.utc)
     settings = request.settings
     application = f"trueup {'check' if request.digests_only else 'diff'} {task.task_id[:8]}"
     reader.allow(application)
     with ExitStack() as stack:
-        starter = EngineStarter(
-            _spark(request), concurrency_factor=settings.concurrency_factor, max_connections=_for_tasks(settings)
-        )
-        stack.callback(starter.close)
-        controls = connect(request, application)
+        if shared is None:
+            shared = Shared(new_starter(request))
+            stack.callback(shared.starter.close)
+        controls = connect_all(request.nodes, application)
         for control in controls:
             stack.callback(control.close)
         stack.callback(reader.stop_all, application)
+        stack.enter_context(shared.at_work(application, controls))
         checked = check(controls, request)
         spec = checked.spec
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
+        at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
         if before is not None:
             # The same seed: what was found before speaks of hashes made with it.
@@ -111,17 +136,20 @@ def _compare(
                 control.end()
         state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         stack.callback(lambda: state.suspects.close())
-        state.steering = _steering(request, task, store, application, progress, stack)
+        state.steering = _steering(
+            request, task, partial(shared.wanted, store, task.task_id), application, progress, stack
+        )
         if not spec.is_keyless:
             # A keyless table is one sum over all rows of a snapshot: it cannot be taken up in another one.
             state.journal = Journal(journal_path(store.folder(), task.task_id), Plan(spec, ranges), before, positions)
             stack.callback(state.journal.close)
-        engine = starter.get(max(ranges.estimates.values()))
-        engine.most = check_free(controls, engine.slots)
+        engine = shared.engine(max(ranges.estimates.values()), controls)
         _look(engine, job, ranges, before, state, controls, request, progress)
         # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
         _let_go(controls, state)
-        _look_again(engine, job, state, controls, request, progress)
+        # Without snapshots, what was seen last is as old as the end of the look.
+        seen = at_snapshot if settings.snapshot else time.monotonic()
+        _look_again(engine, job, state, controls, request, seen, progress)
         earlier = before.positions if before else ()
         ending = Ending(
             request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
@@ -153,6 +181,14 @@ def job_of(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], a
     )
 
 
+def new_starter(request: DiffRequest) -> EngineStarter:
+    """Begins to start the engine of a run."""
+    settings = request.settings
+    return EngineStarter(
+        _spark(request), concurrency_factor=settings.concurrency_factor, max_connections=_for_tasks(settings)
+    )
+
+
 def _for_tasks(settings: DiffSettings) -> int:
     """The connections to a node that are for the tasks and the driver; one more is the watch's, if there are enough."""
     return (
@@ -173,7 +209,12 @@ def _spark(request: DiffRequest) -> SparkSettings:
 
 
 def _steering(
-    request: DiffRequest, task: Task, store: TaskStore, application: str, progress: Progress, stack: ExitStack
+    request: DiffRequest,
+    task: Task,
+    wanted: Callable[[], str],
+    application: str,
+    progress: Progress,
+    stack: ExitStack,
 ) -> Steering:
     """The gate between tasks; it knows what the nodes do from a watch, which needs a session of its own."""
     settings = request.settings
@@ -193,12 +234,10 @@ def _steering(
         raise ConfigError(
             "--gentle needs a session to watch each node with", cure="allow 3 connections or more: --max-connections 3"
         )
-    return Steering(
-        settings, partial(store.wanted, task.task_id), progress, watch, resume=f"--resume {task.task_id[:8]} goes on"
-    )
+    return Steering(settings, wanted, progress, watch, resume=f"--resume {task.task_id[:8]} goes on")
 
 
-def connect(request: DiffRequest, application: str) -> list[Control]:
+def connect_all(nodes: Sequence[Node], application: str) -> list[Control]:
     """A session with every node, or all the reasons why not."""
 
     def one(node: Node) -> Control | TrueupError:
@@ -207,7 +246,7 @@ def connect(request: DiffRequest, application: str) -> list[Control]:
         except TrueupError as error:
             return error
 
-    found = together(request.nodes, one)
+    found = together(nodes, one)
     controls = [each for each in found if isinstance(each, Control)]
     errors = [each for each in found if isinstance(each, TrueupError)]
     if errors:
@@ -260,6 +299,7 @@ def _look_again(
     state: Collected,
     controls: Sequence[Control],
     request: DiffRequest,
+    seen: float,
     progress: Progress,
 ) -> None:
     """Later looks: what was in flight is told from what differs."""
@@ -272,6 +312,7 @@ def _look_again(
             controls,
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
     else:
@@ -282,6 +323,7 @@ def _look_again(
             partial(spool_of, request),
             rounds=settings.recheck,
             wait=settings.recheck_wait,
+            seen=seen,
             progress=progress,
         )
 

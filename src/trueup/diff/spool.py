@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import pickle
+import os
+import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import IO
 
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
-from trueup.rows.align import Difference
+from trueup.rows.align import Difference, pack, unpack
+
+# Where a difference stands: where its portion begins in the file, and its number in it.
+Place = tuple[int, int]
+
+_LENGTH = struct.Struct(">Q")
+# The last portions read are kept: several answers may speak of one.
+_KEPT = 3
 
 
 class Spool:
@@ -20,44 +29,64 @@ class Spool:
         self._folder = folder
         try:
             # Unlinked from the start: nothing is left behind, whatever happens to this process.
-            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-")  # noqa: SIM115
+            self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise _cannot_write(folder, error) from None
+        self._end = 0
+        self._kept: dict[int, tuple[list[Difference], int]] = {}
         self.count = 0
 
-    def add(self, difference: Difference) -> None:
-        """Append one."""
-        try:
-            self._file.seek(0, 2)
-            pickle.dump(difference, self._file, pickle.HIGHEST_PROTOCOL)
-        except OSError as error:
-            raise _cannot_write(self._folder, error) from None
-        self.count += 1
+    def add(self, differences: Sequence[Difference], packed: bytes | None = None) -> None:
+        """Append a portion; `packed`: the same, as `pack` gives it, where the caller has it already."""
+        if differences:
+            data = pack(differences) if packed is None else packed
+            self._write(_LENGTH.pack(len(data)) + data)
+            self.count += len(differences)
 
     def __iter__(self) -> Iterator[Difference]:
         return (difference for _, difference in self.with_places())
 
-    def with_places(self) -> Iterator[tuple[int, Difference]]:
+    def with_places(self) -> Iterator[tuple[Place, Difference]]:
         """All of them, each with its place in the file; several readers may be at work at once."""
-        self._flush()
-        place = 0
-        for _ in range(self.count):
-            self._file.seek(place)
-            difference: Difference = pickle.load(self._file)
-            following = self._file.tell()
-            yield place, difference
-            place = following
+        start, seen = 0, 0
+        while seen < self.count:
+            portion, following = self._portion(start)
+            yield from (((start, number), difference) for number, difference in enumerate(portion))
+            start, seen = following, seen + len(portion)
 
-    def at(self, place: int) -> Difference:
-        """The one at a place."""
-        self._flush()
-        self._file.seek(place)
-        found: Difference = pickle.load(self._file)
-        return found
+    def at(self, places: Iterable[Place]) -> Iterator[tuple[Place, Difference]]:
+        """Those at places; neighbours are read together."""
+        for start, some in groupby(places, key=lambda place: place[0]):
+            portion, _ = self._portion(start)
+            yield from ((place, portion[place[1]]) for place in some)
 
-    def _flush(self) -> None:
+    def _portion(self, start: int) -> tuple[list[Difference], int]:
+        """The portion that begins here, and where the next one does."""
+        if start not in self._kept:
+            (length,) = _LENGTH.unpack(self._read(start, _LENGTH.size))
+            portion = unpack(self._read(start + _LENGTH.size, length))
+            while len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[start] = portion, start + _LENGTH.size + length
+        return self._kept[start]
+
+    def _read(self, start: int, length: int) -> bytes:
+        parts = []
+        while length:
+            part = os.pread(self._file.fileno(), length, start)
+            if not part:
+                raise StoreError(f"a file of trueup in {self._folder} was cut off", cure="run again")
+            parts.append(part)
+            start, length = start + len(part), length - len(part)
+        return b"".join(parts)
+
+    def _write(self, data: bytes) -> None:
+        rest = memoryview(data)
         try:
-            self._file.flush()
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, self._end)
+                self._end += written
+                rest = rest[written:]
         except OSError as error:
             raise _cannot_write(self._folder, error) from None
 

@@ -65,6 +65,14 @@ class Steering:
             self._progress.say(f"going on after {time.monotonic() - waiting_since:.0f} s")
         return 1 if self.one_at_a_time else count
 
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, and no longer than until the run is to end."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._what_is_wanted() == "stop":
+                raise Interrupted("stopped from outside", cure=self._resume)
+            time.sleep(min(left, _WAIT_SECONDS))
+
     def _reason(self) -> str | None:
         """Why to wait; None: there is no reason, '': one that needs no words."""
         wanted = self._what_is_wanted()

@@ -83,11 +83,15 @@ class CompareUnit:
     origin: int = NOWHERE
 
 
+# A key that differs, and the hash of its row on each node, in the order of the task's nodes; None: no row.
+Known = tuple[KeyValues, tuple["int | None", ...]]
+
+
 @dataclass(frozen=True)
 class CompareKeys:
     """Compare these rows, known to differ; `before` is what was seen of them."""
 
-    before: tuple[Difference, ...]
+    before: tuple[Known, ...]
     nodes: tuple[str, ...]
     block: Block = field(default=Block(None, None))
     origin: int = NOWHERE

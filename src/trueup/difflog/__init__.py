@@ -3,7 +3,7 @@
 Reading order: `run` (the whole path), `model`, `config`, `checks` and `template` (what is configured), `join` (raw logs
 to chunks), `chunks` (the inputs of a run), `merge` (the operation `+`), `blocks` (the six blocks), `step` (one step on
 DataFrames), `frame` (all steps of a run in one frame), `widen` (the columns glued back), `outputs` (what a run writes),
-`state` (the Delta table), `manifest` (a run on disk), `clickhouse`, `backends` and `resume` (the target), `prove` (the
+`state` (the Delta table), `manifest` (a run on disk), `clickhouse` and `resume` (the target), `prove` (the
 proof), `call` (the Python API).
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from trueup.difflog.backends import Backend, Embedded, Server, identifier, literal, names, parse_url
+from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.difflog.model import SIGN, SLOW, VERSION, Target
 from trueup.errors import CheckFailed, ConfigError
 

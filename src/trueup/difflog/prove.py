@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.difflog.backends import identifier, names
+from trueup.db.clickhouse import identifier, names
 from trueup.difflog.clickhouse import ClickHouse, open_target
 from trueup.difflog.merge import quoted
 from trueup.difflog.model import DELETED, SIGN, SLOW, VERSION, Difflog

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.difflog.backends import identifier, literal, names
+from trueup.db.clickhouse import identifier, literal, names
 from trueup.difflog.clickhouse import ClickHouse
 from trueup.difflog.model import SIGN, SLOW, VERSION
 from trueup.errors import StoreError

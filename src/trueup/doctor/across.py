@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from trueup.db.catalog import Server
-from trueup.diff.check import check_servers, same_databases
+from trueup.db.catalog import Server, same_databases
+from trueup.diff.check import check_servers
 from trueup.doctor.guarded import Background, guarded
 from trueup.doctor.model import Finding, fail, ok, warn
 from trueup.doctor.nodes import ANSWER_SECONDS, Met

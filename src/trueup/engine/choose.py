@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ def wants_spark(settings: SparkSettings, rows: int) -> bool:
 
 
 class EngineStarter:
-    """Starts the engine; Spark in the background, while the driver plans."""
+    """Starts the engine; Spark in the background, while the driver plans. Runs at the same time may share it."""
 
     def __init__(self, settings: SparkSettings, *, concurrency_factor: float, max_connections: int) -> None:
         self._settings = settings
@@ -29,18 +30,28 @@ class EngineStarter:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-engine")
         self._spark: Future[Engine] | None = None
         self._local: Engine | None = None
+        self._lock = threading.Lock()
+        # Asked here, for a session belongs to a thread.
+        self._found = self._existing()
         if wants_spark(settings, rows=0):
             self._begin()
 
     def get(self, rows: int) -> Engine:
         """The engine for this many rows, ready."""
-        if self._spark is None:
-            if not wants_spark(self._settings, rows):
-                self._local = LocalEngine(self._share.of(cores_here()))
-                return self._local
-            self._begin()
-        assert self._spark is not None
-        return self._spark.result()
+        with self._lock:
+            if self._spark is None:
+                if not wants_spark(self._settings, rows):
+                    self._local = self._local or LocalEngine(self._share.of(cores_here()))
+                    return self._local
+                self._begin()
+            spark = self._spark
+        assert spark is not None
+        return spark.result()
+
+    def interrupt(self) -> None:
+        """End the Spark jobs that are under way, from another thread than theirs."""
+        if self._spark is not None and self._spark.done() and self._spark.exception() is None:
+            self._spark.result().interrupt()
 
     def close(self) -> None:
         """Stop the engine, also a Spark that was begun and never asked for."""
@@ -50,12 +61,14 @@ class EngineStarter:
         if self._spark is not None and self._spark.exception() is None:
             self._spark.result().close()
 
-    def _begin(self) -> None:
+    def _existing(self) -> Any | None:
         from trueup.engine.session import existing_session
 
-        # Asked here, for a session belongs to a thread.
-        found = None if self._settings.master or self._settings.remote else existing_session()
-        self._spark = self._threads.submit(self._start, found)
+        settings = self._settings
+        return None if settings.master or settings.remote or settings.engine == "local" else existing_session()
+
+    def _begin(self) -> None:
+        self._spark = self._threads.submit(self._start, self._found)
 
     def _start(self, found: Any | None) -> Engine:
         from trueup.engine.session import start_session

@@ -36,6 +36,9 @@ class LocalEngine:
             for future in running:
                 future.cancel()
 
+    def interrupt(self) -> None:
+        """Nothing: whoever stops the run ends the queries, which is what threads wait for."""
+
     def close(self) -> None:
         """Wait for what is under way and end the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)

@@ -23,8 +23,10 @@ class Share:
     by_hand: int = 0
 
     def of(self, cores: int) -> int:
-        """The slots on so many cores, at least one."""
-        slots = self.by_hand or max(1, math.floor(cores * self.concurrency_factor + 0.5))
+        """The slots on so many cores: at least two, unless a factor of 0 asks for one."""
+        # With one, the nodes have nothing to do while we compare what they gave, and we while they hash.
+        least = 2 if self.concurrency_factor else 1
+        slots = self.by_hand or max(least, math.floor(cores * self.concurrency_factor + 0.5))
         # One connection of each node is the driver's.
         return min(slots, self.max_connections - 1) if self.max_connections else slots
 

@@ -6,6 +6,7 @@ its tasks in a Python worker and sends results home as it goes.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -36,6 +37,8 @@ class SparkEngine:
         self._lasting = lasting or not owned
         self._share = share
         self._cores = Cores(session)
+        # Runs that share the engine take turns: there are never more slices at once than slots.
+        self._turn = threading.Lock()
         self._count()
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
@@ -62,18 +65,23 @@ class SparkEngine:
         slices = min(len(wave), self.slots * (1 if self._limited else SLICES_A_SLOT))
         deal = Slice.of(work, [wave[at::slices] for at in range(slices)], keep=not (self._limited or self._lasting))
         try:
-            frame = self.session.range(0, slices, 1, slices).mapInArrow(deal, "result binary")
-            results = frame.toArrow()
+            with self._turn:
+                frame = self.session.range(0, slices, 1, slices).mapInArrow(deal, "result binary")
+                results = frame.toArrow()
         except KeyboardInterrupt:
             # In a session that is not ours the job would go on.
-            with suppress(Exception):
-                self.session.interruptAll()
+            self.interrupt()
             raise
         except Exception as error:
             raise failed_job(error) from error
         for batch in results.column(0).chunks:
             for result in batch:
                 yield opened(result.as_py())
+
+    def interrupt(self) -> None:
+        """End the jobs that are under way."""
+        with suppress(Exception):
+            self.session.interruptAll()
 
     def close(self) -> None:
         """Stop the session if it is ours."""

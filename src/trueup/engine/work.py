@@ -95,6 +95,10 @@ class Engine(Protocol):
         """Work on the queue until it is empty; the caller may add tasks between results."""
         ...
 
+    def interrupt(self) -> None:
+        """End what is under way, from another thread; its runs end with an error."""
+        ...
+
     def close(self) -> None:
         """Let go of threads, sessions and connections."""
         ...

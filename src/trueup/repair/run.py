@@ -20,7 +20,7 @@ from trueup.db.snapshot import Control
 from trueup.diff.check import check, check_key_values
 from trueup.diff.past import Hash, Past, same_hash
 from trueup.diff.request import DiffRequest
-from trueup.diff.run import connect, job_of
+from trueup.diff.run import connect_all, job_of
 from trueup.diff.steering import Steering
 from trueup.diff.together import together
 from trueup.diff.work import More
@@ -106,7 +106,7 @@ def _repair(
             asked.spark, concurrency_factor=settings.concurrency_factor, max_connections=settings.max_connections
         )
         stack.callback(starter.close)
-        controls = connect(asked, application)
+        controls = connect_all(asked.nodes, application)
         for control in controls:
             stack.callback(control.close)
         stack.callback(reader.stop_all, application)

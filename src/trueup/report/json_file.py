@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import IO, Any
 
 from trueup.errors import StoreError
 from trueup.report.model import ReportedDifference
+
+_giving = threading.Lock()
+_given: set[Path] = set()
 
 PairReport = tuple[str, Mapping[str, Any], Iterable[ReportedDifference]]
 
@@ -24,9 +28,12 @@ def report_path(
     stem = re.sub(r"[^\w.-]+", "_", f"{schema}_{table}")[:150]
     path = folder / f"{stem}_{kind}-{stamp}.{ending}"
     number = 1
-    while path.exists():
-        number += 1
-        path = folder / f"{stem}_{kind}-{stamp}-{number}.{ending}"
+    with _giving:
+        # Tables that are compared at the same time may come to the same name before either file is there.
+        while path.exists() or path in _given:
+            number += 1
+            path = folder / f"{stem}_{kind}-{stamp}-{number}.{ending}"
+        _given.add(path)
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 # RESOLVED is for a rerun: all keys of the earlier report agree now, and nothing else was looked at.
 Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
@@ -67,7 +67,62 @@ class DiffResult:
 
 
 @dataclass(frozen=True)
-class ReportedDifference:
+class TableOutcome:
+    """How one table of many came out."""
+
+    table: str
+    verdict: Verdict
+    # Nodes that do not have it, which makes a difference.
+    missing_on: tuple[str, ...] = ()
+    rows_checked: int = 0
+    # Confirmed differences of all pairs of nodes; of a check, blocks that differ.
+    differences: int = 0
+    seconds: float = 0.0
+    # Why it was not compared, or not wholly.
+    reason: str = ""
+    task_id: str = ""
+    report: str = ""
+    page: str = ""
+
+
+@dataclass(frozen=True)
+class ManyResult:
+    """What a diff or a check of many tables found; one verdict for all of them, and trouble outranks difference."""
+
+    mode: Literal["diff", "check"]
+    nodes: tuple[str, ...]
+    tables: tuple[TableOutcome, ...]
+    # Tables that fit and were left out by name.
+    skipped: tuple[str, ...]
+    seconds: float
+    task_id: str
+    remarks: tuple[str, ...] = ()
+    # The summary of all tables as a file, and as a page that links those of the tables.
+    report: str = ""
+    page: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """MATCH only if there were tables, and each of them matches."""
+        found = {outcome.verdict for outcome in self.tables}
+        return "INCOMPLETE" if not found or "INCOMPLETE" in found else "DIFFER" if "DIFFER" in found else "MATCH"
+
+    @property
+    def exit_code(self) -> int:
+        """As diff(1): 0 equal, 1 different, 2 trouble or anything not looked at."""
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """What was not compared, one reason a line."""
+        return tuple(f"{each.table}: {each.reason}" for each in self.tables if each.verdict == "INCOMPLETE")
+
+    def as_json(self) -> dict[str, Any]:
+        """The summary as one JSON object."""
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+class ReportedDifference(NamedTuple):
     """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
 
     key: Mapping[str, Any]
@@ -83,9 +138,16 @@ class ReportedDifference:
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report file."""
-        # Not asdict, which copies every value: there may be a million of these.
-        shown = dict(vars(self))
-        for name in ("copies", "since"):
-            if shown[name] is None:
-                del shown[name]
+        shown = {
+            "key": self.key,
+            "hashes": self.hashes,
+            "kind": self.kind,
+            "columns": self.columns,
+            "rows": self.rows,
+            "agree": self.agree,
+        }
+        if self.copies is not None:
+            shown["copies"] = self.copies
+        if self.since is not None:
+            shown["since"] = self.since
         return shown

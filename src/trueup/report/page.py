@@ -23,12 +23,13 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A small table; columns in `numbers` stand on the right."""
+    """A small table; columns in `numbers` stand on the right, and the first cell of a row may be a link."""
 
     title: str
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[int] = frozenset()
+    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

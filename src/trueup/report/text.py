@@ -91,7 +91,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
         for task in tasks
     ]
     heads = ["ID", "STARTED (UTC)", "TYPE", "STATUS", "VERDICT", "TIME", "TABLE", "NODES"]
-    return "\n".join(_aligned([heads, *rows], right={heads.index("TIME")}))
+    return "\n".join(aligned([heads, *rows], right={heads.index("TIME")}))
 
 
 def task_text(task: Mapping[str, Any]) -> str:
@@ -137,7 +137,7 @@ def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
         rows.append([pair, *(f"{counts[kind]:,}" for kind in KINDS), limit])
-    lines = ["  " + line for line in _aligned(rows, right={1, 2, 3, 4})]
+    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4})]
     if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
         lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
     return lines
@@ -175,7 +175,7 @@ def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
             changes.append("copies: " + " -> ".join(str(copies) for copies in each["copies"].values()))
         key = ", ".join(f"{name}={_key(value)}" for name, value in each["key"].items())
         rows.append([each["kind"], key, "; ".join(changes)])
-    return ["    " + line for line in _aligned(rows)]
+    return ["    " + line for line in aligned(rows)]
 
 
 def _key(value: Any) -> str:
@@ -198,7 +198,7 @@ def moment(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
     """Rows of equal length in columns two blanks apart; those in `right` end on the right."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []

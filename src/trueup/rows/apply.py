@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.catalog import Table
+from trueup.db.copy_out import CopyOut
 from trueup.db.names import display_name
 from trueup.errors import TrueupError
 from trueup.rows.fetch import among
@@ -104,14 +105,15 @@ def rows_in(target: Target, into: sql.Composable | None = None) -> sql.Composed:
 
 def pipe(source_node: Any, query: sql.Composed, target_node: Any, into: sql.Composed) -> int:
     """The bytes of one COPY into another; gives how many rows arrived."""
-    with source_node.cursor() as reading, target_node.cursor() as writing:
-        with reading.copy(query) as rows, writing.copy(into) as sink:
-            for data in rows:
+    reading = CopyOut(source_node, query)
+    with target_node.cursor() as writing:
+        with writing.copy(into) as sink:
+            for data in reading:
                 sink.write(data)
-        if reading.rowcount != writing.rowcount:
+        if reading.rows != writing.rowcount:
             # Both servers count: a row that was given and did not arrive must not pass for copied.
             raise TrueupError(
-                f"COPY gave {reading.rowcount} rows and {writing.rowcount} arrived",
+                f"COPY gave {reading.rows} rows and {writing.rowcount} arrived",
                 cure="a trigger or a rule of the target keeps rows out: switch it off, or copy with triggers silenced",
             )
         return int(writing.rowcount)

@@ -93,7 +93,7 @@ def _digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], timeout: 
     parts = [digest_query(spec, sql.Literal(at), in_block(spec, block)) for at, block in enumerate(blocks)]
     found = {
         at: Digest(count, int(total))
-        for at, count, total in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout)
+        for at, count, total in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
     }
     return [found[at] for at in range(len(blocks))]
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from trueup.db.reader import Reader
 from trueup.errors import CheckFailed
@@ -31,8 +30,7 @@ _KEYS_A_STATEMENT = 5000
 _PLAIN = frozenset(f'"pg_catalog"."{name}"' for name in ("int2", "int4", "int8", "uuid"))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One row as a node holds it: its hash and, where asked for, its values in the order of the spec."""
 
     hash: int
@@ -72,11 +70,9 @@ def rows_by_key(
             source=source(spec),
             where=where(spec, among(spec, keys[at : at + _KEYS_A_STATEMENT])),
         )
-        pairs = (
-            (row[:width], Row(row[width], _decoded(spec, row[width + 1 :]) if values else None))
-            for row in reader.rows(query, timeout=timeout)
-        )
-        found.update(_by_key(reader, spec, pairs))
+        fetched = reader.rows(query, timeout=timeout)
+        values_of = _decoded(spec, width + 1) if values else lambda row: None
+        found.update(_by_key(reader, spec, ((row[:width], Row(row[width], values_of(row))) for row in fetched)))
     return found
 
 
@@ -96,16 +92,26 @@ def among(spec: TableSpec, keys: Sequence[KeyValues]) -> sql.Composed:
     return sql.SQL("({}) IN (VALUES {})").format(mine, lines)
 
 
-def _decoded(spec: TableSpec, fetched: Sequence[str | None]) -> tuple[Value, ...]:
-    return tuple(decode(column, value) for column, value in zip(spec.columns, fetched, strict=True))
+def _decoded(spec: TableSpec, start: int) -> Callable[[Sequence[str | None]], tuple[Value, ...]]:
+    """A function that gives the values of a fetched row; most columns come as they are."""
+    marked = [(number, column) for number, column in enumerate(spec.columns) if column.may_be_long]
+
+    def values_of(row: Sequence[str | None]) -> tuple[Value, ...]:
+        values: list[Value] = list(row[start:])
+        for number, column in marked:
+            values[number] = decode(column, row[start + number])
+        return tuple(values)
+
+    return values_of
 
 
 def _by_key(reader: Reader, spec: TableSpec, pairs: Iterable[tuple[Sequence[str], Row]]) -> dict[KeyValues, Row]:
     """Rows by key; a key that comes twice is no key, and nothing can be said of its rows."""
     found: dict[KeyValues, Row] = {}
     twice: Counter[KeyValues] = Counter()
+    as_it_is = all(part.column.encoding != "numeric" for part in spec.key)
     for texts, row in pairs:
-        key = canonical(spec, texts)
+        key = tuple(texts) if as_it_is else canonical(spec, texts)
         if key in found:
             twice[key] += 1
         found[key] = row

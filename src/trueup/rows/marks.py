@@ -44,7 +44,7 @@ def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *,
     from psycopg import sql
 
     parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
-    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout)}
+    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)}
     return [sorted_marks(*(found[number][at] or b"" for at in (0, 1))) for number in range(len(blocks))]
 
 
@@ -104,13 +104,17 @@ def largest(spec: TableSpec) -> int:
     return _WHOLE_NUMBERS[spec.key[0].column.type]
 
 
-def rows_of(side: Marks, marks: Any) -> dict[KeyValues, Row]:
-    """The rows with these marks, by key, where the mark is the key."""
+def hashes_of(side: Marks, marks: Any) -> list[int | None]:
+    """The hash of the row with each of these marks, None where there is none."""
     import numpy as np
 
-    here = np.isin(side.keys, marks, assume_unique=True)
-    pairs = zip(side.keys[here].tolist(), side.hashes[here].tolist(), strict=True)
-    return {(str(key),): Row(mark) for key, mark in pairs}
+    if not len(side):
+        return [None] * len(marks)
+    at = np.minimum(np.searchsorted(side.keys, marks), len(side) - 1)
+    hashes: list[int | None] = side.hashes[at].tolist()
+    for absent in np.flatnonzero(side.keys[at] != marks).tolist():
+        hashes[absent] = None
+    return hashes
 
 
 def rows_with(

@@ -1,20 +1,16 @@
-"""The public functions around `spark.read.format("trueup")`: registering it, and holding a snapshot for it."""
+"""A snapshot that is held for reads with `spark.read.format("trueup")`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from trueup.config import Config, Node, load
 from trueup.config.address import parse
 from trueup.db.snapshot import Control, Position
 from trueup.errors import ConfigError
 from trueup.source.options import ADDRESS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -24,25 +20,6 @@ class HeldSnapshot:
     id: str
     node: str
     position: Position
-
-
-def register(
-    spark: SparkSession | Any, *, nodes: Mapping[str, str] | None = None, config: Config | str | None = None
-) -> None:
-    """Give the format "trueup" to a Spark session, with the nodes that the option `node` may name.
-
-    `nodes` are names and addresses; with them or without, those of `config` (or of the `trueup.toml` that is found) are
-    known too. Their passwords travel inside of the pickled class, not among the options, which Spark logs.
-    """
-    from trueup.source.datasource import TrueupSource
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
-    elif nodes:
-        raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
-    # A class that no module has is pickled whole, with its nodes.
-    registered = type("TrueupSource", (TrueupSource,), {"nodes": dict(config.nodes), "__module__": "trueup_registered"})
-    spark.dataSource.register(registered)
 
 
 @contextmanager

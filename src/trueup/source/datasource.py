@@ -73,13 +73,13 @@ class TrueupSource(DataSource):
 
     def schema(self) -> StructType:
         """The table's columns. All may be NULL for Spark: who drops a NOT NULL tomorrow must not make it wrong."""
-        with _told():
+        with told():
             columns = columns_of(parse_options(self.options, self.nodes))
             return StructType([StructField(column.name, _spark_type(column.spark)) for column in columns])
 
     def reader(self, schema: StructType) -> TrueupReader:
         """The read of a schema, planned: of the table's own, or of the one that the user gave."""
-        with _told():
+        with told():
             _check_nullable(schema)
             wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
             return TrueupReader(*plan(parse_options(self.options, self.nodes), wanted))
@@ -103,7 +103,7 @@ class TrueupReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part, in batches of bounded size."""
         scan, part = self._scan, partition.value
-        with _told(scan.table):
+        with told(scan.table):
             for batch in stream(
                 scan.node,
                 part.query,
@@ -116,7 +116,7 @@ class TrueupReader(DataSourceReader):
 
 
 @contextmanager
-def _told(table: str | None = None) -> Iterator[None]:
+def told(table: str | None = None) -> Iterator[None]:
     """Spark shows the text of an error only: the cure goes into it."""
     try:
         yield

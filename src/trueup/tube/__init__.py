@@ -3,7 +3,10 @@
 Reading order: `call` (`trueup.tube.open(...)` and all that can be asked of the tubes of a node), `model` (what comes
 back), `install` (the SQL of the folder `sql`, one function a file), `tubes` (tubes and the tables attached to them),
 `backfill` (all keys of a table, in three steps), `pods` (claim, read again, delete; the lock of a partition),
-`session` (one connection, errors by name). How it works inside is in docs/design/tubes.md.
+`session` (one connection, errors by name). The job that keeps a sink in step: `run` (its path), `job` (around it),
+`hold` (locks and generations), `batch`, `shape` and `enrich` (from pods to documents), `lanes` and `deliver` (to the
+sink), `letters`, `garbage`, `scheduled`, `pace`, and the folders `sinks` and `stream`. How it works inside is in
+docs/design/tubes.md.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueup.tube.call import Tubes, open
     from trueup.tube.install import VERSION
+    from trueup.tube.letters import Letter
     from trueup.tube.model import Attached, Backfill, Pod, Stats, Tube
+    from trueup.tube.run import Limits, Summary
 
-__all__ = ["VERSION", "Attached", "Backfill", "Pod", "Stats", "Tube", "Tubes", "open"]
+__all__ = ["VERSION", "Attached", "Backfill", "Letter", "Limits", "Pod", "Stats", "Summary", "Tube", "Tubes", "open"]
 
-_HOMES = {"Tubes": "call", "open": "call", "VERSION": "install"}
+_HOMES = {"Tubes": "call", "open": "call", "VERSION": "install", "Letter": "letters", "Limits": "run", "Summary": "run"}
 
 
 def __getattr__(name: str) -> Any:

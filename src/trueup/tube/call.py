@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import TYPE_CHECKING, TypeAlias
 
-from trueup.config import Config, Node, load
+from trueup.config import Config, Node, SparkSettings, load
 from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
-from trueup.tube import backfill, install, pods, tubes
+from trueup.tube import backfill, install, letters, pods, tubes
 from trueup.tube.model import Attached, Backfill, Pods, Stats, Tube
 from trueup.tube.session import Session
 
+if TYPE_CHECKING:
+    from trueup.tube.run import Limits, Summary
+    from trueup.tube.sinks.base import Sink
+
 PATIENCE = 30.0
+# Where `list` is something else.
+Letters: TypeAlias = "list[letters.Letter]"
 
 
 def open(
@@ -167,3 +175,61 @@ class Tubes:
     def lock(self, tube: str, partition: int = 0, *, wait: float = 0.0) -> AbstractContextManager[None]:
         """Hold the lock of a partition, waiting at most so many seconds for it."""
         return pods.lock(self.session, tube, partition, wait=wait)
+
+    def run(
+        self,
+        tube: str,
+        sink: Sink | str,
+        *,
+        options: Mapping[str, str] | None = None,
+        nodes: Mapping[str, Node] | None = None,
+        partitions: Sequence[int] = (),
+        until_empty: bool = False,
+        wait: float = 0.0,
+        limits: Limits | None = None,
+        spark: SparkSettings | None = None,
+        progress: Progress | None = None,
+        stop: threading.Event | None = None,
+        task_db: str | None = None,
+        configured: str = "",
+    ) -> Summary:
+        """Keep a sink (or the address of one, or the name of one of `nodes`) in step with a tube, until `stop` is set.
+
+        With `until_empty` it ends when the tube is empty. The job is in the task store.
+        """
+        from dataclasses import replace
+
+        from trueup.tube.job import Running, run_as_task
+        from trueup.tube.run import Limits
+        from trueup.tube.sinks import open_sink
+
+        limits = limits or Limits()
+        opened = open_sink(sink, options, nodes=nodes) if isinstance(sink, str) else sink
+        try:
+            running = Running(
+                self.session,
+                tube,
+                opened,
+                partitions=partitions,
+                limits=replace(limits, until_empty=True) if until_empty else limits,
+                spark=spark or SparkSettings(engine="local"),
+                wait=wait,
+                progress=progress or Silent(),
+                stop=stop or threading.Event(),
+            )
+            name = sink if isinstance(sink, str) else type(sink).__name__
+            return run_as_task(running, sink_name=name, task_db=task_db, configured=configured)
+        finally:
+            opened.close()
+
+    def dead_letters(self, tube: str, *, keys: Sequence[str] | None = None, most: int = 1000) -> Letters:
+        """Keys that could not be delivered, newest first: all, or those whose text is given."""
+        return letters.letters(self.session, tube, keys=keys, most=most)
+
+    def retry_letters(self, tube: str, *, keys: Sequence[str] | None = None) -> int:
+        """Have dead letters tried again by whoever works on the tube; gives how many."""
+        return letters.retry(self.session, tube, keys=keys)
+
+    def drop_letters(self, tube: str, *, keys: Sequence[str] | None = None) -> int:
+        """Forget dead letters; gives how many."""
+        return letters.drop(self.session, tube, keys=keys)

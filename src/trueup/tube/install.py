@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Raised whenever anything in the folder sql changes what is in a database.
-VERSION = 1
-# Version -> what must be done to the tables of the version before it; functions are made anew anyway.
+VERSION = 2
+# Version -> what must be done to the tables of the version before it; new tables and functions are made anyway.
+# 2: who works on a tube (workers), what could not be delivered (dead_letters).
 MIGRATIONS: dict[int, LiteralString] = {}
 
 
@@ -44,7 +45,8 @@ def install(session: Session) -> Installed:
         _make_schema(session, is_new=before is None)
         connection.execute(_filled(session, "tables.sql"))
         for version in range((before or VERSION) + 1, VERSION + 1):
-            connection.execute(_sql(MIGRATIONS[version], session))
+            if version in MIGRATIONS:
+                connection.execute(_sql(MIGRATIONS[version], session))
         _make_functions(session)
         _write_version(session, before)
     return Installed(session.node.name, session.schema, before, VERSION)

@@ -71,13 +71,22 @@ class Stats:
     backfill_pods: int
     backfill_keys: int
     control_pods: int
-    # Control pods that say that a trigger met an error.
+    # Control pods that say that a trigger met an error, also those that a worker has told and deleted.
     troubles: int
     shards: int
     oldest_live_s: float | None
     oldest_backfill_s: float | None
     # Of the whole tube.
     bytes: int
+    # Keys that could not be delivered, and how many of them nobody tries any more.
+    dead_letters: int = 0
+    parked: int = 0
+    # Who works on it ("PID on HOST"), when it was last heard of, how fast it is, what it has done, what it waits for.
+    worker: str | None = None
+    worker_seen_s: float | None = None
+    keys_per_second: float = 0.0
+    keys_done: int = 0
+    waiting: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +104,9 @@ class Backfill:
     finished_at: datetime | None
     keys: int
     pods: int
+    # Rows of the table as the planner knows them, and keys of backfills that wait in the tube for this table.
+    rows: int = 0
+    waiting_keys: int = 0
 
 
 def as_json(value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.tube.model import Pod
 from trueup.tube.session import Session
@@ -21,32 +22,30 @@ if TYPE_CHECKING:
 LOCK_PAUSE = 0.2
 
 
-def claim(session: Session, tube: str, partition: int, *, most: int, skip: Sequence[int]) -> list[Pod]:
+def claim(
+    session: Session, tube: str, partition: int, *, most: int, skip: Sequence[int], most_keys: int | None = None
+) -> list[Pod]:
     """The next pods of a partition, live ones first, without those that are being worked on (`skip`).
 
     Whoever claims holds the lock of the partition. The pod that ends a backfill comes only when all pods of backfills
-    before it are deleted.
+    before it are deleted. With `most_keys` the last pod is the one that reaches it.
     """
     from psycopg import sql
 
-    partitions = _partitions(session, tube)
+    partitions = partitions_of(session, tube)
     if not 0 <= partition < partitions:
         raise CheckFailed(
             [f"the tube {tube} has {partitions} partitions: there is no {partition}"],
             cure=f"0 to {partitions - 1}",
             node=session.node.name,
         )
-    query = sql.SQL(
-        "SELECT {columns} FROM {pods} p WHERE {mine} AND NOT p.seq = ANY (%(skip)s) AND (p.op <> '}}' OR NOT EXISTS ("
-        "SELECT FROM {pods} b WHERE {same} AND (b.op = 'B') = true AND b.seq < p.seq))"
-        " ORDER BY (p.op = 'B'), p.seq LIMIT %(most)s"
-    ).format(
+    query = sql.SQL(load("trueup.tube", "pods.sql")["claim"]).format(
         columns=_columns(),
         pods=_pods(session, tube),
         mine=_in_partition("p", partitions, partition),
         same=_in_partition("b", partitions, partition),
     )
-    return _read(session, query, {"skip": list(skip), "most": most})
+    return _read(session, query, {"skip": list(skip), "most": most, "most_keys": most_keys})
 
 
 def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
@@ -54,7 +53,7 @@ def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
     from psycopg import sql
 
     query = sql.SQL("SELECT {} FROM {} p, {} WHERE {} ORDER BY (p.op = 'B'), p.seq").format(
-        _columns(), _pods(session, tube), *_exactly(_partitions(session, tube))
+        _columns(), _pods(session, tube), *_exactly(partitions_of(session, tube))
     )
     return _read(session, query, {"numbers": list(numbers)})
 
@@ -64,7 +63,7 @@ def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
     from psycopg import sql
 
     query = sql.SQL("DELETE FROM {} p USING {} WHERE {}").format(
-        _pods(session, tube), *_exactly(_partitions(session, tube))
+        _pods(session, tube), *_exactly(partitions_of(session, tube))
     )
     with session.errors():
         return session.connection.execute(query, {"numbers": list(numbers)}).rowcount
@@ -98,7 +97,7 @@ def take_lock(session: Session, tube: str, partition: int, *, wait: float) -> No
     """Take the lock of a partition, or raise an error that names who has it."""
     from psycopg import sql
 
-    _partitions(session, tube)
+    partitions_of(session, tube)
     key = session.call("tube_lock_key", tube, partition)
     give_up = time.monotonic() + wait
     while not session.rows(sql.SQL("SELECT pg_try_advisory_lock(%s)").format(), [key])[0][0]:
@@ -135,7 +134,8 @@ def _holder(session: Session, key: int) -> str:
     return str(found[0][0]) if found else "somebody else"
 
 
-def _partitions(session: Session, tube: str) -> int:
+def partitions_of(session: Session, tube: str) -> int:
+    """How many partitions a tube has; an error if there is no such tube."""
     from psycopg import sql
 
     query = sql.SQL("SELECT (t).partitions FROM (SELECT {}(%s) AS t) x").format(session.name("tube_get"))

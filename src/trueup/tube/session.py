@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.catalog import nearest_table
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, named
+from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 
 if TYPE_CHECKING:
@@ -71,19 +72,19 @@ class Session:
         return self.rows(query, [*positional, *given.values()])[0][0]
 
     def rows(
-        self, query: sql.Composed, values: Sequence[Any] = (), *, table: str | None = None
+        self, query: sql.Composed, values: Sequence[Any] | Mapping[str, Any] = (), *, table: str | None = None
     ) -> list[tuple[Any, ...]]:
         """The rows of a query; an error says what to do."""
         with self.errors(table=table):
-            cursor = self.connection.execute(query, list(values) or None)
+            cursor = self.connection.execute(query, values or None)
             return cursor.fetchall() if cursor.description else []
 
-    def records(self, query: sql.Composed, values: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    def records(self, query: sql.Composed, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
         """The rows of a query, by column."""
         from psycopg.rows import dict_row
 
         with self.errors(), self.connection.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(query, list(values) or None).fetchall()
+            return cursor.execute(query, values or None).fetchall()
 
     @contextmanager
     def errors(self, *, table: str | None = None) -> Iterator[None]:
@@ -129,6 +130,14 @@ class Session:
             shown = display_name(parts[0].text, parts[1].text)
             near = nearest_table(self.connection, shown)
         raise CheckFailed([f"there is no table {shown}{near}"], cure="check the name", node=self.node.name)
+
+
+def block(session: Session, name: str, **parts: sql.Composable) -> sql.Composed:
+    """A statement of work.sql, in the schema of the tubes."""
+    from psycopg import sql
+
+    text = load("trueup.tube", "work.sql")[name]
+    return sql.SQL(text).format(schema=sql.Identifier(session.schema), **parts)
 
 
 def _with_hint(error: TrueupError, hint: str | None) -> TrueupError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trueup.tube.letters import Letter
 from trueup.tube.model import Attached, Backfill, Stats, Tube
 
 
@@ -40,9 +41,13 @@ _HEADS = (
     "keys",
     "control",
     "troubles",
+    "dead",
+    "keys/s",
     "shards",
     "size",
 )
+_BAR = 24
+_SILENCE_S = 30.0
 
 
 def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
@@ -58,7 +63,8 @@ def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
         )
         for row in rows
     ]
-    return "\n".join([*lines, *(f"backfill {backfill_text(each)}" for each in backfills)])
+    lines += [f"{each.tube}/{each.partition} waits: {each.waiting}" for each in stats if each.waiting]
+    return "\n".join([*lines, *(f"backfill {backfill_text(each)}{_progress(each)}" for each in backfills)])
 
 
 def _row(each: Stats) -> tuple[str, ...]:
@@ -72,9 +78,29 @@ def _row(each: Stats) -> tuple[str, ...]:
         f"{each.backfill_keys:,}",
         f"{each.control_pods:,}",
         f"{each.troubles:,}",
+        f"{each.dead_letters:,}",
+        _rate(each),
         f"{each.shards:,}",
         f"{each.bytes / 1_048_576:,.1f} MB" if each.partition == 0 else "",
     )
+
+
+def _rate(each: Stats) -> str:
+    """Of whoever works on it now; a dash where nobody does, or has not been heard of for a while."""
+    is_heard = each.worker is not None and each.worker_seen_s is not None and each.worker_seen_s < _SILENCE_S
+    return f"{each.keys_per_second:,.0f}" if is_heard else "-"
+
+
+def _progress(each: Backfill) -> str:
+    """A bar for a backfill that is not at its end: how much of the table is in the tube and was taken out again."""
+    total = max(each.keys if each.finished_at else max(each.keys, each.rows), 1)
+    if each.finished_at and not each.waiting_keys:
+        return ""
+    share = max(0.0, min(1.0, (each.keys - each.waiting_keys) / total))
+    # Never full before it is.
+    share = min(share, 0.99)
+    filled = int(share * _BAR)
+    return f"  [{'#' * filled}{'-' * (_BAR - filled)}] {share:.0%}, {each.waiting_keys:,} keys wait"
 
 
 def backfill_text(each: Backfill) -> str:
@@ -82,3 +108,18 @@ def backfill_text(each: Backfill) -> str:
     state = f"finished {each.finished_at:%Y-%m-%d %H:%M:%S} UTC" if each.finished_at else "not finished"
     shard = "all shards" if each.shard is None else f"shard {each.shard}"
     return f"{each.tube} {each.table} ({shard}): {each.keys:,} keys in {each.pods:,} pods, {state}"
+
+
+def letters_text(letters: Sequence[Letter]) -> str:
+    """A line for each key that could not be delivered, and one below it with the reason."""
+    if not letters:
+        return "no dead letters"
+    lines: list[str] = []
+    for each in letters:
+        state = "parked" if each.next_at is None else f"tried again at {each.next_at:%H:%M:%S} UTC"
+        lines.append(
+            f"{each.table or each.source} {each.key} (shard {each.shard}): {each.attempts} attempts,"
+            f" last {each.last_at:%Y-%m-%d %H:%M:%S} UTC, {state}"
+        )
+        lines.append(f"    {each.error}")
+    return "\n".join(lines)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from trueup.errors import CheckFailed
 from trueup.tube.model import Attached, Backfill, Stats, Tube
-from trueup.tube.session import Session
+from trueup.tube.session import Session, block
 
 
 def ensure(session: Session, tube: str, *, partitions: int, predicate: str, pod_size: int) -> None:
@@ -118,8 +118,9 @@ def backfills(session: Session) -> tuple[Backfill, ...]:
     """The last backfill of each table and shard."""
     from psycopg import sql
 
-    query = sql.SQL(
-        'SELECT s.tube, b.source, b."table"::text, b.shard, b.start_seq, b.order_col, b.started_at, b.updated_at,'
-        " b.finished_at, b.keys, b.pods FROM {} b JOIN {} s USING (source) ORDER BY s.tube, 3, b.shard"
-    ).format(session.name("backfills"), session.name("sources"))
-    return tuple(Backfill(**row) for row in session.records(query))
+    names = {row[0] for row in session.rows(sql.SQL("SELECT tube FROM {}").format(session.name("tubes")))}
+    found = session.records(block(session, "backfills"))
+    waiting: dict[int, int] = {}
+    for name in {row["tube"] for row in found} & names:
+        waiting.update(session.rows(block(session, "waiting_backfill", pods=session.name(f"pods_{name}"))))
+    return tuple(Backfill(**row, waiting_keys=waiting.get(row["source"], 0)) for row in found)

@@ -460,74 +460,14 @@ def test_a_wrong_target_is_said_without_its_password(target: Target) -> None:
 
 # --- a server, by a stand-in
 
-STAND_IN = """
-import http.server, json, re, sys, tempfile
-from base64 import b64decode
-from urllib.parse import parse_qsl, urlsplit
-from chdb.session import Session
-
-folder = sys.argv[1]
-keeper = Session(folder)
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def body(self):
-        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = []
-        while size := int(self.rfile.readline(), 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
-    def reply(self, code, data, **headers):
-        self.send_response(code)
-        for name, value in {"Content-Length": len(data), **headers}.items():
-            self.send_header(name.replace("_", "-"), str(value))
-        self.end_headers()
-        self.wfile.write(data)
-    def do_POST(self):
-        params = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
-        body = self.body()
-        if b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")) != b"me:ge heim/123":
-            said = b"Code: 516. wrong password: " + self.headers.get("Authorization", "").encode()
-            return self.reply(403, said, X_ClickHouse_Exception_Code=516)
-        own = {"query", "database", "default_format", "query_id", "session_id", "wait_end_of_query", "compress"}
-        settings = {name: value for name, value in params.items() if name not in own and "http" not in name}
-        sql = params.pop("query", None)
-        with open(folder + ".log", "a") as log:
-            seen = {"sql": sql or body.decode(), "settings": settings, "query_id": params.get("query_id", "")}
-            log.write(json.dumps(seen) + "\\n")
-        session = Session(folder)
-        try:
-            for name, value in settings.items():
-                session.query(f"SET {name} = '{value}'")
-            if sql is None:
-                sql = body.decode()
-            elif body:
-                with tempfile.NamedTemporaryFile(suffix=".parquet", delete=False) as file:
-                    file.write(body)
-                sql = re.sub(r"\\s+FORMAT Parquet\\s*$", f" FROM INFILE '{file.name}' FORMAT Parquet", sql)
-            data = session.query(sql, params.get("default_format", "TSV")).bytes()
-            self.reply(200, data, X_ClickHouse_Summary="{}")
-        except RuntimeError as error:
-            self.reply(500, str(error).encode(), X_ClickHouse_Exception_Code=1)
-        finally:
-            session.close()
-    do_GET = do_POST
-    def log_message(self, *args): pass
-
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
+STAND_IN = Path(__file__).parents[1] / "clickhouse_stand_in.py"
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[[str], Target]]:
     """A function from a password to a target on the stand-in."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STAND_IN, str(tmp_path / "server")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, str(STAND_IN), str(tmp_path / "server")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
     assert process.stdout is not None
     port = int(process.stdout.readline())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,11 @@ from trueup.demo.postgres import Database
 from trueup.tube.call import Tubes
 from trueup.tube.call import open as open_tubes
 from trueup.tube.model import Pod
+
+# Jobs find the sink of these tests by its name, also in processes of their own.
+ROOT = str(Path(__file__).parents[3])
+if ROOT not in sys.path:
+    sys.path.append(ROOT)
 
 
 @dataclass

@@ -36,26 +36,29 @@ def test_installed_again_and_upgraded_in_place(place: Any, monkeypatch: pytest.M
     place.tubes.attach("t", "items", shard=1)
     place.run("INSERT INTO items VALUES (1)")
     again = place.tubes.install()
-    assert (again.before, again.version) == (1, 1)
+    assert (again.before, again.version) == (2, 2)
     # An old function with other arguments, one that is no more, and an old trigger function.
     place.run("""DROP FUNCTION tube.tube_stats();
                  CREATE FUNCTION tube.tube_stats(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';
                  CREATE FUNCTION tube.tube_old() RETURNS int LANGUAGE sql AS 'SELECT 1';
                  CREATE OR REPLACE FUNCTION tube.touch_1() RETURNS trigger LANGUAGE plpgsql
                  AS 'BEGIN RETURN NULL; END'""")
-    monkeypatch.setattr(install, "VERSION", 2)
-    monkeypatch.setattr(install, "MIGRATIONS", {2: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"})
+    # Of version 1, which had no workers and no dead letters.
+    place.run("UPDATE tube.installation SET version = 1; DROP TABLE tube.workers, tube.dead_letters")
+    monkeypatch.setattr(install, "VERSION", 3)
+    monkeypatch.setattr(install, "MIGRATIONS", {3: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"})
     done = place.tubes.install()
-    assert (done.before, done.version) == (1, 2)
+    assert (done.before, done.version) == (1, 3)
     assert place.run("SELECT version, upgraded_at IS NOT NULL, tube.tube_version() FROM tube.installation") == [
-        (2, True, 2)
+        (3, True, 3)
     ]
+    assert (place.tubes.stats()[0].dead_letters, place.tubes.dead_letters("t")) == (0, [])
     assert place.run("SELECT count(extra) FROM tube.tubes") == [(0,)]
     place.run("INSERT INTO items VALUES (2)")
     assert place.ids() == [1, 2]
     assert place.run("SELECT to_regproc('tube.tube_old')") == [(None,)]
-    monkeypatch.setattr(install, "VERSION", 1)
-    with pytest.raises(CheckFailed, match="of version 2; this trueup knows 1"):
+    monkeypatch.setattr(install, "VERSION", 2)
+    with pytest.raises(CheckFailed, match="of version 3; this trueup knows 2"):
         place.tubes.install()
 
 

@@ -11,7 +11,7 @@ from trueup.engine.slots import Share
     ("share", "cores", "slots"),
     [
         (Share(0.5), 8, 4),
-        (Share(0.5), 1, 1),
+        (Share(0.5), 1, 2),
         (Share(0.0), 64, 1),
         (Share(4.0), 2, 8),
         (Share(0.5, max_connections=3), 100, 2),

@@ -59,3 +59,42 @@ COMMENT ON TABLE @schema@.backfills IS 'The last backfill of each table and shar
 -- One sequence for all tubes: the first step of a backfill takes a number before it knows the tube.
 CREATE SEQUENCE IF NOT EXISTS @schema@.pod_seq;
 COMMENT ON SEQUENCE @schema@.pod_seq IS 'The numbers of pods. Not the order of commits: a lower one may commit later.';
+
+CREATE TABLE IF NOT EXISTS @schema@.workers (
+    tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
+    partition integer NOT NULL,
+    -- One more for each that takes the lock of the partition: whoever has an older one has lost it.
+    generation bigint NOT NULL,
+    -- Which process it is, so that one that was killed is told from one that lost its session.
+    owner jsonb NOT NULL,
+    began_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The lock was given back in order. NULL: it is at work, or was killed.
+    ended_at timestamptz,
+    pods bigint NOT NULL DEFAULT 0,
+    keys bigint NOT NULL DEFAULT 0,
+    keys_per_second float8 NOT NULL DEFAULT 0,
+    -- Control pods that told of trouble, and are gone.
+    troubles bigint NOT NULL DEFAULT 0,
+    waiting text,
+    PRIMARY KEY (tube, partition)
+) WITH (fillfactor = 25);
+COMMENT ON TABLE @schema@.workers IS 'Who works on a partition of a tube, or did last, and how far it is.';
+
+CREATE TABLE IF NOT EXISTS @schema@.dead_letters (
+    tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
+    source integer NOT NULL,
+    shard bigint NOT NULL,
+    -- As in a pod: the text of the column, or a JSON array of texts.
+    key text NOT NULL,
+    op "char" NOT NULL,
+    error text NOT NULL,
+    attempts integer NOT NULL DEFAULT 1,
+    first_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When it is tried again. NULL: it is parked, and nobody tries.
+    next_at timestamptz,
+    PRIMARY KEY (tube, source, shard, key)
+);
+COMMENT ON TABLE @schema@.dead_letters IS
+    'Keys whose rows could not be read or were refused by the sink. A later touch that succeeds takes them out.';

@@ -1,4 +1,4 @@
-"""The two ClickHouses behind a log: a server over HTTP (`clickhouse-connect`), and the embedded `chdb`.
+"""The two ClickHouses: a server over HTTP (`clickhouse-connect`), and the embedded `chdb`.
 
 Both answer the same few questions, and here is the only place where names and texts are quoted for them. The folder of
 the embedded one belongs to one process at a time, and a process has one such folder open at a time.

@@ -1,0 +1,224 @@
+"""What a validation keeps up with: changes a second beside PostgreSQL's own replication, time to an error, memory.
+
+    .venv/bin/python bench/validate.py [--rates 5000,10000,20000] [--seconds 30] [--changes 2000000]
+
+Two servers of this machine, a table of 200,000 rows, native replication between them. Upstream, transactions of 100
+changes each (updates by key, some inserts and deletes) come at a given rate; the validation is a process of its own,
+and shares the cores with both servers and the load. A rate is kept if at its end less than two seconds of it wait.
+Beside the load, a row is spoiled by a trigger of the target every half second: the time until it is listed as an error,
+with --check-interval 0.25 and --row-error-delay 1. Then changes come as fast as they are validated, and memory is
+watched. Writes bench/RESULTS-validate.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+from machine import machine
+
+from trueup.demo.postgres import Database, Server
+from trueup.validate.call import Validations
+
+ROWS = 200_000
+BATCH = 100
+TABLES = """
+CREATE TABLE load (id int PRIMARY KEY, name text, price numeric, changed timestamptz, note text);
+CREATE TABLE probe (id int PRIMARY KEY, n int);
+"""
+SPOIL = """
+CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.n = -1; RETURN NEW; END $$;
+CREATE TRIGGER spoil BEFORE INSERT ON probe FOR EACH ROW EXECUTE FUNCTION spoil();
+ALTER TABLE probe ENABLE ALWAYS TRIGGER spoil;
+"""
+UPDATE = "UPDATE load SET price = price + 1, changed = clock_timestamp() WHERE id BETWEEN %s AND %s"
+SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB"}
+
+
+class Load:
+    """Changes on the source at a rate (0: as fast as they are validated)."""
+
+    def __init__(self, database: Database, validations: Validations, rate: int) -> None:
+        self.changes = 0
+        self._database = database
+        self._validations = validations
+        self._rate = rate
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        choose = random.Random(1)
+        with psycopg.connect(self._database.uri, autocommit=True) as connection:
+            while not self._stop.is_set():
+                first = choose.randrange(1, ROWS - BATCH)
+                connection.execute(UPDATE, [first, first + BATCH - 1])
+                self.changes += BATCH
+                if self._rate:
+                    time.sleep(max(0.0, began + self.changes / self._rate - time.monotonic()))
+                elif self.changes % 5_000 == 0:
+                    while self.changes - processed(self._validations) > 50_000 and not self._stop.is_set():
+                        time.sleep(0.05)
+
+
+def processed(validations: Validations) -> int:
+    """How many changes of the load were looked at since the beginning of the run."""
+    status = validations.status("bench")
+    return next(table.processed for table in status.tables if table.source == "public.load") - base[0]
+
+
+base = [0]
+
+
+def keeps_up(up: Database, validations: Validations, rate: int, seconds: float) -> dict[str, Any]:
+    """A rate for some time: how much of it was validated, and how far behind at its end."""
+    base[0] = 0
+    base[0] = processed(validations)
+    began = time.monotonic()
+    load = Load(up, validations, rate)
+    probes = Probes(up, validations)
+    time.sleep(seconds)
+    behind = load.changes - processed(validations)
+    made = load.changes / (time.monotonic() - began)
+    load.stop()
+    times = probes.stop()
+    fence = validations.fence("bench", timeout=300)
+    return {
+        "rate": rate, "made": made, "behind": behind, "kept": behind < 2 * max(rate, 1), "catch_up": fence.seconds,
+        "p50": statistics.median(times) if times else float("nan"),
+        "p99": max(times) if len(times) < 100 else statistics.quantiles(times, n=100)[98], "probes": len(times),
+    }  # fmt: skip
+
+
+class Probes:
+    """Rows that the target spoils, and when they are listed as errors."""
+
+    number = 0
+
+    def __init__(self, up: Database, validations: Validations) -> None:
+        self._up = up
+        self._validations = validations
+        self._made: dict[str, float] = {}
+        self._seen: dict[str, float] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        at = time.monotonic()
+        while not self._stop.is_set() or (len(self._seen) < len(self._made) and time.monotonic() - at < 60):
+            if not self._stop.is_set() and time.monotonic() >= at:
+                Probes.number += 1
+                self._up.execute("INSERT INTO probe VALUES (%s, 1)", [Probes.number])
+                self._made[str(Probes.number)] = time.monotonic()
+                at = time.monotonic() + 0.5
+            for error in self._validations.errors("bench"):
+                if error.key[0] in self._made:
+                    self._seen.setdefault(error.key[0], time.monotonic())
+            time.sleep(0.1)
+        self._validations.mark("bench", None, "ignored")
+
+    def stop(self) -> list[float]:
+        """End it; the seconds of each."""
+        self._stop.set()
+        self._thread.join()
+        return [self._seen[key] - made for key, made in self._made.items() if key in self._seen]
+
+
+def memory(up: Database, validations: Validations, process: psutil.Process, changes: int) -> list[tuple[int, int]]:
+    """Resident bytes of the validation after so many changes."""
+    base[0] = 0
+    base[0] = processed(validations)
+    load = Load(up, validations, 0)
+    found: list[tuple[int, int]] = []
+    began = time.monotonic()
+    time.monotonic()
+    while (done := processed(validations)) < changes:
+        if not found or done >= (len(found)) * changes / 10:
+            found.append((done, process.memory_info().rss))
+        time.sleep(0.2)
+    found.append((done, process.memory_info().rss))
+    load.stop()
+    sys.stdout.write(f"{done:,} changes at {done / (time.monotonic() - began):,.0f} a second\n")
+    return found
+
+
+def main() -> None:
+    """Start the servers and the validation, measure, and write the results."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rates", default="5000,10000,20000")
+    options.add_argument("--seconds", type=float, default=30)
+    options.add_argument("--changes", type=int, default=2_000_000)
+    options.add_argument("--engine", default="local")
+    options.add_argument("--no-file", action="store_true")
+    given = options.parse_args()
+    with Server.start(name="up", settings=SETTINGS) as one, Server.start(name="down", settings=SETTINGS) as two:
+        up, down = one.database("postgres"), two.database("postgres")
+        up.execute(TABLES)
+        down.execute(TABLES)
+        up.execute(
+            f"INSERT INTO load SELECT i, 'name ' || i, i, now(), repeat('x', 60) FROM generate_series(1, {ROWS}) i"
+        )
+        up.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        down.execute(f"CREATE SUBSCRIPTION s CONNECTION '{up.uri}' PUBLICATION p")
+        while down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"):
+            time.sleep(0.1)
+        down.execute(SPOIL)
+        up.execute("VACUUM ANALYZE")
+        down.execute("VACUUM ANALYZE")
+        nodes = {"n1": up.uri, "n2": down.uri}
+        validations = Validations(nodes=nodes)
+        validations.create(
+            "bench", source="n1", target="n2", tables=("public.*",), check_interval=0.25, row_error_delay=1.0
+        )
+        lines = measured(given, up, validations, nodes)
+    text = "\n".join(lines)
+    sys.stdout.write(text + "\n")
+    if not given.no_file:
+        (Path(__file__).parent / "RESULTS-validate.md").write_text(text + "\n", encoding="utf-8")
+
+
+def measured(given: argparse.Namespace, up: Database, validations: Validations, nodes: dict[str, str]) -> list[str]:
+    """All numbers, as the lines of the report."""
+    command = [sys.executable, "-m", "trueup", "validate", "start", "--name", "bench", "--engine", given.engine, "-q"]
+    process = subprocess.Popen([*command, *(f"--node={name}={uri}" for name, uri in nodes.items())])
+    try:
+        while validations.status("bench").state != "running":
+            time.sleep(0.1)
+        validations.fence("bench")
+        lines = ["# Validation beside native replication", "", machine(), "", f"Engine: {given.engine}.", ""]
+        lines += ["| changes/s wanted | made | behind at the end | kept | caught up after | error p50 | p99 |"]
+        lines += ["|---|---|---|---|---|---|---|"]
+        for rate in (int(each) for each in given.rates.split(",")):
+            found = keeps_up(up, validations, rate, given.seconds)
+            sys.stdout.write(f"{found}\n")
+            lines.append(
+                f"| {rate:,} | {found['made']:,.0f} | {found['behind']:,} changes | {'yes' if found['kept'] else 'no'} |"
+                f" {found['catch_up']:.1f} s | {found['p50']:.2f} s | {found['p99']:.2f} s ({found['probes']} rows) |"
+            )
+        lines += ["", "Memory of the process:", "", "| changes | MB |", "|---|---|"]
+        sizes = memory(up, validations, psutil.Process(process.pid), given.changes)
+        lines += [f"| {done:,} | {size / 1e6:,.0f} |" for done, size in sizes]
+        return lines
+    finally:
+        process.terminate()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()

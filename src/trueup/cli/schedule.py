@@ -1,0 +1,95 @@
+"""`trueup schedule`: run the jobs of the configuration at their times."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from trueup.cli.options import verbose_option
+from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trueup.schedule.model import Job
+
+
+@click.command()
+@click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
+@click.option("--list", "as_list", is_flag=True, help="Show next times and last results, and run nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print a JSON array.")
+@click.option("--quiet", "-q", is_flag=True, help="Say nothing; the results are in the task store.")
+@click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@verbose_option
+@click.pass_context
+def schedule(
+    ctx: click.Context, config: str | None, as_list: bool, as_json: bool, quiet: bool, task_db: str | None
+) -> int:
+    """Run the jobs of [schedule] in the configuration, each at its times, until stopped.
+
+    A job is a command of trueup, run as a process of its own: never two of the same at once, and one that fails is run
+    again at its next time. Ctrl-C or SIGTERM ends the jobs that are under way, waits for them, and exits with 0.
+
+    \b
+    Examples:
+      trueup schedule
+      trueup schedule --list
+      trueup schedule --config /etc/trueup/trueup.toml --quiet
+
+    A job is a table [schedule.NAME] with verb, arguments, and every or cron; `trueup init` writes an example.
+    """
+    from trueup.config import load
+    from trueup.schedule.config import load_jobs
+    from trueup.schedule.listing import due, due_json, due_text
+    from trueup.schedule.run import run
+    from trueup.store import TaskStore
+
+    root = ctx.find_root()
+    assert isinstance(root.command, click.Group)
+    settings = load(config)
+    jobs = load_jobs(config, verbs=root.command.list_commands(root))
+    for job in jobs:
+        _check_arguments(root, job)
+    with TaskStore(task_db, configured=settings.tasks.task_db) as store:
+        if as_list:
+            found = due(jobs, store)
+            click.echo(json.dumps(due_json(found)) if as_json else due_text(found))
+            return 0
+        # The jobs find the same configuration and the same store.
+        env = {"TRUEUP_TASKS_DB": str(store.path.absolute())}
+        if settings.path is not None:
+            env["TRUEUP_CONFIG"] = str(settings.path.absolute())
+        run(jobs, store=store, env=env, say=(lambda text: None) if quiet else _say)
+    return 0
+
+
+def _check_arguments(root: click.Context, job: Job) -> None:
+    """Whether the command would take these arguments: better told now than at three in the morning."""
+    assert isinstance(root.command, click.Group)
+    command = root.command.get_command(root, job.verb)
+    assert command is not None
+    try:
+        with command.make_context(job.verb, list(job.arguments), parent=root) as context:
+            if isinstance(command, click.Group):
+                _check_part(command, context)
+    except click.exceptions.Exit:
+        raise ConfigError(f"schedule.{job.name}: this would only show help", cure="leave --help out") from None
+    except click.ClickException as error:
+        cure = f"see trueup {job.verb} --help"
+        raise ConfigError(f"schedule.{job.name}: {error.format_message().rstrip('.')}", cure=cure) from None
+
+
+def _check_part(group: click.Group, context: click.Context) -> None:
+    rest = [*context._protected_args, *context.args]
+    if not rest:
+        # Without a command of its own it would have been refused, unless it needs none.
+        return
+    name, command, arguments = group.resolve_command(context, rest)
+    assert command is not None
+    command.make_context(name, arguments, parent=context).close()
+
+
+def _say(text: str) -> None:
+    from datetime import datetime, timezone
+
+    click.echo(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {text}", err=True)

@@ -1,0 +1,238 @@
+"""All objects of a database as plain facts, so that those of several nodes can be compared.
+
+Nothing in the facts depends on how a database came to be: no numbers of the catalog, no `search_path`, no gaps of
+dropped columns. Values of sequences, owners, grants, comments and tablespaces are no part of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trueup.db.names import display_part
+from trueup.db.statements import load
+
+if TYPE_CHECKING:
+    import psycopg
+
+# Kind, schema, and the name as people write it: orders, orders.total, total_of(integer).
+Name = tuple[str, str, str]
+
+# Blocks of schema.sql, and the kinds of objects that they read: what belongs to tables and views, ...
+_OF_RELATIONS = {
+    "tables": ("table",),
+    "columns": ("column",),
+    "constraints": ("constraint",),
+    "indexes": ("index",),
+    "sequences": ("sequence",),
+    "views": ("view", "materialized view"),
+    "triggers": ("trigger",),
+    "policies": ("policy",),
+    "rules": ("rule",),
+    "statistics": ("statistics",),
+}
+# ... and what stands for itself.
+_OF_SCHEMAS = {
+    "schemas": ("schema",),
+    "functions": ("function", "procedure", "aggregate"),
+    "types": ("type",),
+    "extensions": ("extension",),
+}
+_BLOCK_OF = {kind: block for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS}.items() for kind in kinds}
+_HOMES = ("table", "view", "materialized view")
+# What servers of different versions may print differently though it is the same.
+_PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
+
+
+# Since this version, the columns of a view on one table are printed without its name.
+_SHORT_SINCE = 16
+_NAME = r"""(?:"(?:[^"]|"")*"|[a-z_][\w$]*)"""
+_FROM = re.compile(rf"\n +FROM (?:{_NAME}\.)?({_NAME})(?: ({_NAME}))?")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One object of a database: what it is called, and all that is known of it."""
+
+    kind: str
+    schema: str
+    name: str
+    # The table or view that it is or belongs to (schema, name); None for what stands for itself.
+    table: tuple[str, str] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    # The server's major version, which decides how definitions are printed.
+    version: int = 0
+    # Why the facts are not known. Objects of a whole kind are one item, called "*".
+    unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class SchemaDifference:
+    """One object that is not the same on all nodes, or that could not be looked at."""
+
+    kind: str
+    schema: str
+    name: str
+    # 'missing' on these nodes, 'changed' (then all nodes that have it), or 'unreadable' on these nodes.
+    how: str
+    nodes: tuple[str, ...]
+    # Of what changed: fact -> node -> value.
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remark: str = ""
+
+
+def read_schema(
+    connection: psycopg.Connection[Any],
+    *,
+    schemas: Sequence[str] | None = None,
+    tables: Container[tuple[str, str]] | None = None,
+) -> dict[Name, Item]:
+    """All objects behind a pinned session, of these schemas only, or of these tables (schema, name) and views only.
+
+    Left out are the system's objects, those of extensions, and trueup's own. What the role may not read is an item
+    that says so.
+    """
+    with connection.transaction():
+        server = _rows(connection, "server", {})[0]
+        assert server["path"] == "pg_catalog", "names would be printed without their schema"
+        values: dict[str, Any] = {"schemas": None if schemas is None else list(schemas)}
+        values["spaces"] = [row["oid"] for row in _rows(connection, "spaces", values)]
+        values["ours"] = [row["oid"] for row in _rows(connection, "ours", values)]
+        values["relations"] = [
+            row["oid"]
+            for row in _rows(connection, "relations", values)
+            if tables is None or (row["schema"], row["table"]) in tables
+        ]
+        items: dict[Name, Item] = {}
+        for block in (*_OF_RELATIONS, *(_OF_SCHEMAS if tables is None else ())):
+            for item in _items(connection, block, values, server["version"]):
+                items[item.kind, item.schema, item.name] = item
+        return items
+
+
+def compare_schemas(schemas: Mapping[str, Mapping[Name, Item]]) -> list[SchemaDifference]:
+    """What is not the same on all nodes, in the order of schema, table and kind; what belongs to a table that is
+    missing goes without saying."""
+    found: list[SchemaDifference] = []
+    everything = {name: item for items in schemas.values() for name, item in items.items()}
+    for name, item in sorted(everything.items(), key=_order):
+        closed = [node for node, items in schemas.items() if name in items and items[name].unreadable]
+        found += [_difference(item, "unreadable", (node,), remark=schemas[node][name].unreadable) for node in closed]
+        knowing = [node for node, items in schemas.items() if node not in closed and _can_tell(item, items, everything)]
+        having = {node: schemas[node][name] for node in knowing if name in schemas[node]}
+        lacking = tuple(node for node in knowing if node not in having)
+        if having and lacking:
+            found.append(_difference(item, "missing", lacking))
+        facts = _changed(having, schemas)
+        if facts:
+            found.append(_difference(item, "changed", tuple(having), facts, _doubt(facts, having)))
+    return found
+
+
+def _items(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any], version: int) -> Iterator[Item]:
+    from psycopg import errors
+
+    try:
+        with connection.transaction():
+            rows = _rows(connection, block, values)
+    except errors.InsufficientPrivilege as error:
+        yield Item(block, "", "*", version=version, unreadable=error.diag.message_primary or "permission denied")
+        return
+    for row in rows:
+        name = ".".join(map(display_part, row["parts"]))
+        if row["arguments"] is not None:
+            name += f"({row['arguments']})"
+        gone = "definition" in row["facts"] and row["facts"]["definition"] is None
+        yield Item(
+            row["kind"],
+            row["schema"],
+            name,
+            (row["home"][0], row["home"][1]) if row["home"] else None,
+            row["facts"],
+            version,
+            "it was dropped or changed while it was read: try again" if gone else "",
+        )
+
+
+def _can_tell(item: Item, items: Mapping[Name, Item], everything: Mapping[Name, Item]) -> bool:
+    """Whether a node can be asked for an object: it may not be read there, or the table it belongs to is missing."""
+    if item.name == "*" or (_BLOCK_OF[item.kind], "", "*") in items:
+        return False
+    if item.table is None or item.kind in _HOMES:
+        return True
+    homes = [(kind, item.table[0], display_part(item.table[1])) for kind in _HOMES]
+    return any(home in items for home in homes) or not any(home in everything for home in homes)
+
+
+def _changed(having: Mapping[str, Item], schemas: Mapping[str, Mapping[Name, Item]]) -> dict[str, dict[str, Any]]:
+    """The facts that are not the same on all nodes that have the object."""
+    changed: dict[str, dict[str, Any]] = {}
+    for fact in next(iter(having.values())).facts if len(having) > 1 else ():
+        values = {node: item.facts.get(fact) for node, item in having.items()}
+        if fact == "column order":
+            # Columns that are not everywhere are differences of their own.
+            common = set.intersection(*(set(names or ()) for names in values.values()))
+            values = {node: [name for name in names or () if name in common] for node, names in values.items()}
+        if not _alike(list(values.values())) and not (fact == "definition" and _alike(_shortened(having))):
+            changed[fact] = values
+    return changed
+
+
+def _alike(values: Sequence[Any]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _shortened(having: Mapping[str, Item]) -> list[str]:
+    """The definitions, those of older servers as newer ones print them; without a newer one, as they are."""
+    has_newer = any(item.version >= _SHORT_SINCE for item in having.values())
+    found = [(item.facts["definition"], item.version >= _SHORT_SINCE) for item in having.values()]
+    return [_short(text) if has_newer and not is_short else text for text, is_short in found]
+
+
+def _short(definition: str) -> str:
+    """The definition of a view as newer servers print it: a name of the only table is not put before its columns.
+
+    What newer servers print without it has one table only, so what is alike then is the same.
+    """
+    found = _FROM.search(definition)
+    if found is None:
+        return definition
+    before = re.escape(f"{found[2] or found[1]}.")
+    parts = re.compile(f"""'(?:[^']|'')*'|(?<![\\w$."])({before})|{_NAME}""")
+    return parts.sub(lambda part: "" if part[1] else part[0], definition)
+
+
+def _doubt(facts: Mapping[str, Any], having: Mapping[str, Item]) -> str:
+    versions = sorted({item.version for item in having.values()})
+    if len(versions) < 2 or not set(facts) <= set(_PRINTED):
+        return ""
+    told = " and ".join(map(str, versions))
+    return f"PostgreSQL {told} may print the same thing differently: compare by eye"
+
+
+def _difference(
+    item: Item,
+    how: str,
+    nodes: tuple[str, ...],
+    facts: Mapping[str, Mapping[str, Any]] | None = None,
+    remark: str = "",
+) -> SchemaDifference:
+    return SchemaDifference(item.kind, item.schema, item.name, how, nodes, facts or {}, remark)
+
+
+_FIRST = ("extension", "schema", "type", "sequence", "table", "column", "constraint", "index")
+
+
+def _order(entry: tuple[Name, Item]) -> tuple[Any, ...]:
+    (kind, schema, name), item = entry
+    rank = _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
+    return (schema, item.table or ("", ""), rank, kind, name)
+
+
+def _rows(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from psycopg.rows import dict_row
+
+    with connection.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(load("trueup.db", "schema.sql")[block], values).fetchall()

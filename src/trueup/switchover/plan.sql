@@ -1,0 +1,80 @@
+-- name: relations
+-- All that holds rows of users, with what decides whether it can be synced. Partitions are part of their table.
+WITH RECURSIVE tree AS (
+    SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+      JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+), sizes AS (
+    SELECT t.root, sum(greatest(c.reltuples, 0))::bigint AS rows, sum(pg_table_size(c.oid))::bigint AS bytes,
+           array_remove(array_agg(CASE WHEN c.relkind = 'f' AND t.root <> c.oid THEN c.oid::regclass::text END), NULL)
+               AS foreign_parts,
+           array_remove(array_agg(CASE WHEN c.relpersistence = 'u' AND c.relkind <> 'p' THEN c.oid::regclass::text END),
+               NULL) AS unlogged
+      FROM tree t JOIN pg_class c ON c.oid = t.oid GROUP BY t.root
+)
+SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::text AS kind,
+       c.relpersistence::text AS persistence, s.rows, s.bytes, s.foreign_parts, s.unlogged,
+       EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS inherits,
+       EXISTS (SELECT FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid
+                WHERE i.inhparent = c.oid AND NOT k.relispartition) AS is_inherited,
+       (SELECT e.extname::text FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+         WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e'
+           AND d.refclassid = 'pg_extension'::regclass) AS extension,
+       coalesce(obj_description(n.oid, 'pg_namespace'), '') = 'Tubes of trueup.' AS is_ours,
+       pg_has_role(c.relowner, 'USAGE') AS is_owner, c.relowner::regrole::text AS owner,
+       row_security_active(c.oid) AS secured,
+       EXISTS (SELECT FROM pg_subscription_rel r JOIN tree t ON t.oid = r.srrelid WHERE t.root = c.oid) AS is_subscribed
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN sizes s ON s.root = c.oid
+ WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition AND c.relpersistence <> 't'
+   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast', %(state)s, %(log)s)
+ ORDER BY 1, 2
+
+-- name: target
+-- What a table of the target is to us: rights, rows, and what would fire when rows are written.
+SELECT has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+           AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') AS may_write,
+       row_security_active(c.oid) AS secured, c.relkind::text AS kind, c.relpersistence::text AS persistence,
+       EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed,
+       ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+              WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('A', 'R')
+                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
+                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS always,
+       ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
+              WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
+                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
+                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS triggers,
+       ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'
+                AND r.ev_enabled <> 'D') AS rules,
+       ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'
+                AND r.ev_enabled IN ('A', 'R')) AS always_rules
+  FROM pg_class c WHERE c.oid = %(oid)s
+
+-- name: sequences
+SELECT n.nspname::text AS schema, c.relname::text AS name,
+       coalesce((SELECT format('%%s.%%I', d.refobjid::regclass, a.attname) FROM pg_depend d
+                   JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+                  WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i')
+                    AND d.refclassid = 'pg_class'::regclass AND d.refobjsubid > 0), '') AS owner,
+       format('%%s start %%s increment %%s from %%s to %%s cache %%s%%s', format_type(s.seqtypid, NULL), s.seqstart,
+              s.seqincrement, s.seqmin, s.seqmax, s.seqcache, CASE WHEN s.seqcycle THEN ' cycle' ELSE '' END) AS made,
+       has_sequence_privilege(c.oid, 'SELECT') AS may_read, has_sequence_privilege(c.oid, 'UPDATE') AS may_write,
+       (SELECT array_agg(DISTINCT u.refobjid) FROM (
+            -- The table that owns it, and those whose defaults use it.
+            SELECT d.refobjid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
+               AND d.deptype IN ('a', 'i') AND d.refclassid = 'pg_class'::regclass
+            UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+             WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid) u) AS users
+  FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', %(state)s, %(log)s) AND c.relpersistence <> 't'
+   AND coalesce(obj_description(n.oid, 'pg_namespace'), '') <> 'Tubes of trueup.'
+   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+ ORDER BY 1, 2
+
+-- name: large_objects
+SELECT count(*) FROM pg_largeobject_metadata
+
+-- name: exists
+SELECT to_regclass(%(name)s) IS NOT NULL

@@ -1,0 +1,51 @@
+-- name: position
+SELECT pg_current_wal_lsn()::text, clock_timestamp()
+
+-- name: shape
+-- What the source's tables and triggers are, as one value: another one means that somebody changed them.
+SELECT concat_ws('/',
+    (SELECT md5(string_agg(concat_ws(':', c.oid, c.relnamespace, c.relname, a.attnum, a.attname, a.atttypid, a.atttypmod,
+                                     a.attisdropped, a.attgenerated, a.attidentity), ',' ORDER BY c.oid, a.attnum))
+       FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+      WHERE c.oid = ANY(%(oids)s::oid[])),
+    (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.tgenabled, g.tgfoid), ',' ORDER BY g.tgrelid, g.tgname))
+       FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s)))
+
+-- name: waiting
+-- All that waits: entries, keys, and how old the oldest is.
+SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0)), 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8
+  FROM {log}
+
+-- name: entries
+-- The entries of this round by their exact numbers, and of each table the keys, once each.
+WITH taken AS MATERIALIZED ({taken}),
+     keys AS (SELECT source, count(*) AS n, array_agg(k)::text AS literal,
+                     CASE WHEN source = ANY(%(apart)s) THEN array_agg(k) END AS apart
+                FROM (SELECT DISTINCT source, unnest(ids)::text AS k FROM taken
+                      UNION SELECT source, unnest(keys) FROM taken)
+                     k GROUP BY source),
+     -- Grouped before they meet the keys: a list of all keys beside each entry would grow with the square of them.
+     entries AS (SELECT t.source, array_agg(t.seq)::text AS numbers,
+                        bool_or(t.op IN ('X', '{{') OR t.op = '!' AND (t.payload->>'lost')::boolean) AS reload,
+                        array_remove(array_agg(CASE WHEN t.op = '!' THEN t.payload->>'error' END), NULL) AS errors,
+                        count(*) AS n, sum(cardinality(t.ids) + coalesce(cardinality(t.keys), 0))::bigint AS keys
+                   FROM taken t GROUP BY t.source)
+SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.apart, e.reload, e.errors, e.n, e.keys
+  FROM entries e LEFT JOIN keys k USING (source)
+
+-- name: taken
+SELECT seq, source, op, ids, keys, payload FROM {log}
+
+-- name: taken_bounded
+-- Entries until the keys are enough: at least one, however large.
+SELECT seq, source, op, ids, keys, payload FROM (
+    SELECT seq, source, op, ids, keys, payload,
+           sum(1 + cardinality(ids) + coalesce(cardinality(keys), 0)) OVER (ORDER BY op = 'B', seq)
+               - (1 + cardinality(ids) + coalesce(cardinality(keys), 0)) AS before
+      FROM (SELECT * FROM {log} ORDER BY op = 'B', seq LIMIT %(most)s) p) w
+ WHERE before < %(most)s
+
+-- name: delete
+DELETE FROM {log} p USING unnest(%s::bigint[]) x(seq), (VALUES (true), (false)) y(later)
+ WHERE p.seq = x.seq AND (p.op = 'B') = y.later

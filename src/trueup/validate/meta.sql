@@ -1,0 +1,204 @@
+-- name: make
+CREATE SCHEMA IF NOT EXISTS trueup;
+CREATE TABLE IF NOT EXISTS trueup.validation (
+    name text PRIMARY KEY,
+    settings jsonb NOT NULL,
+    slot text NOT NULL,
+    publication text NOT NULL,
+    owns_publication boolean NOT NULL,
+    state text NOT NULL DEFAULT 'stopped',
+    reason text NOT NULL DEFAULT '',
+    wanted text NOT NULL DEFAULT '',
+    created_at timestamptz NOT NULL DEFAULT now(),
+    started_at timestamptz,
+    heard_at timestamptz,
+    -- Where validation began, how far the changes are read, and before which position all of them are proven or errors.
+    began bigint,
+    position bigint,
+    validated bigint,
+    validated_at timestamptz,
+    syncer bigint,
+    upstream bigint,
+    lag_seconds double precision,
+    retained bigint,
+    -- Of a tube: the pods that are judged, and perhaps not deleted yet.
+    pods bigint[] NOT NULL DEFAULT '{}',
+    has_reached boolean NOT NULL DEFAULT false,
+    -- Changes that nobody saw, because the slot was lost: {from, to, why}.
+    gap jsonb
+);
+CREATE TABLE IF NOT EXISTS trueup.validation_table (
+    validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
+    source text NOT NULL,
+    target text NOT NULL,
+    stage text NOT NULL,
+    reason text NOT NULL DEFAULT '',
+    remarks text[] NOT NULL DEFAULT '{}',
+    inserts bigint NOT NULL DEFAULT 0,
+    updates bigint NOT NULL DEFAULT 0,
+    deletes bigint NOT NULL DEFAULT 0,
+    truncates bigint NOT NULL DEFAULT 0,
+    -- Changes of a table that is stopped: read, and not looked at.
+    unchecked bigint NOT NULL DEFAULT 0,
+    sweep_key text[],
+    sweep_rows bigint NOT NULL DEFAULT 0,
+    sweep_passes bigint NOT NULL DEFAULT 0,
+    sweep_began_at timestamptz,
+    swept_at timestamptz,
+    PRIMARY KEY (validation, source)
+);
+CREATE TABLE IF NOT EXISTS trueup.validation_pending (
+    validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
+    source text NOT NULL,
+    key text NOT NULL,
+    op text NOT NULL,
+    first_lsn bigint NOT NULL,
+    last_lsn bigint NOT NULL,
+    xid bigint NOT NULL,
+    committed_at timestamptz,
+    first_failed_at timestamptz,
+    suspect_lsn bigint,
+    suspect_at timestamptz,
+    checks integer NOT NULL,
+    is_hot boolean NOT NULL,
+    samples jsonb NOT NULL,
+    due_at timestamptz NOT NULL
+);
+-- A key may be longer than an index takes.
+CREATE UNIQUE INDEX IF NOT EXISTS validation_pending_key ON trueup.validation_pending (validation, source, md5(key));
+CREATE INDEX IF NOT EXISTS validation_pending_due ON trueup.validation_pending (validation, due_at);
+CREATE INDEX IF NOT EXISTS validation_pending_first ON trueup.validation_pending (validation, first_lsn);
+CREATE TABLE IF NOT EXISTS trueup.validation_error (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
+    source text NOT NULL,
+    target text NOT NULL,
+    key text NOT NULL,
+    kind text NOT NULL,
+    columns text[] NOT NULL,
+    source_row jsonb,
+    target_row jsonb,
+    op text NOT NULL,
+    lsn bigint NOT NULL,
+    state text NOT NULL DEFAULT 'new',
+    first_at timestamptz NOT NULL,
+    last_at timestamptz NOT NULL,
+    resolved_at timestamptz,
+    resolved_by text
+);
+CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_error (validation, source, md5(key))
+    WHERE state <> 'resolved'
+
+-- name: exists
+SELECT to_regclass('trueup.validation') IS NOT NULL
+
+-- name: lock
+SELECT pg_try_advisory_lock(hashtextextended('trueup validate ' || %(name)s, 0))
+
+-- name: is_running
+-- Whether somebody holds the lock; a session that died holds none.
+SELECT EXISTS (
+    SELECT FROM pg_locks l, (SELECT hashtextextended('trueup validate ' || %(name)s, 0) AS n) k
+     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+       AND l.classid::bigint = (k.n >> 32) & 4294967295 AND l.objid::bigint = k.n & 4294967295)
+
+-- name: create
+INSERT INTO trueup.validation (name, settings, slot, publication, owns_publication)
+VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
+
+-- name: get
+SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
+       position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap
+  FROM trueup.validation WHERE name = %(name)s
+
+-- name: names
+SELECT name FROM trueup.validation ORDER BY name
+
+-- name: tables
+SELECT * FROM trueup.validation_table WHERE validation = %(name)s ORDER BY source
+
+-- name: put_table
+INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks)
+VALUES (%(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s)
+ON CONFLICT (validation, source) DO UPDATE SET
+    target = excluded.target, stage = excluded.stage, reason = excluded.reason, remarks = excluded.remarks,
+    -- What was changed while it was stopped was not looked at, and perhaps not even seen.
+    unchecked = CASE WHEN validation_table.stage = 'stopped' AND excluded.stage = 'running'
+                     THEN greatest(validation_table.unchecked, 1) ELSE validation_table.unchecked END,
+    -- A sweep that was interrupted by a stop has not seen all of it.
+    sweep_key = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_key END,
+    sweep_began_at = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_began_at END
+
+-- name: count_table
+UPDATE trueup.validation_table SET
+    inserts = inserts + %(insert)s, updates = updates + %(update)s, deletes = deletes + %(delete)s,
+    truncates = truncates + %(truncate)s, unchecked = unchecked + %(unchecked)s
+ WHERE validation = %(name)s AND source = %(source)s
+
+-- name: sweep
+UPDATE trueup.validation_table SET
+    sweep_key = %(key)s, sweep_rows = sweep_rows + %(rows)s, sweep_passes = sweep_passes + %(passes)s,
+    swept_at = CASE WHEN %(passes)s > 0 THEN coalesce(sweep_began_at, %(now)s) ELSE swept_at END,
+    unchecked = CASE WHEN %(passes)s > 0 THEN 0 ELSE unchecked END,
+    sweep_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(sweep_began_at, %(now)s) END
+ WHERE validation = %(name)s AND source = %(source)s
+
+-- name: progress
+UPDATE trueup.validation SET
+    position = %(position)s, syncer = %(syncer)s, upstream = %(upstream)s, lag_seconds = %(lag)s,
+    retained = %(retained)s, has_reached = %(reached)s, heard_at = now(),
+    validated = greatest(validated, least(%(position)s, (
+        SELECT min(first_lsn) FROM trueup.validation_pending WHERE validation = %(name)s))),
+    validated_at = now()
+ WHERE name = %(name)s
+
+-- name: state
+UPDATE trueup.validation SET state = %(state)s, reason = %(reason)s, heard_at = now(),
+    started_at = CASE WHEN %(state)s = 'running' THEN now() ELSE started_at END
+ WHERE name = %(name)s
+
+-- name: want
+UPDATE trueup.validation SET wanted = %(wanted)s WHERE name = %(name)s
+
+-- name: settings
+UPDATE trueup.validation SET settings = %(settings)s WHERE name = %(name)s
+
+-- name: begin_at
+UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s,
+    validated = coalesce(validated, %(position)s), gap = %(gap)s, slot = %(slot)s
+ WHERE name = %(name)s
+
+-- name: pods
+SELECT pods FROM trueup.validation WHERE name = %(name)s
+
+-- name: put_pods
+UPDATE trueup.validation SET pods = %(pods)s WHERE name = %(name)s
+
+-- name: gap
+UPDATE trueup.validation SET gap = %(gap)s WHERE name = %(name)s
+
+-- name: gap_closed
+-- A sweep of all tables that began after the gap was noted has looked at every row.
+UPDATE trueup.validation v SET gap = NULL
+ WHERE name = %(name)s AND gap IS NOT NULL AND gap ? 'to'
+   AND NOT EXISTS (SELECT FROM trueup.validation_table t WHERE t.validation = v.name
+                      AND (t.swept_at IS NULL OR t.swept_at <= (v.gap ->> 'at')::timestamptz))
+
+-- name: delete
+DELETE FROM trueup.validation WHERE name = %(name)s
+
+-- name: counts
+SELECT t.source, count(p.source) AS pending, count(*) FILTER (WHERE p.checks > 0) AS failed,
+       count(*) FILTER (WHERE p.is_hot) AS hot
+  FROM trueup.validation_table t
+  JOIN trueup.validation_pending p ON p.validation = t.validation AND p.source = t.source
+ WHERE t.validation = %(name)s
+ GROUP BY t.source
+
+-- name: error_counts
+SELECT source, state, kind, count(*) FROM trueup.validation_error WHERE validation = %(name)s GROUP BY 1, 2, 3
+
+-- name: oldest
+SELECT source, key, op, first_lsn, checks, is_hot FROM trueup.validation_pending
+ WHERE validation = %(name)s ORDER BY first_lsn LIMIT %(most)s

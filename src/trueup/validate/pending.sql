@@ -1,0 +1,84 @@
+-- name: due
+SELECT source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at, suspect_lsn, suspect_at, checks, is_hot,
+       samples
+  FROM trueup.validation_pending
+ WHERE validation = %(name)s AND due_at <= %(now)s
+ ORDER BY due_at
+ LIMIT %(most)s
+
+-- name: known
+SELECT p.source, p.key, p.op, p.first_lsn, p.last_lsn, p.xid, p.committed_at, p.first_failed_at, p.suspect_lsn, p.suspect_at,
+       p.checks, p.is_hot, p.samples
+  FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+  JOIN trueup.validation_pending p
+    ON p.validation = %(name)s AND p.source = k.source AND md5(p.key) = md5(k.key)
+
+-- name: put
+INSERT INTO trueup.validation_pending (validation, source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at,
+       suspect_lsn, suspect_at, checks, is_hot, samples, due_at)
+VALUES (%(name)s, %(source)s, %(key)s, %(op)s, %(first_lsn)s, %(last_lsn)s, %(xid)s, %(committed_at)s, %(first_failed_at)s,
+       %(suspect_lsn)s, %(suspect_at)s, %(checks)s, %(is_hot)s, %(samples)s, %(due_at)s)
+ON CONFLICT (validation, source, md5(key)) DO UPDATE SET
+    op = excluded.op, first_lsn = excluded.first_lsn, last_lsn = excluded.last_lsn,
+    xid = excluded.xid, committed_at = excluded.committed_at, first_failed_at = excluded.first_failed_at,
+    suspect_lsn = excluded.suspect_lsn, suspect_at = excluded.suspect_at, checks = excluded.checks,
+    is_hot = excluded.is_hot, samples = excluded.samples, due_at = excluded.due_at
+
+-- name: drop
+DELETE FROM trueup.validation_pending p
+ USING unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+ WHERE p.validation = %(name)s AND p.source = k.source AND md5(p.key) = md5(k.key)
+
+-- name: drop_table
+DELETE FROM trueup.validation_pending WHERE validation = %(name)s AND source = %(source)s
+
+-- name: count
+SELECT count(*) FROM trueup.validation_pending WHERE validation = %(name)s
+
+-- name: add_error
+INSERT INTO trueup.validation_error (validation, source, target, key, kind, columns, source_row, target_row, op, lsn,
+       first_at, last_at)
+VALUES (%(name)s, %(source)s, %(target)s, %(key)s, %(kind)s, %(columns)s, %(source_row)s, %(target_row)s, %(op)s, %(lsn)s,
+       %(first_at)s, %(last_at)s)
+ON CONFLICT (validation, source, md5(key)) WHERE state <> 'resolved' DO UPDATE SET
+    kind = excluded.kind, columns = excluded.columns, source_row = excluded.source_row, target_row = excluded.target_row,
+    op = excluded.op, lsn = excluded.lsn, last_at = excluded.last_at
+
+-- name: resolve_keys
+UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, resolved_by = 'the row became equal'
+  FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+ WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state = 'new'
+
+-- name: open_errors
+SELECT source, key FROM trueup.validation_error
+ WHERE validation = %(name)s AND state = 'new' AND last_at <= %(before)s
+ ORDER BY last_at LIMIT %(most)s
+
+-- name: still
+UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns = %(columns)s,
+    source_row = %(source_row)s, target_row = %(target_row)s
+ WHERE e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(%(key)s) AND e.state = 'new'
+
+-- name: open_count
+SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new'
+
+-- name: list
+SELECT id, source, target, key, kind, columns, source_row, target_row, op, lsn, state, first_at, last_at, resolved_at,
+       resolved_by
+  FROM trueup.validation_error
+ WHERE validation = %(name)s AND (%(state)s = 'all' OR state = %(state)s)
+ ORDER BY id
+ LIMIT %(most)s
+
+-- name: mark
+UPDATE trueup.validation_error SET state = %(state)s,
+    resolved_at = CASE WHEN %(state)s = 'resolved' THEN now() END,
+    resolved_by = CASE WHEN %(state)s = 'resolved' THEN 'by hand' END
+ WHERE validation = %(name)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[])) AND state <> 'resolved'
+
+-- name: clear
+DELETE FROM trueup.validation_error
+ WHERE validation = %(name)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[]))
+
+-- name: keys
+SELECT source, target, key FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new' ORDER BY id

@@ -1,0 +1,46 @@
+-- name: subscriptions
+-- Those that fill one of these tables.
+SELECT DISTINCT s.subname::text, s.oid::int8
+  FROM pg_subscription s
+  JOIN pg_subscription_rel r ON r.srsubid = s.oid
+  JOIN pg_class c ON c.oid = r.srrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
+
+-- name: may_ask_origin
+SELECT has_function_privilege('pg_replication_origin_progress(text, boolean)', 'EXECUTE')
+
+-- name: subscription_with_origin
+-- What the leader has answered to its keepalives, and the end of the last transaction it applied: all before is there.
+SELECT (greatest(coalesce(max(t.latest_end_lsn), '0/0'),
+                 coalesce(pg_replication_origin_progress('pg_' || %(oid)s, false), '0/0')) - '0/0')::int8
+  FROM pg_stat_subscription t
+ WHERE t.subid = %(oid)s::oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+
+-- name: subscription
+SELECT (coalesce(max(t.latest_end_lsn), '0/0') - '0/0')::int8
+  FROM pg_stat_subscription t
+ WHERE t.subid = %(oid)s::oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+
+-- name: named
+SELECT subname::text, oid::int8 FROM pg_subscription
+ WHERE subname = %(subscription)s AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+
+-- name: stages
+SELECT n.nspname::text, c.relname::text, r.srsubstate::text
+  FROM pg_subscription_rel r
+  JOIN pg_class c ON c.oid = r.srrelid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+
+-- name: slot
+SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots WHERE slot_name = %(slot)s
+
+-- name: has_mark
+SELECT to_regclass('trueup.sync_mark') IS NOT NULL
+
+-- name: marks
+SELECT sync::text FROM trueup.sync_mark ORDER BY sync
+
+-- name: mark
+SELECT (source_lsn - '0/0')::int8 FROM trueup.sync_mark WHERE sync = %(sync)s

@@ -1,0 +1,47 @@
+"""`trueup diff` and `trueup check` of many tables on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trueup.demo.postgres import Database
+
+
+def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any, cli: Any, tmp_path: Path) -> None:
+    for node in drifted:
+        node.execute("CREATE TABLE same (id int PRIMARY KEY); CREATE TABLE tmp_x (id int); INSERT INTO same VALUES (1)")
+    drifted[0].execute("CREATE TABLE only_here (id int)")
+    skip = tmp_path / "skip.txt"
+    skip.write_text("# not these\npublic.tmp_*\n\n")
+    ran = cli("diff", "--schema", "public", "--skip-file", skip, *given(drifted))
+    assert ran.code == 1
+    lines = [line.split() for line in ran.out.splitlines()]
+    assert ran.out.splitlines()[0] == "DIFFER: 3 tables on n1, n2: the nodes differ"
+    assert ["public.items", "DIFFER", "53", "6"] in [line[:4] for line in lines]
+    assert ["public.only_here", "DIFFER", "-", "-", "-", "missing", "on", "n2"] in lines
+    assert ["public.same", "MATCH", "1", "0"] in [line[:4] for line in lines]
+    assert "  skipped: public.tmp_x" in ran.out.splitlines()
+    ran = cli("check", "--tables", "public.same,public.tmp_x", *given(drifted), "--json")
+    assert (ran.code, ran.json["verdict"], len(ran.json["tables"])) == (0, "MATCH", 2)
+    # The same table, from the store.
+    shown = cli("report", ran.json["task_id"])
+    assert "MATCH: 2 tables on n1, n2: the digests of all rows of all tables agree" in shown.out
+    page = cli("report", ran.json["task_id"], "--output", "html", "--to", tmp_path / "many.html")
+    assert (page.code, "public.same" in (tmp_path / "many.html").read_text()) == (0, True)
+    # A table that cannot be compared outranks those that differ.
+    drifted[0].execute("ALTER TABLE same ADD more int")
+    ran = cli("check", "--schema", "public", *given(drifted))
+    assert ran.code == 2
+    assert ran.out.startswith("INCOMPLETE: 4 tables on n1, n2")
+    assert "column more of public.same is not on n2" in ran.out
+
+
+def test_what_contradicts_itself_is_refused(equal: list[Database], given: Any, cli: Any, tmp_path: Path) -> None:
+    for wrong in (["items", "--schema", "public"], ["--schema", "public", "--resume", "3f"], []):
+        ran = cli("diff", *wrong, *given(equal))
+        assert (ran.code, "give a table, or --schema or --tables, or --resume and a task" in ran.err) == (2, True)
+    ran = cli("diff", "items", "--skip", "x", *given(equal))
+    assert (ran.code, "--skip is for many tables" in ran.err) == (2, True)
+    ran = cli("diff", "--schema", "public", "--skip-file", tmp_path / "none", *given(equal))
+    assert (ran.code, "No such file" in ran.err) == (2, True)

@@ -1,0 +1,140 @@
+"""`trueup schedule` as a process: jobs at their times, never two of the same, a clean stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.demo.postgres import Database
+from trueup.demo.processes import wait_until
+from trueup.store import Task, TaskStore
+
+JOBS = """
+[schedule.quick]
+verb = "tasks"
+arguments = "--limit 1 --json"
+every = "1s"
+[schedule.broken]
+verb = "check"
+arguments = ["nothing", "--node", "a=postgresql://u:hidden@127.0.0.1:1/x", "--node", "b=postgresql://127.0.0.1:1/y"]
+every = "1s"
+[schedule.long]
+verb = "check"
+arguments = "items --cluster both --engine local --max-rows-per-second 1"
+every = "1s"
+"""
+
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(equal: list[Database], written: Any, tmp_path: Path) -> Iterator[Start]:
+    """Starts the schedule of these jobs, as often as it is called."""
+    file = written(equal, JOBS)
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> subprocess.Popen[str]:
+        said = open(tmp_path / f"said-{len(started) + 1}", "w+")  # noqa: SIM115
+        command = [sys.executable, "-m", "trueup", "schedule", "--config", str(file)]
+        started.append(subprocess.Popen(command, stdout=said, stderr=said, text=True))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def runs(job: str) -> list[Task]:
+    """The runs of a job, the first one first."""
+    with TaskStore() as store:
+        return [task for task in reversed(store.list(limit=-1, task_type="SCHEDULED")) if task.table_name == job]
+
+
+def at_work(store: TaskStore) -> list[Task]:
+    """The long check, while it runs."""
+    return [task for task in store.list(task_type="TABLE_CHECK", status="RUNNING") if task.table_name == "items"]
+
+
+def ended(job: str) -> list[Task]:
+    return [task for task in runs(job) if task.finished_at]
+
+
+def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Any, tmp_path: Path) -> None:
+    process = start()
+    assert wait_until(lambda: len(ended("quick")) >= 2 and len(ended("broken")) >= 2 and len(runs("long")) == 1, 60)
+    assert wait_until(
+        lambda: "long: is still running, so this time is left out" in (tmp_path / "said-1").read_text(), 60
+    )
+    with TaskStore() as store:
+        assert wait_until(lambda: any(at_work(store)), 60)
+
+    def listed() -> dict[str, Any]:
+        return {each["name"]: each for each in cli("schedule", "--list", "--json", "--config", "trueup.toml").json}
+
+    # Between two runs: while one is under way, it has no result.
+    assert wait_until(lambda: listed()["quick"]["result"] == "ok", 60)
+    found = listed()
+    assert found["long"]["status"] == "RUNNING"
+    assert found["quick"]["next"] > found["quick"]["last"]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+    # One that fails is run again at its next time, and says why.
+    broken = ended("broken")
+    assert {task.task_status for task in broken} <= {"FAILED", "INTERRUPTED"}
+    assert broken[0].task_status == "FAILED"
+    assert broken[0].task_context["diff_summary"]["exit_code"] == 2
+    assert {task.task_status for task in ended("quick")} <= {"COMPLETED", "INTERRUPTED"}
+    # Never two of the same at once.
+    for job in ("quick", "broken"):
+        times = [(task.started_at, str(task.finished_at)) for task in runs(job)]
+        assert all(before[1] <= after[0] for before, after in pairwise(times))
+    # The long one was told to end, was waited for, and its own task knows.
+    (long,) = runs("long")
+    assert (long.task_status, long.task_context["diff_summary"]["exit_code"]) == ("INTERRUPTED", 130)
+    (own,) = long.task_context["diff_summary"]["tasks"]
+    with TaskStore() as store:
+        assert store.get(own).task_status == "INTERRUPTED"
+        assert store.list(limit=-1, status="RUNNING") == []
+    said = (tmp_path / "said-1").read_text()
+    assert "quick | [" in said
+    assert "hidden" not in said + str(broken)
+
+
+def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, tmp_path: Path) -> None:
+    first = start()
+    with TaskStore() as store:
+        assert wait_until(lambda: any(at_work(store)), 60)
+        (orphan,) = (task.pid for task in at_work(store))
+        try:
+            first.kill()
+            first.wait()
+            second = start()
+            assert wait_until(lambda: "long: is still running" in (tmp_path / "said-2").read_text(), 60)
+            second.send_signal(signal.SIGINT)
+            assert second.wait(60) == 0
+            checks = store.list(limit=-1, task_type="TABLE_CHECK")
+            assert [task.pid for task in checks if task.table_name == "items"] == [orphan]
+        finally:
+            os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], written: Any, cli: Any) -> None:
+    written(equal, '[schedule.night]\nverb = "check"\narguments = "items --clutser both"\nevery = "1h"')
+    ran = cli("schedule", "--list")
+    assert (ran.code, "schedule.night: No such option" in ran.err) == (2, True)
+    written(equal, '[schedule.night]\nverb = "tube"\narguments = "lst"\nevery = "1h"')
+    ran = cli("schedule")
+    assert (ran.code, "schedule.night: No such command 'lst'" in ran.err) == (2, True)
+    written(equal, '[schedule.night]\nverb = "tube"\narguments = "list --node n1"\ncron = "0 3 * * 0"')
+    ran = cli("schedule", "--list")
+    assert (ran.code, ran.out.splitlines()[1].split()[:7]) == (0, ["night", "0", "3", "*", "*", "0", "(UTC)"])

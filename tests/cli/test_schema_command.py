@@ -1,0 +1,56 @@
+"""`trueup schema-diff`: text, JSON, files and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trueup.demo.postgres import Database
+
+
+def test_differences_as_text_and_json(drifted: list[Database], cli: Any, tmp_path: Path) -> None:
+    nodes = [part for n, node in enumerate(drifted, 1) for part in ("--node", f"n{n}={node.uri}")]
+    body = "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$\nBEGIN\n  RETURN {};\nEND\n$$"
+    for number, node in enumerate(drifted):
+        node.execute(body.format(number))
+    ran = cli("schema-diff", *nodes, "--tables", "public.*")
+    # Other rows are no other definitions.
+    assert (ran.code, ran.out.splitlines()[0]) == (
+        0,
+        "MATCH: schema of n1, n2: all definitions were read and are the same",
+    )
+
+    drifted[1].execute("ALTER TABLE items ALTER price TYPE numeric(9, 2), ADD more int; CREATE VIEW v AS SELECT 1 AS x")
+    ran = cli("schema-diff", *nodes)
+    assert ran.code == 1
+    assert ran.out.splitlines()[0] == "DIFFER: schema of n1, n2: the definitions differ"
+    assert "  column public.items.price: type: numeric on n1, numeric(9,2) on n2" in ran.out.splitlines()
+    assert "  column public.items.more: missing on n1" in ran.out.splitlines()
+    assert "  view public.v: missing on n1" in ran.out.splitlines()
+    assert "      -  RETURN 0;\n      +  RETURN 1;" in ran.out
+
+    to = tmp_path / "found.json"
+    ran = cli("schema-diff", *nodes, "--schema", "public", "--output", "json", "--to", to)
+    assert (ran.code, ran.out) == (1, "")
+    assert to.stat().st_mode & 0o077 == 0
+    found = json.loads(to.read_text())
+    assert found["verdict"] == "DIFFER"
+    price = next(each for each in found["differences"] if each["name"] == "items.price")
+    assert price["facts"] == {"type": {"n1": "numeric", "n2": "numeric(9,2)"}}
+    # The store knows what differed, and not the bodies of functions.
+    shown = cli("tasks", "show", found["task_id"], "--json")
+    assert shown.json["task_context"]["diff_summary"]["changed"] == 2
+    assert "RETURN" not in shown.out
+    assert "public.items.price" in cli("report", found["task_id"]).out
+
+
+def test_names_that_fit_nothing_are_no_match(equal: list[Database], cli: Any) -> None:
+    nodes = [part for n, node in enumerate(equal, 1) for part in ("--node", f"n{n}={node.uri}")]
+    ran = cli("schema-diff", *nodes, "--tables", "public.item")
+    assert ran.code == 2
+    assert "no node has a table or view that fits public.item" in ran.err
+    ran = cli("schema-diff", *nodes, "--schema", "pubic")
+    assert (ran.code, 'Did you mean "public"?' in ran.err) == (2, True)
+    ran = cli("schema-diff", *nodes, "--schema", "public", "--tables", "items")
+    assert (ran.code, "cannot be given together" in ran.err) == (2, True)

@@ -1,0 +1,85 @@
+"""A stand-in for a ClickHouse server: its HTTP interface, answered from an embedded ClickHouse in a folder.
+
+    python clickhouse_stand_in.py FOLDER
+
+It prints its port. The user is `me`, the password `ge heim/123`. What was asked is in FOLDER.log.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import sys
+import tempfile
+from base64 import b64decode
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from chdb.session import Session
+
+opened: Any = Session
+folder = sys.argv[1]
+keeper = opened(folder)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def reply(self, code: int, data: bytes, **headers: Any) -> None:
+        self.send_response(code)
+        for name, value in {"Content-Length": len(data), **headers}.items():
+            self.send_header(name.replace("_", "-"), str(value))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_POST(self) -> None:
+        params = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
+        body = self.body()
+        if b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")) != b"me:ge heim/123":
+            said = b"Code: 516. wrong password: " + self.headers.get("Authorization", "").encode()
+            self.reply(403, said, X_ClickHouse_Exception_Code=516)
+            return
+        own = {"query", "database", "default_format", "query_id", "session_id", "wait_end_of_query", "compress"}
+        settings = {name: value for name, value in params.items() if name not in own and "http" not in name}
+        sql = params.pop("query", None)
+        with open(folder + ".log", "a") as log:
+            seen = {"sql": sql or body.decode(), "settings": settings, "query_id": params.get("query_id", "")}
+            log.write(json.dumps(seen) + "\n")
+        session = opened(folder)
+        try:
+            for name, value in settings.items():
+                session.query(f"SET {name} = '{value}'")
+            if sql is None:
+                sql = body.decode()
+            elif body:
+                with tempfile.NamedTemporaryFile(suffix=".parquet", delete=False) as file:
+                    file.write(body)
+                sql = re.sub(r"\s+FORMAT Parquet\s*$", f" FROM INFILE '{file.name}' FORMAT Parquet", sql)
+            data = session.query(sql, params.get("default_format", "TSV")).bytes()
+            self.reply(200, data, X_ClickHouse_Summary="{}")
+        except RuntimeError as error:
+            self.reply(500, str(error).encode(), X_ClickHouse_Exception_Code=1)
+        finally:
+            session.close()
+
+    do_GET = do_POST
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+sys.stdout.write(f"{server.server_port}\n")
+sys.stdout.flush()
+server.serve_forever()

@@ -1,0 +1,233 @@
+"""The copy: killed and taken up again it loses no row and doubles none, whatever happened to the source meanwhile."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from trueup.config.model import SparkSettings
+from trueup.errors import CheckFailed
+from trueup.switchover import copy, round, sync
+from trueup.switchover.copy import cut
+
+TABLES = """
+CREATE SEQUENCE free_numbers START 7;
+CREATE TABLE big (id bigint PRIMARY KEY, code int UNIQUE, filler text);
+CREATE TABLE loose (id int NOT NULL, more int NOT NULL, n int, UNIQUE (id, more));
+CREATE TABLE held (id serial PRIMARY KEY, big bigint REFERENCES big, n int DEFAULT 0);
+"""
+NAMES = ["big", "loose", "held"]
+ROWS = """
+INSERT INTO big SELECT g, g, repeat('x', 200) FROM generate_series(1, 20000) g;
+INSERT INTO loose SELECT g, -g, 0 FROM generate_series(1, 20000) g;
+INSERT INTO held (big) SELECT g FROM generate_series(1, 500) g;
+"""
+
+
+def test_the_parts_of_a_table_have_no_gap_whatever_is_done() -> None:
+    rng = random.Random(1)
+    for _ in range(500):
+        pages, step = rng.randrange(0, 60), rng.randrange(1, 20)
+        done: list[copy.Pages] = []
+        for _ in range(rng.randrange(4)):
+            some = cut(done, pages, step)
+            done += rng.sample(some, min(len(some), rng.randrange(1, 3)))
+            pages, step = pages + rng.randrange(0, 30), rng.randrange(1, 20)
+        left = cut(done, pages, step)
+        edges = sorted([*done, *left], key=lambda each: each[0])
+        assert edges[0][0] == 0
+        assert all(end == following for (_, end), (following, _) in pairwise(edges))
+        assert edges[-1][1] is None
+
+
+def command(pair: Any, verb: str, *options: str) -> list[str]:
+    nodes = [f"--node={node.name}={node.conninfo}" for node in (pair.request.source, pair.request.target)]
+    return [sys.executable, "-m", "trueup", "sync", verb, "--from=n1", "--to=n2", *nodes, *options]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up, f"{what}: waited too long"
+        time.sleep(0.02)
+
+
+# A start that is killed when some parts of every table are there, and others are under way.
+KILLED = """
+import os, signal, sys
+from trueup.cli.main import run
+from trueup.switchover import copy, start
+
+real_parts, real_once, done = copy.parts_of, copy._copy_once, []
+copy.LEAST_BYTES = 1 << 17
+
+def parts_of(*arguments):
+    return sorted(real_parts(*arguments), key=lambda part: part.first)
+
+def once(part):
+    if len(done) >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(real_once(part))
+    return done[-1]
+
+start.parts_of, copy._copy_once = parts_of, once
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def kill_in_the_middle(pair: Any, *options: str) -> None:
+    arguments = command(pair, "start", "-q", *options)[3:]
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    files = "SELECT count(*), count(DISTINCT relation), count(*) FILTER (WHERE end_page IS NULL) FROM trueup.copied"
+    parts, tables, whole = pair.target.execute(files)[0]
+    assert parts >= 4
+    assert tables == 3
+    assert whole == 1
+
+
+def meddle(pair: Any) -> None:
+    """What would break a copy that is taken up carelessly: values change hands, rows move, files are rewritten."""
+    pair.source.execute("UPDATE big SET code = -id WHERE id IN (1, 19999); UPDATE big SET code = 1 WHERE id = 20000")
+    pair.source.execute("UPDATE big SET code = 20000 WHERE id = 1; UPDATE big SET filler = 'moved' WHERE id % 7 = 0")
+    pair.source.execute("DELETE FROM big WHERE id BETWEEN 600 AND 700; INSERT INTO big VALUES (0, 0, 'first')")
+    pair.source.execute("DELETE FROM loose WHERE id < 6000; UPDATE loose SET more = -more WHERE id < 7000")
+    pair.source.execute("VACUUM FULL loose")
+    pair.source.execute("SELECT nextval('free_numbers')")
+
+
+def check(pair: Any) -> None:
+    pair.check_equal(NAMES)
+    for name in ("free_numbers", "held_id_seq"):
+        mine, theirs = pair.rows(f"SELECT last_value, is_called FROM {name}")
+        assert mine == theirs
+    nodes = {"n1": pair.source.uri, "n2": pair.target.uri}
+    assert trueup.check("public.big", nodes=nodes, engine="local").verdict == "MATCH"
+
+
+def test_a_killed_copy_is_taken_up_again(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 18)
+    pair.both(TABLES)
+    pair.source.execute(ROWS)
+    kill_in_the_middle(pair)
+    meddle(pair)
+    with pytest.raises(CheckFailed, match="not copied yet"):
+        pair.run()
+    pair.start()
+    assert sync.status(pair.request).known.snapshots == 2
+    pair.run()
+    check(pair)
+    # All that was put there goes; the rows stay.
+    assert sync.drop(pair.request) == (True, True)
+    left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'"
+    assert pair.rows(left) == ([], [])
+    assert pair.rows("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'trueup%'") == ([], [])
+    pair.check_equal(NAMES)
+
+
+def test_a_killed_copy_into_a_schema_that_is_made(pair: Any) -> None:
+    pair.source.execute(TABLES + ROWS)
+    pair.source.execute(
+        "CREATE VIEW v AS SELECT id FROM big; CREATE INDEX big_filler ON big (filler); CREATE TYPE mood AS ENUM ('a');"
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.n := NEW.n + 1; RETURN NEW; END';"
+        "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON held FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    kill_in_the_middle(pair, "--create-schema")
+    meddle(pair)
+    pair.wanting(create_schema=True).start()
+    pair.source.execute("UPDATE held SET big = 20000 WHERE id = 1")
+    pair.run()
+    check(pair)
+    made = (
+        "SELECT (SELECT count(*) FROM pg_constraint WHERE contype IN ('p', 'f', 'u') AND connamespace = n.oid),"
+        " (SELECT count(*) FROM pg_class WHERE relkind IN ('i', 'v') AND relnamespace = n.oid),"
+        " (SELECT count(*) FROM pg_trigger WHERE tgname = 't') FROM pg_namespace n WHERE nspname = 'public'"
+    )
+    mine, theirs = pair.rows(made)
+    assert mine == theirs
+    assert pair.target.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'trueup%'") == [(0,)]
+    assert not pair.plan().remarks
+
+
+def write(uri: str, seed: int, stop: threading.Event, errors: list[BaseException]) -> None:
+    """Random changes of one writer, committed or not, until it is told to stop."""
+    rng = random.Random(seed)
+    try:
+        with psycopg.connect(uri) as connection:
+            while not stop.is_set():
+                for _ in range(rng.randrange(1, 4)):
+                    key, other = rng.randrange(1, 400), rng.randrange(1, 400)
+                    statement = rng.choice(WRITES).format(key=key, other=other, new=rng.randrange(10**6, 10**9))
+                    try:
+                        connection.execute(statement)
+                    except psycopg.Error:
+                        connection.rollback()
+                connection.commit() if rng.random() < 0.9 else connection.rollback()
+    except BaseException as error:
+        errors.append(error)
+
+
+WRITES = (
+    "UPDATE big SET filler = '{new}' WHERE id = {key}",
+    "INSERT INTO big VALUES ({new}, {new}, '')",
+    "DELETE FROM loose WHERE id = {key}",
+    "INSERT INTO loose VALUES ({key}, {other}, 1) ON CONFLICT DO NOTHING",
+    "UPDATE loose SET more = {new}, n = n + 1 WHERE id = {key}",
+    "UPDATE big SET id = {new} WHERE id = {key} + 1000",
+    "UPDATE big SET code = CASE id WHEN {key} THEN -{key} ELSE -{other} END WHERE id IN ({key}, {other})",
+    "UPDATE big SET code = (SELECT max(code) + 1 FROM big) WHERE id = {key}",
+    "INSERT INTO held (big) VALUES ({key}); DELETE FROM held WHERE id = (SELECT min(id) FROM held WHERE id > {key})",
+)
+
+
+def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
+    pair.both(TABLES)
+    pair.source.execute(ROWS)
+    stop, errors = threading.Event(), []  # type: ignore[var-annotated]
+    writers = [threading.Thread(target=write, args=(pair.source.uri, seed, stop, errors)) for seed in range(8)]
+    for writer in writers:
+        writer.start()
+    try:
+        pair.start()
+        for _ in range(2):
+            with subprocess.Popen(command(pair, "run", "-q", "--follow")) as process:
+                was = sync.status(pair.request).known.rounds
+                wait_for(lambda was=was: sync.status(pair.request).known.rounds > was + 3, "rounds")  # type: ignore[misc]
+                process.send_signal(signal.SIGKILL)
+        wait_for(lambda: not sync.status(pair.request).running, "the end of the killed session")
+        process = subprocess.Popen(command(pair, "run", "-q", "--follow"))
+        wait_for(lambda: sync.status(pair.request).running, "a runner")
+        assert sync.stop(pair.request, timeout=60)
+        assert process.wait(60) == 0
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+    assert errors == []
+    pair.source.execute("TRUNCATE held; INSERT INTO held (big) SELECT id FROM big LIMIT 3")
+    pair.run()
+    check(pair)
+
+
+def test_copy_and_large_rounds_on_spark(pair: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 20)
+    pair.request = replace(pair.request, spark=SparkSettings(engine="spark"))
+    pair.both(TABLES)
+    pair.source.execute(ROWS)
+    pair.start()
+    pair.source.execute("UPDATE big SET filler = 'y', code = -code; TRUNCATE loose; INSERT INTO loose VALUES (1, 1, 1)")
+    monkeypatch.setattr(round, "SMALL", 100)
+    assert pair.run(once=True).last.large
+    check(pair)

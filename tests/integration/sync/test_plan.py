@@ -1,0 +1,175 @@
+"""The plan names everything; a role that owns the tables is enough, and then foreign keys give the order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trueup.cli.main import run
+from trueup.errors import QueryError
+from trueup.switchover import sync
+
+AWKWARD = """
+CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE keyless (n int);
+CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
+CREATE TABLE typed (id int PRIMARY KEY, n int, gone text);
+CREATE TABLE other_key (id int PRIMARY KEY, n int UNIQUE NOT NULL);
+CREATE TABLE filled (id int PRIMARY KEY); CREATE TABLE fires (id int PRIMARY KEY);
+CREATE TABLE away (id int PRIMARY KEY);
+CREATE TABLE refers (id int PRIMARY KEY REFERENCES keyed); CREATE SEQUENCE alone;
+CREATE MATERIALIZED VIEW seen AS SELECT 1;
+"""
+TARGET = """
+CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE typed (id int PRIMARY KEY, n bigint, extra int);
+CREATE TABLE other_key (id int, n int PRIMARY KEY); CREATE TABLE filled (id int PRIMARY KEY);
+INSERT INTO filled VALUES (1);
+CREATE TABLE fires (id int PRIMARY KEY); CREATE TABLE refers (id int PRIMARY KEY REFERENCES keyed);
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE fires ENABLE ALWAYS TRIGGER t;
+CREATE INDEX ON fine (n);
+"""
+
+
+def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    pair.both("CREATE TABLE keyed (id int PRIMARY KEY)")
+    pair.source.execute(AWKWARD + "; SELECT lo_create(0)")
+    pair.target.execute(TARGET)
+    nodes = [f"--node={node.name}={node.conninfo}" for node in (pair.request.source, pair.request.target)]
+    ends = ["--from=n1", "--to=n2", *nodes]
+    assert run(["sync", "plan", *ends, "--leave-out=keyed", "--json"]) == 2
+    plan = json.loads(capsys.readouterr().out)
+    problems = {problem["where"]: problem["what"] for problem in plan["problems"]}
+    for where, what in {
+        "public.keyless": "no key",
+        "public.unlogged": "unlogged",
+        "public.parent": "inherit",
+        "public.child": "inherits",
+        "public.typed": "is only on the target",
+        "public.other_key": "is no key on the target",
+        "public.filled": "not empty",
+        "public.fires": "trigger t would fire",
+        "public.away": "not there on the target",
+        "public.refers": "refers to public.keyed, which is not in the sync",
+        "sequence public.alone": "not there",
+        "large objects": "1 large objects",
+    }.items():
+        assert what in problems[where], where
+    assert len(problems) == 12
+    assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.refers"]
+    assert any("public.seen is a materialized view" in remark for remark in plan["remarks"])
+    assert any("index public.fine_n_idx missing on n1" in remark for remark in plan["remarks"])
+    assert run(["sync", "start", *ends, "-q"]) == 2
+    assert "public.keyless: it has no key" in capsys.readouterr().err
+    # Nothing was written: neither here nor there.
+    assert pair.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == ([], [])
+    # What is named is enough.
+    assert run(["sync", "plan", *ends, "--tables=fine"]) == 0
+    assert "public.fine" in capsys.readouterr().out
+    assert run(["sync", "start", *ends, "--tables=fine", "-q"]) == 0
+    pair.source.execute("INSERT INTO fine VALUES (1, 1)")
+    assert run(["sync", "run", *ends, "--json", "-q"]) == 0
+    assert json.loads(capsys.readouterr().out)["keys"] == 1
+    assert run(["sync", "status", *ends]) == 0
+    assert "nobody carries changes over now" in capsys.readouterr().out
+    assert run(["sync", "stop", *ends]) == 0
+    assert run(["sync", "drop", *ends]) == 0
+    assert "dropped the change log and the notes" in capsys.readouterr().out
+    assert run(["sync", "start", *ends, "--create-schema", "--pg-bin=/nowhere", "--tables=away"]) == 2
+    assert "--create-schema needs pg_dump" in capsys.readouterr().err
+
+
+OWNED = """
+CREATE TABLE people (id int PRIMARY KEY, name text UNIQUE, boss int REFERENCES people, badge serial UNIQUE);
+CREATE TABLE teams (id int PRIMARY KEY, lead int REFERENCES people, main int, label text UNIQUE);
+CREATE TABLE jobs (id int PRIMARY KEY, team int NOT NULL REFERENCES teams ON DELETE CASCADE, code int UNIQUE);
+ALTER TABLE teams ADD FOREIGN KEY (main) REFERENCES jobs;
+CREATE TABLE x (id int PRIMARY KEY, y int NOT NULL);
+CREATE TABLE y (id int PRIMARY KEY, x int NOT NULL REFERENCES x);
+ALTER TABLE x ADD FOREIGN KEY (y) REFERENCES y DEFERRABLE;
+CREATE TABLE logs (id int GENERATED ALWAYS AS IDENTITY, at date, job int REFERENCES jobs ON DELETE SET NULL,
+    PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
+CREATE TABLE logs_1 PARTITION OF logs FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+CREATE TABLE logs_2 PARTITION OF logs DEFAULT;
+"""
+OWNED_NAMES = ["people", "teams", "jobs", "x", "y", "logs"]
+OWNED_ROWS = """
+INSERT INTO people SELECT g, 'p' || g, nullif(g - 1, 0) FROM generate_series(1, 40) g;
+INSERT INTO teams (id, lead, label) SELECT g, g, 't' || g FROM generate_series(1, 9) g;
+INSERT INTO jobs SELECT g, g % 9 + 1, g FROM generate_series(1, 60) g; UPDATE teams SET main = id;
+BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO x VALUES (1, 1), (2, 2); INSERT INTO y VALUES (1, 1), (2, 2); COMMIT;
+INSERT INTO logs (at, job) SELECT date '2024-12-25' + g, g FROM generate_series(1, 20) g;
+"""
+OWNED_CHANGES = (
+    "INSERT INTO people SELECT g, 'n' || g, g - 1 FROM generate_series(41, 50) g;"
+    " UPDATE people SET boss = 50 WHERE id = 1",
+    "UPDATE people SET boss = NULL WHERE id < 3; DELETE FROM people WHERE id > 45 AND id NOT IN (SELECT boss"
+    " FROM people WHERE boss IS NOT NULL)",
+    "UPDATE jobs SET code = -code; UPDATE jobs SET code = id + 1 WHERE id > 30;"
+    " UPDATE jobs SET team = 3 WHERE team = 2",
+    "UPDATE teams SET main = NULL; DELETE FROM teams WHERE id = 4",
+    "UPDATE teams SET main = (SELECT max(id) FROM jobs WHERE team = teams.id), label = 'x' || id",
+    "BEGIN; SET CONSTRAINTS ALL DEFERRED; DELETE FROM x WHERE id = 1 AND false; INSERT INTO x VALUES (3, 3);"
+    " INSERT INTO y VALUES (3, 3); UPDATE x SET y = 1 WHERE id = 2; COMMIT",
+    "UPDATE logs SET at = at + 30; DELETE FROM logs WHERE id < 4",
+    "UPDATE people SET boss = NULL WHERE boss = 40; UPDATE people SET id = 1000 WHERE id = 40",
+    "TRUNCATE people CASCADE; INSERT INTO people VALUES (7, 'p8', NULL), (8, 'p7', 7); INSERT INTO teams VALUES (1, 8);"
+    " INSERT INTO jobs VALUES (5, 1, 1); UPDATE teams SET main = 5",
+)
+
+
+def test_the_owner_of_the_tables_is_enough(pair: Any, make_pair: Any) -> None:
+    role, databases = f"owner_{pair.source.name}", (pair.source, pair.target)
+    pair.source.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+    uris = []
+    try:
+        for database in databases:
+            database.execute(
+                f"GRANT CREATE ON DATABASE {database.name} TO {role}; GRANT ALL ON SCHEMA public TO {role}"
+            )
+            uris.append(database.server.uri(database.name, role, "secret"))
+            database.execute(f"SET SESSION AUTHORIZATION {role}; {OWNED}")
+        owned = make_pair(*databases, source_uri=uris[0], target_uri=uris[1])
+        pair.source.execute(OWNED_ROWS)
+        _run_as_owner(owned)
+    finally:
+        for database in databases:
+            database.execute(f"DROP OWNED BY {role} CASCADE")
+        pair.source.execute(f"DROP ROLE {role}")
+
+
+def _run_as_owner(owned: Any) -> None:
+    # A cycle that cannot wait, and a trigger that would fire, are refused by name.
+    owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey NOT DEFERRABLE")
+    assert "foreign keys that cannot wait" in owned.plan().problems[0].what
+    owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey DEFERRABLE")
+    owned.target.execute(
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER t BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION f()"
+    )
+    assert "trigger t would fire" in owned.plan().problems[0].what
+    owned.target.execute("DROP TRIGGER t ON jobs")
+    plan = owned.start()
+    assert plan.mode == "ordered"
+    assert any("order of foreign keys" in remark for remark in plan.remarks)
+    owned.check_equal(OWNED_NAMES)
+    for statements in OWNED_CHANGES:
+        owned.source.execute(statements)
+        owned.run(once=True)
+        owned.check_equal(OWNED_NAMES)
+    swap = "UPDATE people SET {0} = {1} WHERE id = 7; UPDATE people SET {0} = {2} WHERE id = 8"
+    owned.source.execute("INSERT INTO people VALUES (9, 'p9', 8)")
+    owned.source.execute(swap.format("name", "'tmp'", "'p8'") + "; UPDATE people SET name = 'p7' WHERE id = 7")
+    owned.run(once=True)
+    owned.check_equal(OWNED_NAMES)
+    # Rows that others refer to, and that swap unique values that cannot be NULL: told, not lost.
+    (seven,), (eight,) = owned.source.execute("SELECT badge FROM people WHERE id IN (7, 8) ORDER BY id")
+    owned.source.execute(swap.format("badge", -1, seven) + f"; UPDATE people SET badge = {eight} WHERE id = 7")
+    with pytest.raises(QueryError, match="unique"):
+        owned.run(once=True)
+    owned.source.execute("UPDATE people SET badge = -id")
+    owned.run()
+    owned.check_equal(OWNED_NAMES)
+    sync.drop(owned.request)

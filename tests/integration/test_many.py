@@ -1,0 +1,233 @@
+"""A diff of many tables: one run, one answer, and nothing that was not looked at is called a match."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.demo.postgres import Database
+from trueup.engine.progress import Silent
+from trueup.errors import ConfigError, Interrupted
+from trueup.report.model import ManyResult, TableOutcome
+from trueup.store import TaskStore
+
+TABLES = """
+    CREATE SCHEMA sales;
+    CREATE TABLE a (id int PRIMARY KEY, v text);
+    CREATE TABLE a_b (id int PRIMARY KEY, v text);
+    CREATE SCHEMA "public_a";
+    CREATE TABLE "public_a".b (id int PRIMARY KEY, v text);
+    CREATE TABLE nokey (v text);
+    CREATE TABLE "Odd, Name" (id int PRIMARY KEY);
+    CREATE TABLE tmp_1 (id int);
+    CREATE TABLE sales.parts (at int, n int) PARTITION BY RANGE (at);
+    CREATE TABLE sales.parts_1 PARTITION OF sales.parts FOR VALUES FROM (0) TO (10);
+    CREATE VIEW seen AS SELECT * FROM a;
+    INSERT INTO a SELECT i, 'v' || i FROM generate_series(1, 3000) i;
+    INSERT INTO a_b SELECT i, 'v' FROM generate_series(1, 50) i;
+    INSERT INTO public_a.b SELECT * FROM a_b;
+    INSERT INTO nokey SELECT 'x' FROM generate_series(1, 20) i;
+    INSERT INTO "Odd, Name" SELECT i FROM generate_series(1, 20) i;
+    INSERT INTO sales.parts SELECT i, i FROM generate_series(0, 9) i;
+"""
+OPTIONS = {"engine": "local", "recheck": 1, "recheck_wait": 0}
+
+
+@pytest.fixture
+def nodes(databases: Any, on_all: Any) -> list[Database]:
+    """Two nodes with the same tables."""
+    pair: list[Database] = databases(2)
+    on_all(pair, TABLES)
+    return pair
+
+
+def addresses(nodes: list[Database]) -> dict[str, str]:
+    return {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+
+
+def outcomes(result: ManyResult) -> dict[str, TableOutcome]:
+    return {each.table: each for each in result.tables}
+
+
+def test_all_tables_in_one_run_with_one_answer(nodes: list[Database], tmp_path: Path) -> None:
+    every = {"schemas": ["public", "public_a"], "tables": ["sales.*"], "nodes": addresses(nodes), **OPTIONS}
+    result = trueup.diff_many(**every, skip=['"Odd, Name", tmp_*'], output="json, html")
+    found = outcomes(result)
+    assert set(found) == {"public.a", "public.a_b", "public.nokey", "public_a.b", "sales.parts"}
+    assert (result.verdict, result.exit_code) == ("MATCH", 0)
+    assert result.skipped == ('public."Odd, Name"', "public.tmp_1")
+    assert found["public.a"].rows_checked == 3000
+    # Two tables whose reports would have one name: both are there, in a folder that is nobody else's.
+    reports = {each.report for each in result.tables}
+    assert len(reports) == len(result.tables)
+    folder = Path(result.report).parent
+    assert folder.stat().st_mode & 0o077 == 0
+    assert json.loads(Path(result.report).read_text())["verdict"] == "MATCH"
+    page = Path(result.page).read_text()
+    for each in result.tables:
+        assert f'<a href="{Path(each.page).name}">{each.table}</a>' in page
+        assert Path(each.page).exists()
+
+    nodes[1].execute(
+        "UPDATE a SET v = 'x' WHERE id IN (7, 9); CREATE TABLE more (id int); DELETE FROM nokey; DROP VIEW seen"
+    )
+    nodes[0].execute("CREATE TABLE gone (id int)")
+    result = trueup.diff_many(**every)
+    found = outcomes(result)
+    assert (result.verdict, result.exit_code) == ("DIFFER", 1)
+    assert (found["public.a"].verdict, found["public.a"].differences) == ("DIFFER", 2)
+    assert found["public.nokey"].differences == 20
+    assert (found["public.more"].verdict, found["public.more"].missing_on) == ("DIFFER", ("n1",))
+    assert (found["public.gone"].verdict, found["public.gone"].missing_on) == ("DIFFER", ("n2",))
+    assert found["sales.parts"].verdict == "MATCH"
+
+    # One table that cannot be compared: trouble outranks difference, and the others go on.
+    nodes[1].execute("ALTER TABLE a_b ALTER v TYPE varchar(5)")
+    quick = trueup.check_many(**every)
+    found = outcomes(quick)
+    assert (quick.verdict, quick.exit_code, quick.report) == ("INCOMPLETE", 2, "")
+    assert found["public.a_b"].verdict == "INCOMPLETE"
+    assert "different types" in found["public.a_b"].reason
+    assert (found["public.a"].verdict, found["public_a.b"].verdict) == ("DIFFER", "MATCH")
+
+    # Mended: only that table is looked at again, and the answer is about all of them.
+    nodes[0].execute("ALTER TABLE a_b ALTER v TYPE varchar(5)")
+    again = trueup.resume_many(quick.task_id, nodes=addresses(nodes))
+    mended = outcomes(again)
+    assert again.verdict == "DIFFER"
+    assert mended["public.a_b"].verdict == "MATCH"
+    assert {name: each.task_id for name, each in mended.items()} == {
+        name: each.task_id for name, each in found.items()
+    } | {"public.a_b": mended["public.a_b"].task_id}
+
+
+def test_a_role_without_rights_and_three_nodes(databases: Any, on_all: Any) -> None:
+    three = databases(3)
+    on_all(three, "CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY)")
+    three[2].execute("DROP TABLE y")
+    role = f"reader_{three[0].name}"
+    three[0].server.database("postgres").execute(f"CREATE ROLE {role}")
+    try:
+        for node in three:
+            node.execute(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        three[1].execute(f"REVOKE SELECT ON x FROM {role}")
+        as_role = {name: f"{uri}?options=-crole%3D{role}" for name, uri in addresses(three).items()}
+        result = trueup.diff_many(tables=["public.?"], nodes=as_role, **OPTIONS)
+        found = outcomes(result)
+        assert result.verdict == "INCOMPLETE"
+        assert "may not SELECT" in found["public.x"].reason
+        # Compared where it is, and a difference where it is not.
+        assert (found["public.y"].verdict, found["public.y"].missing_on) == ("DIFFER", ("n3",))
+        assert found["public.y"].task_id
+    finally:
+        for node in three:
+            node.execute(f"DROP OWNED BY {role}")
+        three[0].server.database("postgres").execute(f"DROP ROLE {role}")
+
+
+def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
+    where = {"nodes": addresses(nodes), **OPTIONS}
+    with pytest.raises(ConfigError, match=r"fits public\.b\*"):
+        trueup.check_many(tables=["public.a", "public.b*"], **where)
+    with pytest.raises(ConfigError, match="fits nowhere"):
+        trueup.check_many(schemas=["nowhere"], **where)
+    with pytest.raises(ConfigError, match="every table that fits is skipped"):
+        trueup.check_many(tables=["public.a*"], skip=["public.*"], **where)
+    with pytest.raises(ConfigError, match="no tables are named"):
+        trueup.check_many(**where)
+    # A part of a partitioned table is compared with it, unless it is named; so are tables of trueup itself.
+    nodes[0].execute("CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int)")
+    assert set(outcomes(trueup.check_many(tables=["*.*"], skip=["public*.*"], **where))) == {"sales.parts"}
+    assert set(outcomes(trueup.check_many(tables=["sales.parts_1"], **where))) == {"sales.parts_1"}
+
+
+class StopAt(Silent):
+    """Ends the run, as Ctrl-C does, when so many tables are done."""
+
+    def __init__(self, tables: int) -> None:
+        self._left = tables
+
+    def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
+        self._left -= steps
+        if not self._left and steps:
+            os.kill(os.getpid(), signal.SIGINT)
+            self._left -= 1
+
+
+def test_ctrl_c_and_resume(nodes: list[Database]) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    nodes[1].execute("UPDATE a SET v = 'x' WHERE id = 5")
+    with pytest.raises(Interrupted, match="stopped") as stopped:
+        trueup.diff_many(tables=["*.*"], nodes=addresses(nodes), progress=StopAt(2), block_size=1000, **OPTIONS)
+    with TaskStore() as store:
+        whole = store.list(task_type="TABLES_DIFF")[0]
+        parts = {part.task_context["qualified_table"]: part for part in store.list(limit=-1, task_type="TABLE_DIFF")}
+    assert whole.task_status == "INTERRUPTED"
+    assert f"--resume {whole.task_id[:8]}" in stopped.value.cure
+    done = {name: part.task_id for name, part in parts.items() if part.task_status == "COMPLETED"}
+    assert 2 <= len(done) < 7
+    result = trueup.resume_many(whole.task_id[:8], nodes=addresses(nodes))
+    found = outcomes(result)
+    assert (result.verdict, len(found)) == ("DIFFER", 7)
+    assert {name: found[name].task_id for name in done} == done
+    assert {name for name, each in found.items() if each.verdict == "DIFFER"} == {"public.a"}
+    assert found["public.a"].differences == 1
+
+
+KILLED = """
+import os, signal, sys, trueup
+from trueup.engine.progress import Silent
+class Kill(Silent):
+    done = 0
+    def advance(self, steps=1, **_):
+        self.done += steps
+        if self.done == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+trueup.diff_many(tables=["public.*"], nodes={"n1": sys.argv[1], "n2": sys.argv[2]}, engine="local", recheck=0,
+                 progress=Kill())
+"""
+
+
+def test_killed_in_the_middle_and_taken_up_again(nodes: list[Database]) -> None:
+    nodes[1].execute("UPDATE a SET v = 'x' WHERE id = 2999")
+    ended = subprocess.run([sys.executable, "-c", KILLED, *addresses(nodes).values()], timeout=120, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with TaskStore() as store:
+        whole = store.list(task_type="TABLES_DIFF")[0]
+        done = [part.task_id for part in store.list(task_type="TABLE_DIFF", status="COMPLETED")]
+    assert whole.task_status == "FAILED"
+    assert len(done) >= 2
+    result = trueup.resume_many(whole.task_id, nodes=addresses(nodes))
+    found = outcomes(result)
+    assert result.verdict == "DIFFER"
+    assert {name for name, each in found.items() if each.verdict == "DIFFER"} == {"public.a"}
+    assert set(found) == {"public.a", "public.a_b", "public.nokey", 'public."Odd, Name"', "public.tmp_1"}
+    assert set(done) <= {each.task_id for each in result.tables}
+
+
+def test_several_tables_at_once_keep_to_the_connections(databases: Any, on_all: Any) -> None:
+    pair: list[Database] = databases(2)
+    for number in range(12):
+        on_all(pair, f"CREATE TABLE t{number} AS SELECT i FROM generate_series(1, 500) i")
+    role = f"few_{pair[0].name}"
+    # Both nodes are databases of one server: the role may have eight sessions with each.
+    pair[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT 16")
+    try:
+        on_all(pair, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        few = {name: uri.replace("postgres@", f"{role}:p@") for name, uri in addresses(pair).items()}
+        limits = {"max_connections": 8, "concurrency_factor": 4.0}
+        result = trueup.check_many(tables=["public.*"], nodes=few, **limits, **OPTIONS)
+        assert result.incomplete == ()
+        assert (result.verdict, len(result.tables)) == ("MATCH", 12)
+    finally:
+        on_all(pair, f"DROP OWNED BY {role}")
+        pair[0].execute(f"DROP ROLE {role}")

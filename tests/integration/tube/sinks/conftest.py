@@ -1,0 +1,291 @@
+"""Sinks to test: each with a real server or folder behind it, a way to look into it, and a way to break it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.demo.postgres import Database
+from trueup.tube.sinks import open_sink
+from trueup.tube.sinks.base import Sink, SourceTable
+from trueup.tube.sinks.resp import Redis, parse_redis
+
+Stored = dict[tuple[str, ...], dict[str, Any]]
+# A table with a fixed shard, and one whose rows may move between shards.
+THINGS = SourceTable(
+    "public.things",
+    (("id", "bigint"), ("name", "text"), ("price", "numeric"), ("seen", "timestamp with time zone"), ("n", "text")),
+    ("id",),
+    routed=False,
+)
+PARTS = SourceTable('public."Odd Parts"', (("a", "text"), ("b", "numeric"), ("note", "text")), ("a", "b"), routed=True)
+
+
+class Gate:
+    """A way to a server that can be closed: connections break, new ones are refused."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener: socket.socket | None = None
+        self._open: list[socket.socket] = []
+        self.port = 0
+        self.open()
+
+    def open(self) -> None:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", self.port))
+        self._listener.listen()
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def close(self) -> None:
+        assert self._listener is not None
+        # shutdown wakes the thread that waits in accept, close alone does not.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for each in (self._listener, *self._open):
+            each.close()
+        self._open = []
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                self._open += [near, far]
+                for each in (near, far):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass
+class Rig:
+    """One sink: its address, what it holds (by shard and key, or key alone), how to break it and mend it."""
+
+    address: str
+    # Table -> documents; the name of a document is its key, with the shard before it where rows may move.
+    stored: Callable[[SourceTable], Stored]
+    down: Callable[[], object]
+    up: Callable[[], object]
+    # What a row must have so that the sink refuses it.
+    poison: Mapping[str, Any]
+    options: dict[str, str] = field(default_factory=dict)
+    things: SourceTable = THINGS
+    parts: SourceTable = PARTS
+
+    def open(self, **more: str) -> Sink:
+        return open_sink(self.address, {**self.options, **more})
+
+
+def _named(source: SourceTable, rows: list[dict[str, Any]]) -> Stored:
+    return {
+        (
+            *((str(row["trueup_shard"]),) if source.routed else ()),
+            *(str(row[name]) for name in source.key),
+        ): row
+        for row in rows
+    }
+
+
+@pytest.fixture
+def postgres(databases: Callable[[int], list[Database]]) -> Iterator[Rig]:
+    database = databases(1)[0]
+    gate = Gate(database.server.port)
+
+    def stored(source: SourceTable) -> Stored:
+        table = "copy." + source.table.partition(".")[2]
+        rows = database.execute(f"SELECT to_jsonb(t)::text FROM {table} t")
+        return _named(source, [json.loads(row[0], parse_float=str) for row in rows])
+
+    address = database.uri.replace(f":{database.server.port}/", f":{gate.port}/")
+    database.execute(
+        "CREATE SCHEMA copy; CREATE TABLE copy.things (id bigint PRIMARY KEY, name text, price numeric,"
+        " seen timestamptz, n text CHECK (n <> 'bad'), extra text DEFAULT 'mine')"
+    )
+    yield Rig(address, stored, gate.close, gate.open, {"n": "bad"}, {"table": "copy.{table}"})
+    gate.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server (as root: apt-get install redis-server)")
+    port = _free_port()
+    # A password that the address must quote.
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--requirepass", "ge heim/1"]
+    process = subprocess.Popen(
+        [program, *options, "--dir", str(tmp_path_factory.mktemp("redis"))], stdout=subprocess.DEVNULL
+    )
+    end = time.monotonic() + 60
+    while True:
+        try:
+            Redis(parse_redis(f"redis://:ge%20heim%2F1@127.0.0.1:{port}")).close()
+            break
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    yield port
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def redis(redis_port: int) -> Iterator[Rig]:
+    gate = Gate(redis_port)
+    client = Redis(parse_redis(f"redis://:ge%20heim%2F1@127.0.0.1:{redis_port}"))
+    client.ask(["FLUSHALL"])
+
+    def stored(source: SourceTable) -> Stored:
+        names = client.ask(["KEYS", "*"])[0]
+        found: Stored = {}
+        for name in (each.decode() for each in names if each.startswith(b"doc:" + source.table.encode() + b":")):
+            _, _, shard, key = name.split(":", 3)
+            parts = [key] if len(source.key) == 1 else json.loads(key)
+            body = client.ask(["GET", name])[0].decode()
+            row = json.loads(body, parse_float=str)
+            document = (shard, *parts) if source.routed else tuple(parts)
+            found[document] = {**row, "_text": body}
+        return found
+
+    options = {"mode": "set", "key": "doc:{table}:{shard}:{key}", "largest": "3000"}
+    address = f"redis://:ge%20heim%2F1@127.0.0.1:{gate.port}/0"
+    yield Rig(address, stored, gate.close, gate.open, {"n": "x" * 3000}, options)
+    client.close()
+    gate.close()
+
+
+@pytest.fixture
+def search() -> Iterator[Rig]:
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("search_server.py")), "0", "", "4000"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    gate = Gate(port)
+
+    def stored(source: SourceTable) -> Stored:
+        from urllib.request import urlopen
+
+        with urlopen(f"http://127.0.0.1:{port}/_all") as answer:
+            found = json.load(answer)["shop"]
+        rows = [{**json.loads(row["_text"], parse_float=str), "_text": row["_text"]} for row in found.values()]
+        return _named(source, [row for row in rows if row["trueup_table"] == source.table])
+
+    options = {"id": "{table}:{shard}:{key}", "bytes": "1500"}
+    yield Rig(f"http://127.0.0.1:{gate.port}/shop", stored, gate.close, gate.open, {"n": "bad"}, options)
+    process.kill()
+    process.communicate()
+    gate.close()
+
+
+def _moved(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Ways to put a file in the place of a folder, and the folder back."""
+    away = folder.with_name("away")
+
+    def down() -> None:
+        folder.rename(away)
+        folder.touch()
+
+    def up() -> None:
+        folder.unlink()
+        away.rename(folder)
+
+    return down, up
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Rig:
+    from trueup.tube.sinks.parquet import current_state, file_name
+
+    def stored(source: SourceTable) -> Stored:
+        return _named(source, current_state(tmp_path / "lake" / file_name(source.table)).to_pylist())
+
+    down, up = _moved(tmp_path / "lake")
+    return Rig(f"parquet:{tmp_path / 'lake'}", stored, down, up, {"seen": "infinity"}, {"types": "native"})
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Rig:
+    from deltalake import DeltaTable
+
+    from trueup.tube.sinks.parquet import file_name
+
+    def stored(source: SourceTable) -> Stored:
+        found = DeltaTable(str(tmp_path / "lake" / file_name(source.table))).to_pyarrow_table()
+        assert found.num_rows == len(_named(source, found.to_pylist()))
+        return _named(source, found.to_pylist())
+
+    down, up = _moved(tmp_path / "lake")
+    options = {"types": "native", "buckets": "3"}
+    return Rig(f"delta:{tmp_path / 'lake'}", stored, down, up, {"seen": "infinity"}, options)
+
+
+@pytest.fixture
+def chdb(tmp_path: Path) -> Rig:
+    """Nobody else can look into it while it is open: its own session is asked."""
+    rig = Rig(f"chdb:{tmp_path / 'house'}", lambda source: {}, lambda: None, lambda: None, {"seen": "infinity"})
+    rig.options = {"types": "native"}
+    opened: list[Any] = []
+    plain = rig.open
+
+    def kept(**more: str) -> Sink:
+        opened.append(plain(**more))
+        return opened[-1]  # type: ignore[no-any-return]
+
+    def stored(source: SourceTable) -> Stored:
+        name = source.table.partition(".")[2].strip('"')
+        sink = opened[-1]
+        columns = [each for each, _ in source.columns]
+        rows = sink._rows(f"SELECT {', '.join(columns)}, trueup_shard FROM `{name}` FINAL")
+        texts = [[each.decode() if isinstance(each, bytes) else each for each in row] for row in rows]
+        return _named(source, [dict(zip([*columns, "trueup_shard"], row, strict=True)) for row in texts])
+
+    other: list[Any] = []
+
+    def down() -> None:
+        from trueup.db.clickhouse import Embedded
+
+        # A process has one folder open at a time.
+        opened[-1].close()
+        other.append(Embedded(tmp_path / "other"))
+
+    rig.stored, rig.down, rig.up, rig.open = stored, down, lambda: other.pop().close(), kept  # type: ignore[method-assign]
+    return rig
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest) -> Rig:
+    """The rig that a test names."""
+    found: Rig = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,450 @@
+"""The job `tube run`: the sink equals the source, whatever is written meanwhile and whatever fails."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from tests.integration.tube.keeper import Keeper
+
+from trueup.config import SparkSettings
+from trueup.engine.progress import Silent
+from trueup.errors import CheckFailed
+from trueup.store import TaskStore
+from trueup.tube.batch import batch_of
+from trueup.tube.call import open as open_tubes
+from trueup.tube.hold import Hold, HoldLost
+from trueup.tube.job import Running
+from trueup.tube.run import Limits, Summary
+
+ROOT = str(Path(__file__).parents[3])
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Keeper:
+    return Keeper(str(tmp_path / "kept.db"))
+
+
+@pytest.fixture
+def items(place: Any) -> Any:
+    place.run("CREATE TABLE items (id bigint PRIMARY KEY, n int, note text)")
+    place.tubes.attach("t", "items", shard=0)
+    return place
+
+
+def empty(place: Any, keeper: Keeper, **options: Any) -> Summary:
+    """One job until the tube is empty."""
+    with open_tubes(place.database.uri) as tubes:
+        summary: Summary = tubes.run("t", Keeper(keeper.path), until_empty=True, **options)
+        return summary
+
+
+class Saying(Silent):
+    """Remembers what a job says."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def wait(self, reason: str) -> None:
+        self.said.append(reason)
+
+
+@dataclass
+class Following:
+    """A job that runs beside the test."""
+
+    summary: Summary = field(default_factory=lambda: Summary("t"))
+    said: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def following(place: Any, keeper: Keeper, **options: Any) -> Iterator[Following]:
+    """A job that runs until the end of the block, and ends in order."""
+    stop, job, progress = threading.Event(), Following(), Saying()
+    job.said = progress.said
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with open_tubes(place.database.uri) as tubes:
+                job.summary = tubes.run("t", Keeper(keeper.path), stop=stop, progress=progress, **options)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    keeper.setup([])
+    thread.start()
+    try:
+        yield job
+    finally:
+        stop.set()
+        thread.join(60)
+    assert errors == []
+    assert not thread.is_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, at most a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def source(place: Any, table: str = "items", where: str = "true") -> dict[Any, Any]:
+    found = place.run(f"SELECT to_jsonb(r) FROM {table} r WHERE {where}")
+    return {str(row["id"]): row for (row,) in found}
+
+
+def kept(keeper: Keeper, table: str = "public.items") -> dict[Any, Any]:
+    rows = keeper.rows(table)
+    assert len({key for _, key in rows}) == len(rows), "a key is in two shards"
+    return {key[0]: row for (_, key), row in rows.items()}
+
+
+def test_the_sink_follows(items: Any, keeper: Keeper) -> None:
+    items.run("INSERT INTO items SELECT g, g, 'x' FROM generate_series(1, 600) g")
+    summary = empty(items, keeper)
+    assert (summary.keys, summary.written, summary.removed, summary.pods) == (600, 600, 0, 3)
+    assert kept(keeper) == source(items)
+    # A key that changes: the old one goes, the new one comes. One that was touched often is written once.
+    before = keeper.writes
+    items.run(
+        "UPDATE items SET id = 1000 WHERE id = 7; DELETE FROM items WHERE id = 8; UPDATE items SET n = 0 WHERE id = 9;"
+        " UPDATE items SET n = 1 WHERE id = 9"
+    )
+    summary = empty(items, keeper)
+    assert keeper.writes - before == summary.keys == 4
+    assert (summary.written, summary.removed) == (2, 2)
+    assert kept(keeper) == source(items)
+    items.run("TRUNCATE items; INSERT INTO items VALUES (1), (3000)")
+    empty(items, keeper)
+    assert kept(keeper) == source(items)
+    assert set(kept(keeper)) == {"1", "3000"}
+    assert items.pods() == []
+
+
+def test_what_counts_as_absent(place: Any, keeper: Keeper) -> None:
+    """Predicates, routing, keys of several columns, keys that are equal and not the same; every type to the letter."""
+    place.run("""
+        CREATE TABLE docs (tenant int, name text, n numeric, is_draft boolean, f float8, at timestamptz, j jsonb,
+                           b bytea, c char(5), a int[], PRIMARY KEY (tenant, name));
+        CREATE TABLE nums (n numeric PRIMARY KEY, note text);
+        CREATE TABLE uids (id uuid PRIMARY KEY, n int);
+        INSERT INTO docs SELECT g % 5, 'n"\\,' || g, g / 3.0, g % 2 = 0, CASE g WHEN 1 THEN 'NaN'
+            WHEN 3 THEN '-Infinity' ELSE g / 7.0 END, '2020-01-01 12:00+02', '{"b": [1, null], "a": 1e2}',
+            '\\x00ff', 'ab', '{{1},{NULL}}' FROM generate_series(1, 40) g;
+        INSERT INTO nums VALUES (1.0), (2);
+        INSERT INTO uids SELECT md5(g::text)::uuid, g FROM generate_series(1, 20) g""")
+    place.tubes.attach("t", "docs", routing="tenant", predicate="NOT is_draft")
+    place.tubes.attach("t", "nums", shard=3)
+    place.tubes.attach("t", "uids", shard=4, predicate="100 / (n - 13) IS NOT NULL")
+    for table in ("docs", "nums"):
+        place.tubes.backfill("t", table)
+    place.run("UPDATE uids SET n = n")
+    empty(place, keeper, limits=Limits(letter_attempts=2, letter_pause=0.05))
+    docs = keeper.rows("public.docs")
+    assert {key for _, key in docs} == {(str(g % 5), f'n"\\,{g}') for g in range(1, 41, 2)}
+    assert all(str(shard) == key[0] for shard, key in docs)
+    first, third, fifth = (docs[g % 5, (str(g % 5), f'n"\\,{g}')] for g in (1, 3, 5))
+    assert (first["f"], third["f"], fifth["f"]) == ("NaN", "-Infinity", 5 / 7.0)
+    assert (fifth["tenant"], fifth["n"], fifth["is_draft"]) == (0, "1.6666666666666667", False)
+    assert (fifth["at"], fifth["j"]) == ("2020-01-01 10:00:00+00", '{"a": 100, "b": [1, null]}')
+    assert (fifth["b"], fifth["c"], fifth["a"]) == ("\\x00ff", "ab   ", "{{1},{NULL}}")
+    # A predicate that fails on one row is a dead letter of that row; the others are there.
+    assert len(keeper.rows("public.uids")) == 19
+    (letter,) = place.tubes.dead_letters("t")
+    assert (letter.table, letter.attempts, letter.next_at) == ("public.uids", 2, None)
+    assert "division by zero" in letter.error
+    # A row that leaves the predicate leaves; one whose routing changes moves; 1.0 becomes 1.00.
+    place.run("""UPDATE docs SET is_draft = true WHERE tenant = 0; UPDATE docs SET tenant = 9 WHERE tenant = 1;
+                 UPDATE nums SET n = 1.00 WHERE n = 1; UPDATE uids SET n = 5 WHERE n = 13""")
+    empty(place, keeper)
+    docs = keeper.rows("public.docs")
+    assert {shard for shard, _ in docs} == {2, 3, 4, 9}
+    assert {key for shard, key in docs if shard == 9} == {("9", f'n"\\,{g}') for g in (1, 11, 21, 31)}
+    assert set(keeper.rows("public.nums")) == {(3, ("1.00",)), (3, ("2",))}
+    assert (len(keeper.rows("public.uids")), place.tubes.dead_letters("t")) == (20, [])
+
+
+def test_columns_and_tables_that_change(items: Any, keeper: Keeper) -> None:
+    items.run("INSERT INTO items VALUES (1, 1, 'a')")
+    with following(items, keeper):
+        until(lambda: kept(keeper) == source(items))
+        items.run("ALTER TABLE items ADD COLUMN more int DEFAULT 5; UPDATE items SET n = 2")
+        until(lambda: kept(keeper) == source(items))
+        items.run(
+            "ALTER TABLE items RENAME COLUMN note TO words; ALTER TABLE items DROP COLUMN n; UPDATE items SET more = 6"
+        )
+        until(lambda: kept(keeper) == source(items))
+        items.run("CREATE TABLE others (id int PRIMARY KEY); SELECT 1")
+        items.tubes.attach("t", "others", shard=2)
+        items.run("INSERT INTO others VALUES (5); UPDATE items SET more = 7")
+        until(lambda: set(kept(keeper, "public.others")) == {"5"} and kept(keeper) == source(items))
+        items.run("DROP TABLE others; UPDATE items SET more = 8")
+        until(lambda: kept(keeper) == source(items))
+
+
+def test_eight_writers_a_backfill_and_garbage(items: Any, keeper: Keeper) -> None:
+    """Random pauses, rollbacks and changed keys while a backfill runs; the sink had old rubbish."""
+    items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
+    empty(items, keeper)
+    # Rubbish that nobody touches: a document of a row that went while no tube was there.
+    items.run(
+        "ALTER TABLE items DISABLE TRIGGER USER; DELETE FROM items WHERE id < -2900;"
+        " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_insert; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_update;"
+        " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_delete; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_key;"
+        " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_truncate"
+    )
+    assert len(kept(keeper)) == 3000
+
+    def write(number: int) -> None:
+        chance = random.Random(number)
+        with psycopg.connect(items.database.uri) as connection:
+            for step in range(25):
+                low = (number * 25 + step) * 1000
+                connection.execute(
+                    "INSERT INTO items SELECT g, 0 FROM generate_series(%s::int, %s::int) g", [low, low + 5]
+                )
+                time.sleep(chance.random() * 0.01)
+                connection.execute("UPDATE items SET id = id + 500 WHERE id = %s", [low])
+                connection.execute("DELETE FROM items WHERE id = %s", [-chance.randint(1, 2900)])
+                connection.execute("UPDATE items SET n = n + 1 WHERE id = %s", [-chance.randint(1, 2900)])
+                if chance.random() < 0.1:
+                    connection.rollback()
+                else:
+                    connection.commit()
+
+    threads = [threading.Thread(target=write, args=[number]) for number in range(8)]
+    with following(items, keeper, limits=Limits(most_pods=7)):
+        for thread in threads:
+            thread.start()
+        items.tubes.schedule_backfill("t", "items", order_col="n")
+        for thread in threads:
+            thread.join()
+        until(lambda: not items.pods() and kept(keeper) == source(items))
+    assert len(kept(keeper)) > 3500
+    (found,) = items.tubes.backfills()
+    assert found.finished_at is not None
+    assert items.tubes.stats()[0].keys_done > 6000
+
+
+def test_a_thousand_shards(place: Any, keeper: Keeper) -> None:
+    place.run(
+        "CREATE TABLE items (id bigint PRIMARY KEY, n int);"
+        " INSERT INTO items SELECT g, g FROM generate_series(1, 4000) g"
+    )
+    place.tubes.ensure("t", partitions=4)
+    place.tubes.attach("t", "items", routing="n % 1000")
+    place.tubes.backfill("t", "items")
+    place.run("DELETE FROM items WHERE id % 7 = 0")
+    summary = empty(place, keeper)
+    assert kept(keeper) == source(place)
+    # Rows that move to another shard, and another partition, are in that one only.
+    place.run("UPDATE items SET n = n + 1 WHERE id % 11 = 0")
+    empty(place, keeper)
+    assert kept(keeper) == source(place)
+    assert {shard for shard, _ in keeper.rows("public.items")} == set(range(1000))
+    assert summary.removed > 500
+
+
+def test_a_sink_that_is_down_and_poison(items: Any, keeper: Keeper) -> None:
+    items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
+    keeper.fault("down")
+    with following(items, keeper, limits=Limits(letter_attempts=3, letter_pause=0.05)) as job:
+        until(lambda: (items.tubes.stats()[0].waiting or "").startswith("the sink is down: out of order"))
+        assert any("the sink is down: out of order" in line for line in job.said)
+        items.run("UPDATE items SET n = 0 WHERE id < 20")
+        assert items.tubes.stats()[0].live_pods == 3
+        keeper.fault("down", None)
+        until(lambda: kept(keeper) == source(items))
+        # Poison: the sink names it, or just fails. Either is parked after some tries; the others go on.
+        for how in ("named", "silent"):
+            keeper.fault("poison", f"{how} 5 250")
+            items.run("UPDATE items SET n = n + 1000")
+            until(lambda: items.tubes.stats()[0].parked == 2)
+            right, found = source(items), kept(keeper)
+            assert {key for key in right if right[key] != found[key]} == {"5", "250"}
+            letters = items.tubes.dead_letters("t")
+            assert {(each.key, each.attempts, "cannot be digested" in each.error) for each in letters} == {
+                ("5", 3, True),
+                ("250", 3, True),
+            }
+            # A later touch that succeeds takes one out; the other is tried again when somebody asks.
+            keeper.fault("poison", None)
+            items.run("UPDATE items SET n = n + 1 WHERE id = 5")
+            until(lambda: [each.key for each in items.tubes.dead_letters("t")] == ["250"])
+            assert items.tubes.retry_letters("t", keys=["250"]) == 1
+            until(lambda: items.tubes.dead_letters("t") == [])
+            assert kept(keeper) == source(items)
+        # A sink that refuses everything is not poisoned by a million rows: it is waited for.
+        keeper.fault("poison", "silent all")
+        items.run("UPDATE items SET n = 7")
+        until(lambda: "refuses everything" in (items.tubes.stats()[0].waiting or ""))
+        assert items.tubes.dead_letters("t") == []
+        keeper.fault("poison", None)
+        until(lambda: kept(keeper) == source(items))
+    assert job.summary.parked == 4
+    assert job.summary.outages == 2
+
+
+def test_two_jobs_on_one_tube(items: Any, keeper: Keeper) -> None:
+    items.tubes.ensure("t", partitions=2)
+    with following(items, keeper, partitions=[0]):
+        until(lambda: items.tubes.stats()[0].worker is not None)
+        with pytest.raises(CheckFailed, match="partition 0 of the tube t is worked on by process"):
+            empty(items, keeper)
+        empty(items, keeper, partitions=[1])
+        with pytest.raises(CheckFailed, match="there is no 2"):
+            empty(items, keeper, partitions=[2])
+        ended: list[Summary] = []
+        waiting = threading.Thread(target=lambda: ended.append(empty(items, keeper, wait=60)))
+        waiting.start()
+        items.run("INSERT INTO items VALUES (1)")
+        until(lambda: set(kept(keeper)) == {"1"})
+        assert not ended
+    waiting.join()
+    assert ended
+
+
+def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, keeper: Keeper) -> None:
+    """The write that is under way ends before the successor's begins, and nothing is deleted by the loser."""
+    items.run("INSERT INTO items VALUES (1, 1)")
+    keeper.fault("slow")
+    with following(items, keeper) as job:
+        until(lambda: bool(keeper.has("busy")))
+        items.run("SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE l.locktype = 'advisory'")
+        items.run("UPDATE items SET n = 2")
+        # Its write is under way, and its pods stay.
+        assert [pod.ids for pod in items.pods()] == [(1,), (1,)]
+        keeper.fault("slow", None)
+        until(lambda: kept(keeper) == source(items))
+        until(lambda: items.pods() == [])
+    assert job.summary.outages == 1
+    assert items.run("SELECT generation FROM tube.workers") == [(2,)]
+    # One whose generation is over writes nothing of what it has claimed, before it has the lock again.
+    with following(items, keeper):
+        until(lambda: items.run("SELECT generation FROM tube.workers WHERE ended_at IS NULL") == [(3,)])
+        before = keeper.writes
+        items.run("UPDATE tube.workers SET generation = 4; UPDATE items SET n = 3")
+        until(lambda: kept(keeper) == source(items) and items.pods() == [])
+        assert keeper.writes == before + 1
+    # A worker of an older generation: it may not delete, nor write.
+    items.run("INSERT INTO items VALUES (3, 3)")
+    with open_tubes(items.database.uri) as tubes, open_tubes(items.database.uri) as other:
+        hold = Hold(tubes.session, "t", [0])
+        hold.take(wait=0, say=print)
+        claimed = [(0, pod) for pod in tubes.claim("t")]
+        tubes.session.rows(sql.SQL("SELECT pg_advisory_unlock_all()").format())
+        said: list[str] = []
+        successor = Hold(other.session, "t", [0], grace=0.5)
+        successor.take(wait=0, say=said.append)
+        assert "waiting until it writes no more" in said[0]
+        for call in (hold.check, lambda: hold.acknowledge(batch_of(claimed, set()))):
+            with pytest.raises(HoldLost, match="was taken over by somebody else"):
+                call()
+        assert [pod.ids for pod in tubes.claim("t")] == [(3,)]
+        successor.release()
+
+
+class Where:
+    """A database that `source` and `following` can use."""
+
+    def __init__(self, database: Any) -> None:
+        self.database = database
+        self.run = database.execute
+
+
+def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: Any, keeper: Keeper) -> None:
+    """The job waits for its node, takes the lock again and goes on; rows that fit into no chunk come in several."""
+    server = fresh_server(name="restarted")
+    database = server.create_database("shop")
+    with open_tubes(database.uri) as tubes:
+        tubes.install()
+        tubes.ensure("t")
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, n int, note text)")
+        tubes.attach("t", "items", shard=0)
+    place = Where(database)
+    with following(place, keeper) as job:
+        database.execute("INSERT INTO items VALUES (1, 1)")
+        until(lambda: set(kept(keeper)) == {"1"})
+        server.restart("immediate")
+        database.execute("INSERT INTO items SELECT g, g, repeat('x', 5000) FROM generate_series(2, 301) g")
+        until(lambda: kept(keeper) == source(place))
+        with TaskStore() as store:
+            (task,) = store.list(status="RUNNING")
+            store.ask(task.task_id, "pause")
+            with open_tubes(database.uri) as tubes:
+                until(lambda: (tubes.stats()[0].waiting or "").startswith("paused"))
+                database.execute("UPDATE items SET n = 0")
+                assert kept(keeper) != source(place)
+                store.ask(task.task_id, "")
+                until(lambda: kept(keeper) == source(place))
+    assert job.summary.outages >= 1
+    database.execute("UPDATE items SET n = 5; UPDATE items SET n = 6")
+    writes = keeper.count
+    with open_tubes(database.uri) as tubes:
+        limits, silent = Limits(until_empty=True), Silent()
+        running = Running(
+            tubes.session,
+            "t",
+            Keeper(keeper.path),
+            limits=limits,
+            spark=SparkSettings(engine="local"),
+            most_bytes=100_000,
+            progress=silent,
+            stop=threading.Event(),
+        )
+        assert running.run().written == 301
+    assert kept(keeper) == source(place)
+    assert keeper.count - writes > 10, "all rows were in one chunk"
+
+
+STEPS = """
+import os, signal, sys
+from trueup.tube import hold, run
+from trueup.tube.call import open as open_tubes
+sys.path.append({root!r})
+from tests.integration.tube.keeper import Keeper
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if {step!r} == "claim":
+    run.batch_of = die
+elif {step!r} == "delete":
+    hold.delete = die
+with open_tubes({uri!r}) as tubes:
+    tubes.run("t", Keeper({path!r}), until_empty=True)
+"""
+
+
+@pytest.mark.parametrize("step", ["claim", "before", "after", "delete"])
+def test_killed_at_each_step(items: Any, keeper: Keeper, step: str) -> None:
+    items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g; DELETE FROM items WHERE id = 3")
+    if step in ("before", "after"):
+        keeper.fault("kill", step)
+    script = STEPS.format(root=ROOT, step=step, uri=items.database.uri, path=keeper.path)
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(items.pods()) == 3, "pods were deleted before the sink had them"
+    keeper.fault("kill", None)
+    items.run("UPDATE items SET n = -1 WHERE id = 5; DELETE FROM items WHERE id = 6")
+    empty(items, keeper)
+    assert kept(keeper) == source(items)
+    assert items.pods() == []

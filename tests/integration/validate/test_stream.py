@@ -1,0 +1,62 @@
+"""The reader behind `spark.readStream.format("trueup_changes")`, called as Spark calls it."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+
+from trueup.db import slot
+from trueup.db.node import connect
+from trueup.errors import TrueupError
+from trueup.source.changes import SCHEMA, ChangesReader, ChangesSource
+
+
+def _rows(reader: ChangesReader, start: Any, end: Any) -> list[dict[str, Any]]:
+    """A batch, read by a copy of the reader as in an executor."""
+    [part] = reader.partitions(start, end)
+    there = pickle.loads(pickle.dumps(reader))
+    return [row for batch in there.read(part) for row in batch.to_pylist()]
+
+
+def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(copy: Any) -> None:
+    up = copy.up
+    up.execute("CREATE TABLE t (a int, b text, v text, PRIMARY KEY (a, b)); CREATE PUBLICATION p FOR TABLE t")
+    node = copy.validations.node("n1")
+    with connect(node, application="test", read_only=False) as session:
+        slot.make_slot(session, "s")
+    given = {"address": up.uri, "slot": "s", "publication": "p", "batch_rows": "1000"}
+    reader = ChangesSource(given).streamReader(SCHEMA)
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, ReadAllAvailable()) == start or reader.partitions(start, start) == []
+    up.execute("INSERT INTO t SELECT i, E'\\t' || i FROM generate_series(1, 3000) i; UPDATE t SET v = a")
+    end = reader.latestOffset(start, ReadAllAvailable())
+    rows = _rows(reader, start, end)
+    assert Counter(row["op"] for row in rows) == {"insert": 3000, "update": 3000}
+    assert (rows[0]["table"], rows[0]["key"]) == ("public.t", ["1", "\t1"])
+    assert len({row["lsn"] for row in rows}) == 1
+    # A batch that was never committed is read again, by another process.
+    assert _rows(ChangesSource(given).streamReader(SCHEMA), start, end) == rows
+
+    up.execute("UPDATE t SET a = -a WHERE a = 1; SELECT pg_logical_emit_message(true, 'hello', 'x'); TRUNCATE t")
+    later = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert reader.latestOffset(end, ReadMaxBytes(1)) != later
+    rows = _rows(reader, end, later)
+    assert [(row["op"], row["key"]) for row in rows] == [
+        ("delete", ["1", "\t1"]), ("insert", ["-1", "\t1"]), ("message", []), ("truncate", []),
+    ]  # fmt: skip
+    reader.commit(later)
+    assert reader.initialOffset() == later
+    with pytest.raises(TrueupError, match="was not seen"):
+        _rows(reader, start, end)
+    for options, words in (
+        ({"slt": "x"}, "(?i)did you mean"),
+        ({}, "give the options slot"),
+        ({"slot": "none", "publication": "p"}, "there is no slot none"),
+        ({"slot": "s", "publication": "p", "address": f"{up.uri}?password=x"}, "holds a password"),
+    ):
+        with pytest.raises(TrueupError, match=words):
+            ChangesSource({"address": up.uri, **options}).streamReader(SCHEMA).initialOffset()

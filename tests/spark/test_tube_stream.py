@@ -1,0 +1,204 @@
+"""spark.readStream.format("trueup_tube"): every touched key in a Spark program, also after a crash of the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trueup
+from trueup.config import SparkSettings
+from trueup.engine.work import Room
+from trueup.tube.batch import Keys
+from trueup.tube.call import Tubes
+from trueup.tube.call import open as open_tubes
+from trueup.tube.hold import HoldLost
+from trueup.tube.lanes import SparkTask, deliver_task
+from trueup.tube.shape import Shapes, tables_of
+from trueup.tube.sinks import open_sink
+from trueup.tube.sinks.base import Mark
+from trueup.tube.stream.datasource import SCHEMA, TubeSource
+from trueup.tube.stream.offsets import Offset, packed, unpacked
+
+
+@pytest.fixture
+def items(databases: Any) -> Iterator[tuple[Any, Tubes]]:
+    [database] = databases(1)
+    database.execute("CREATE TABLE items (id bigint PRIMARY KEY, n int, tenant int)")
+    with open_tubes(database.uri) as tubes:
+        tubes.install()
+        tubes.ensure("t", partitions=2)
+        tubes.attach("t", "items", routing="tenant")
+        yield database, tubes
+
+
+def until(condition: Callable[[], bool], query: Any = None) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert query is None or query.isActive, query.exception()
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+class Copy:
+    """What a Spark program makes of the stream: a copy of the table, and how often each batch was seen."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, str], dict[str, Any]] = {}
+        self.batches: list[tuple[int, list[tuple[int, str]]]] = []
+        self.controls: list[dict[str, Any]] = []
+        self.parts: list[dict[int, set[int]]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, frame: Any, number: int) -> None:
+        from pyspark.sql import functions as F
+
+        rows = frame.withColumn("part", F.spark_partition_id()).collect()
+        touched = [(row.shard, row.key[0]) for row in rows if row.control is None]
+        self.batches.append((number, touched))
+        parts: dict[int, set[int]] = {}
+        for row in rows:
+            parts.setdefault(row.shard, set()).add(row.part)
+            if row.control is not None:
+                self.controls.append(json.loads(row.control))
+            elif row.row is None:
+                self.rows.pop((row.shard, row.key[0]), None)
+            else:
+                self.rows[row.shard, row.key[0]] = json.loads(row.row)
+        self.parts.append(parts)
+        assert self.gate.wait(60)
+
+
+@contextmanager
+def streaming(spark: Any, database: Any, copy: Copy, checkpoint: Path, **options: Any) -> Iterator[Any]:
+    stream = spark.readStream.format("trueup_tube").option("address", database.uri).options(**options).load("t")
+    query = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        yield query
+    finally:
+        copy.gate.set()
+        query.stop()
+
+
+def source(database: Any) -> dict[tuple[int, str], dict[str, Any]]:
+    rows = database.execute("SELECT tenant, to_jsonb(r) FROM items r")
+    return {(tenant, str(row["id"])): row for tenant, row in rows}
+
+
+def waiting(tubes: Tubes) -> int:
+    return sum(each.live_pods + each.backfill_pods + each.control_pods for each in tubes.stats())
+
+
+def test_offsets_name_exactly_their_pods() -> None:
+    numbers = (3, 4, 5, 9, 11, 12)
+    assert (packed(numbers), unpacked(packed(numbers)), packed([])) == ("3-5,9,11-12", numbers, "")
+    offset = Offset(7, {0: numbers, 3: (1,)})
+    assert Offset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
+
+
+def test_a_copy_follows(spark: Any, items: Any, tmp_path: Path) -> None:
+    database, tubes = items
+    trueup.register(spark)
+    database.execute("INSERT INTO items SELECT g, g, g % 50 FROM generate_series(1, 3000) g")
+    copy = Copy()
+    with streaming(spark, database, copy, tmp_path / "c", most_keys=4000) as query:
+        until(lambda: copy.rows == source(database), query)
+        # One shard is in one task, though there were several tasks; each key once.
+        assert all(len(parts) == 1 for batch in copy.parts for parts in batch.values())
+        assert any(len(set.union(*batch.values())) > 1 for batch in copy.parts if batch)
+        assert all(len(touched) == len(set(touched)) for _, touched in copy.batches)
+        # The last batch is deleted without another one coming.
+        until(lambda: waiting(tubes) == 0, query)
+        database.execute(
+            "UPDATE items SET tenant = 77 WHERE id = 5; DELETE FROM items WHERE id = 6; TRUNCATE items;"
+            " INSERT INTO items VALUES (5, 5, 77)"
+        )
+        tubes.schedule_backfill("t", "items")
+        until(lambda: {each["type"] for each in copy.controls} == {"truncate", "backfill_end"}, query)
+        until(lambda: waiting(tubes) == 0, query)
+        assert copy.rows[77, "5"]["id"] == 5
+        assert tubes.stats()[0].worker is not None
+        # A second driver stops with a clear error, in the process that Spark would start for it.
+        reader = TubeSource({"address": database.uri, "tube": "t"}).streamReader(SCHEMA)
+        with pytest.raises(trueup.CheckFailed, match="partition 0 of the tube t is worked on by process"):
+            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    until(lambda: tubes.stats()[0].worker is None)
+
+
+def test_the_job_as_spark_tasks(spark: Any, items: Any, databases: Any) -> None:
+    """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
+    database, tubes = items
+    [target] = databases(1)
+    database.execute("INSERT INTO items SELECT g, g, g % 7 FROM generate_series(1, 3000) g")
+    settings = SparkSettings(engine="spark")
+    with open_tubes(database.uri) as job:
+        summary = job.run("t", target.uri, until_empty=True, spark=settings)
+        assert (summary.written, summary.dead_letters, waiting(tubes)) == (3000, 0, 0)
+        database.execute(
+            "DELETE FROM items WHERE id > 2900; UPDATE items SET tenant = 9 WHERE id < 10; TRUNCATE items;"
+            " INSERT INTO items VALUES (1, 2, 3)"
+        )
+        job.run("t", target.uri, until_empty=True, spark=settings)
+    assert target.execute("SELECT id, n, tenant FROM items") == [(1, 2, 3)]
+    keys: Keys = {1: {(3, 1): "U"}}
+    shapes, _ = Shapes(tubes.session, "t").get([1])
+    mark = Mark(1, datetime.now(timezone.utc))
+    sink = pickle.dumps(open_sink(target.uri))
+    task = SparkTask(
+        tubes.session.node, "tube", "t", ((1, 1),), keys, shapes, mark, sink, tuple(tables_of(shapes)), 0, 10**6
+    )
+    with pytest.raises(HoldLost, match="partition 1 of the tube t was taken over"):
+        list(deliver_task(task, Room()))
+
+
+PROGRAM = """
+import os, signal, sys
+from trueup.engine.session import start_session
+spark = start_session(slots=2)
+def each(frame, number):
+    with open({out!r}, "a") as out:
+        out.write(f"{{number}} {{sorted(row.key[0] for row in frame.collect())}}\\n")
+    if {die!r}:
+        os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+stream = spark.readStream.format("trueup_tube").option("address", {uri!r}).load("t")
+stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r}).start().awaitTermination()
+"""
+
+
+def test_killed_and_started_again_it_gives_the_same_pods(spark: Any, items: Any, tmp_path: Path) -> None:
+    """Killed in the middle of a batch: more is touched meanwhile, and the first batch is the same as before."""
+    database, tubes = items
+    database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")
+    checkpoint, out = tmp_path / "c", tmp_path / "out"
+    program = PROGRAM.format(out=str(out), die=True, uri=database.uri, checkpoint=str(checkpoint))
+    done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert out.read_text(encoding="utf-8").startswith("0 ['1', '2', '3'")
+    database.execute(
+        "INSERT INTO items SELECT g, g, g % 3 FROM generate_series(10, 12) g; DELETE FROM items WHERE id = 2"
+    )
+    # The killed driver's session may live a moment longer; then it must not be waited for, since its process is dead.
+    # With Trigger.AvailableNow it works off what is there, and ends.
+    copy = Copy()
+    stream = spark.readStream.format("trueup_tube").option("address", database.uri).option("wait", 60).load("t")
+    writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(60), "it did not end"
+    assert (copy.rows == source(database), waiting(tubes)) == (True, 0)
+    number, first = copy.batches[0]
+    assert (number, {key for _, key in first}) == (0, {str(g) for g in range(1, 10)})
+    assert os.path.isdir(checkpoint)

@@ -1,0 +1,64 @@
+"""A validation as a streaming job, over the stream of changes: the same answers as in one process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trueup.demo.postgres import Database
+from trueup.validate.call import Validations
+
+PATIENCE = 60.0
+
+
+def _until(condition: Callable[[], Any]) -> Any:
+    give_up = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    return found
+
+
+def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
+    up, down = databases(2)
+    for database in (up, down):
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, k int UNIQUE)"
+        )
+    validations = Validations(nodes={"n1": up.uri, "n2": down.uri})
+    name = f"v_{up.name}"[-30:]
+    validations.create(
+        name, source="n1", target="n2", tables=("public.*",), syncer="lag:0.5", check_interval=0.2, row_error_delay=1.0
+    )
+    problems: list[BaseException] = []
+    thread = threading.Thread(target=_script, args=(validations, name, up, down, problems), daemon=True)
+    thread.start()
+    try:
+        assert validations.start(name, engine="spark") == "stopped by the user"
+        thread.join(PATIENCE)
+        assert problems == []
+    finally:
+        validations.delete(name)
+
+
+def _script(validations: Validations, name: str, up: Database, down: Database, problems: list[BaseException]) -> None:
+    try:
+        _until(lambda: validations.status(name).state == "running")
+        up.execute("ALTER TABLE b ALTER k SET NOT NULL; ALTER TABLE b DROP CONSTRAINT b_pkey")
+        up.execute("ALTER TABLE b ADD PRIMARY KEY (k); INSERT INTO b VALUES (2, 2)")
+        up.execute("INSERT INTO t SELECT i FROM generate_series(1, 2000) i; UPDATE t SET n = id")
+        down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
+        down.execute("UPDATE t SET n = 0 WHERE id = 5")
+        _until(lambda: len(validations.errors(name)) == 2)
+        found = {(each.key, each.kind) for each in validations.errors(name)}
+        assert found == {(("77",), "missing"), (("5",), "changed")}
+        status = validations.status(name)
+        assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
+        assert [table.stage for table in status.tables] == ["stopped", "running"]
+        assert "its key was (id) and is now (k)" in status.tables[0].reason
+    except BaseException as error:
+        problems.append(error)
+    finally:
+        validations.stop(name)

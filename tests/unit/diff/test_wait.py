@@ -1,0 +1,17 @@
+"""The pause between two looks: time that went by anyway counts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from trueup.diff import recheck
+
+
+@pytest.mark.parametrize(("ago", "pause"), [(0.0, 2.0), (1.5, 0.5), (60.0, 0.0)])
+def test_only_what_is_missing_is_waited_for(ago: float, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    recheck.wait_since(time.monotonic() - ago, 2.0)
+    assert waited == [pytest.approx(pause, abs=0.2)]

@@ -1,0 +1,116 @@
+"""Intervals and cron expressions mean what cron says they mean, and what cannot be read is refused with its cure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from trueup.errors import ConfigError
+from trueup.schedule.config import load_jobs
+from trueup.schedule.model import Job
+from trueup.schedule.times import next_time, seconds_of, weekdays
+
+# A Wednesday.
+NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5400), ("1d", 86400), ("2d 1h", 176400)]
+)
+def test_intervals(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+    assert seconds_of(Job("j", "check", every=seconds).when.removeprefix("every ")) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "15", "m", "0s", "1.5h", "15 minutes", "-5m"])
+def test_what_is_no_interval(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("field", "days"),
+    [
+        ("*", "*"),
+        ("0", "sun"),
+        ("7", "sun"),
+        ("1-5", "mon,tue,wed,thu,fri"),
+        ("5-7", "sun,fri,sat"),
+        ("fri-mon", "sun,mon,fri,sat"),
+        ("*/2", "sun,tue,thu,sat"),
+        ("1,3,sat", "mon,wed,sat"),
+    ],
+)
+def test_weekdays_are_those_of_cron(field: str, days: str) -> None:
+    assert weekdays(field) == days
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("30 3 * * *", "2026-07-02 03:30"),
+        ("0 3 * * 0", "2026-07-05 03:00"),
+        ("0 3 * * 1-5", "2026-07-02 03:00"),
+        # Both restricted: either will do, and the Friday comes first.
+        ("0 3 13 * fri", "2026-07-03 03:00"),
+        ("0 3 2 * fri", "2026-07-02 03:00"),
+        ("*/15 * * * *", "2026-07-01 12:15"),
+    ],
+)
+def test_next_time_of_a_cron_expression(cron: str, expected: str) -> None:
+    at = next_time(Job("j", "check", cron=cron), None, NOW + timedelta(seconds=1))
+    assert at is not None
+    assert f"{at:%Y-%m-%d %H:%M}" == expected
+
+
+def test_time_zones_and_intervals_that_go_on() -> None:
+    berlin = next_time(Job("j", "check", cron="0 3 * * *", timezone="Europe/Berlin"), None, NOW)
+    assert berlin == datetime(2026, 7, 2, 1, 0, tzinfo=timezone.utc)
+    hourly = Job("j", "check", every=3600)
+    assert next_time(hourly, None, NOW) == NOW
+    # After a restart: an hour after the last start, and at once if that has gone by.
+    assert next_time(hourly, NOW - timedelta(minutes=20), NOW) == NOW + timedelta(minutes=40)
+    assert next_time(hourly, NOW - timedelta(days=2), NOW) == NOW
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "cure"),
+    [
+        ("[schedule]", "there are no jobs", "[schedule.NAME]"),
+        ("[schedule]\nx = 1", "expected", "[schedule.x]"),
+        ('[schedule.x]\nverb = "chekc"\nevery = "1h"', 'no command "chekc"', 'Did you mean "check"?'),
+        ('[schedule.x]\nverb = "schedule"\nevery = "1h"', 'no command "schedule"', "Known:"),
+        ('[schedule.x]\nevery = "1h"', "the verb is missing", "Known: check, diff"),
+        ('[schedule.x]\nverb = "check"\nevry = "1h"', "there is no such key", 'Did you mean "every"?'),
+        ('[schedule.x]\nverb = "check"', "give one of every and cron", "every ="),
+        ('[schedule.x]\nverb = "check"\nevery = "1h"\ncron = "* * * * *"', "give one of every and cron", "every ="),
+        ('[schedule.x]\nverb = "check"\nevery = "soon"', '"soon" is not a length of time', "15m"),
+        ('[schedule.x]\nverb = "check"\ncron = "0 3 * *"', "it has 4 fields", "weekday"),
+        ('[schedule.x]\nverb = "check"\ncron = "0 99 * * *"', '"0 99 * * *" is not understood', "weekday"),
+        ('[schedule.x]\nverb = "check"\ncron = "0 3 * * 8"', "the weekday 8", "weekday"),
+        ('[schedule.x]\nverb = "check"\ncron = ""', "it has 0 fields", "weekday"),
+        ('[schedule.x]\nverb = "check"\nevery = "1h"\ntimezone = "Moon"', 'no time zone "Moon"', "Europe/Berlin"),
+        ('[schedule.x]\nverb = "check"\nevery = "1h"\narguments = "\'a"', "a quote is not closed", "list"),
+        ('[schedule.x]\nverb = "check"\nevery = "1h"\narguments = [1]', "expected", "list of texts"),
+    ],
+)
+def test_a_wrong_section_is_refused_with_its_cure(text: str, told: str, cure: str, tmp_path: Path) -> None:
+    file = tmp_path / "trueup.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_jobs(str(file), verbs=["check", "diff", "schedule"])
+    assert told in str(refused.value)
+    assert cure in refused.value.cure
+
+
+def test_jobs_are_read_and_secrets_stay_where_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "trueup.toml"
+    file.write_text(
+        '[schedule.a]\nverb = "check"\narguments = "t --node \'n=postgresql://u:${PW}@h/d\'"\nevery = "15m"\n'
+        '[schedule.b]\nverb = "diff"\narguments = ["--schema", "a b"]\ncron = "0  3 * * *"\n'
+    )
+    a, b = load_jobs(str(file), verbs=["check", "diff"], env={"PW": "secret"})
+    assert (a.arguments, a.every) == (("t", "--node", "n=postgresql://u:${PW}@h/d"), 900.0)
+    assert (b.arguments, b.cron, b.command) == (("--schema", "a b"), "0 3 * * *", "trueup diff --schema 'a b'")

@@ -1,0 +1,70 @@
+"""When a row that differs is an error, and when a row that keeps changing is proven: rules without a database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from trueup.validate.judge import Mismatch
+from trueup.validate.pending import Entry, Touch, key_text, key_values
+
+START = datetime(2026, 1, 1, tzinfo=timezone.utc)
+DELAY = timedelta(seconds=10)
+
+
+def _at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def _touch(lsn: int) -> Touch:
+    return Touch("update", lsn, lsn, lsn, START)
+
+
+def _found(source: int | None, target: int | None) -> Mismatch:
+    return Mismatch(("1",), "changed", ("v",), {}, {}, source, target)
+
+
+def _failed(entry: Entry, mark: int, seconds: float, source: int = 1, target: int = 2) -> Entry:
+    after = entry.failed(_found(source, target), mark, _at(seconds), DELAY)
+    assert after is not None
+    return after
+
+
+def test_an_error_needs_the_delay_and_all_changes_up_to_the_look() -> None:
+    entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0)
+    assert not entry.is_error(10_000, DELAY)
+    entry = _failed(entry, mark=120, seconds=11)
+    # Wrong for long enough; but a change of it may lie between what was read and the look.
+    assert not entry.is_error(119, DELAY)
+    assert entry.is_error(120, DELAY)
+    # The mark stays where it is, else a syncer that lags would never be caught.
+    entry = _failed(entry, mark=130, seconds=12)
+    assert entry.is_error(120, DELAY)
+
+
+def test_a_newer_change_begins_the_time_anew() -> None:
+    entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0)
+    entry = entry.touched(_touch(115))
+    assert entry.is_hot
+    assert (entry.first_lsn, entry.last_lsn) == (100, 115)
+    entry = _failed(entry, mark=120, seconds=11)
+    assert not entry.is_error(10_000, DELAY)
+    # An older one that comes again after a crash changes nothing.
+    assert entry.touched(_touch(115)) is entry
+
+
+def test_a_hot_row_is_proven_when_the_target_shows_what_the_source_was() -> None:
+    entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=0, seconds=0, source=41, target=40)
+    entry = _failed(entry.touched(_touch(200)), mark=0, seconds=1, source=42, target=40)
+    entry = _failed(entry.touched(_touch(300)), mark=0, seconds=2, source=43, target=41)
+    # 41 is the state after change 100: that one is proven, 200 and 300 are not.
+    assert entry.first_lsn == 101
+    entry = _failed(entry, mark=0, seconds=3, source=44, target=42)
+    assert entry.first_lsn == 201
+    # What was there before a change proves nothing of it.
+    assert _failed(entry, mark=0, seconds=4, source=44, target=41).first_lsn == 201
+    assert entry.failed(_found(45, 43), 0, _at(5), DELAY) is None
+
+
+def test_keys_survive_the_way_through_the_meta_database() -> None:
+    for key in (("1",), ("a\tb", 'c"\\', "é😀", ""), ("[1]",)):
+        assert key_values(key_text(key)) == key

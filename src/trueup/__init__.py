@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     )
     from trueup.formats import register
     from trueup.repair.call import repair, undo
+    from trueup.repair.validation import repair_validation
     from trueup.report.model import DiffResult, ManyResult, PairCounts
     from trueup.report.repair import RepairResult
+    from trueup.report.repairs import RepairsResult
     from trueup.schema.call import schema_diff
     from trueup.schema.model import SchemaResult
     from trueup.source.call import snapshot
@@ -45,6 +47,7 @@ _HOMES = {
     "rerun": "trueup.diff.call",
     "resume": "trueup.diff.call",
     "resume_many": "trueup.diff.call",
+    "repair_validation": "trueup.repair.validation",
     "undo": "trueup.repair.call",
     "Config": "trueup.config",
     "connect": "trueup.switchover.connect",
@@ -66,6 +69,7 @@ _HOMES = {
     "ManyResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
     "RepairResult": "trueup.report.repair",
+    "RepairsResult": "trueup.report.repairs",
     "SchemaResult": "trueup.schema.model",
     "schema_diff": "trueup.schema.call",
     "register": "trueup.formats",
@@ -91,6 +95,7 @@ __all__ = [
     "PairCounts",
     "QueryError",
     "RepairResult",
+    "RepairsResult",
     "SchemaResult",
     "SparkSettings",
     "StoreError",
@@ -107,6 +112,7 @@ __all__ = [
     "load",
     "register",
     "repair",
+    "repair_validation",
     "rerun",
     "resume",
     "resume_many",

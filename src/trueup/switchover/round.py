@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 # Keys that one transaction takes directly; more are spread over tasks.
-SMALL = 20_000
+SMALL = 60_000
 # Bytes of rows, as the tables' averages have it, that the driver may hold.
 SMALL_BYTES = 48 * 1024 * 1024
+# Bytes of a row of a table that was never analyzed.
+UNKNOWN_ROW = 400
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,13 @@ def _changes(link: Link, position: Any, waiting: Any, rows: Sequence[tuple[Any, 
 def is_small(link: Link, changes: Changes) -> bool:
     """Whether the driver itself may carry the rows over."""
     tables = link.by_number()
-    size = sum(
-        each.count * (tables[number].bytes / max(tables[number].rows, 1)) for number, each in changes.keys.items()
-    )
+    size = sum(_bytes(tables[number], each.count) for number, each in changes.keys.items())
     return not changes.reload and changes.taken <= (link.direct or SMALL) and size <= SMALL_BYTES
+
+
+def _bytes(table: SyncTable, rows: int) -> float:
+    """About what so many rows of a table take; never more than all of it."""
+    return min(table.bytes, rows * (table.bytes / table.rows if table.rows else UNKNOWN_ROW))
 
 
 def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:

@@ -32,6 +32,8 @@ RETRY_SECONDS = 2.0
 TELL_SECONDS = 5.0
 # A part of the log alone may not fit: unique, exclusion, foreign-key and restrict violations.
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
+# Rows that are too long to be one value together: program limit exceeded, out of memory.
+_TOO_LONG = ("54000", "53200")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ class Runner:
         try:
             return self._round(None if everything else SMALL)
         except QueryError as error:
+            if error.sqlstate in _TOO_LONG and self.link.plan.mode != ORDERED:
+                return self._round(None if everything else SMALL, spread=True)
             if everything or error.sqlstate not in _DOES_NOT_FIT:
                 raise
         # A part of the log did not fit; all of it does.
@@ -170,7 +174,7 @@ class Runner:
         """Set the target's sequences to the values that the source's have now."""
         sequences.write(self.link.target, sequences.read(self.link.source, self.link.plan.sequences))
 
-    def _round(self, most: int | None) -> Round:
+    def _round(self, most: int | None, *, spread: bool = False) -> Round:
         began = time.monotonic()
         try:
             changes = read_changes(self.link, most, texts=self.link.plan.mode == ORDERED)
@@ -181,7 +185,7 @@ class Runner:
                 return replace(done(self.link, changes, began), stop_asked=idle(self.link, changes))
             if self.link.plan.mode == ORDERED:
                 return self._ordered(changes, began)
-            if is_small(self.link, changes) and changes.is_all:
+            if is_small(self.link, changes) and changes.is_all and not spread:
                 return small_round(self.link, changes, began)
             self.link.source.execute("ROLLBACK")
             changes = read_changes(self.link, None if most is None else LARGE, texts=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 import pytest
 
 import trueup
@@ -78,6 +79,10 @@ def synced(pair: Any) -> Any:
     pair.start()
     pair.check_equal(NAMES)
     return pair
+
+
+def raise_too_long(*arguments: object) -> None:
+    raise psycopg.errors.ProgramLimitExceeded("array size exceeds the maximum allowed")
 
 
 @contextmanager
@@ -156,6 +161,11 @@ def test_a_part_of_a_swap_does_not_fit_alone_and_only_one_carries_changes_over(s
         # Nothing of it has arrived, and nothing is forgotten.
         assert synced.target.execute("SELECT count(*) FROM customers WHERE email LIKE 'c_@x'") == [(9,)]
         assert runner.round().keys == 3
+        # Rows that are too long to be one value together go over tasks, each as it is.
+        synced.source.execute("UPDATE customers SET note = '2' WHERE id < 9")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(round, "read_rows", raise_too_long)
+            assert runner.round().large
     synced.check_equal(NAMES)
     with open_link(synced.request.source, synced.request.target, "main") as link:
         with pytest.raises(CheckFailed, match="somebody carries changes over"):

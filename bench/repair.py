@@ -21,9 +21,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import psycopg
+from machine import machine
 
 import trueup
-from machine import machine
 from trueup.demo.postgres import Database, Server
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}

@@ -35,6 +35,8 @@ bench: install
 	@$(BIN)/python bench/difflog.py --growth
 	@$(BIN)/python bench/diff.py --growth --uuid
 	@$(BIN)/python bench/tube.py
+	@$(BIN)/python bench/switchover.py
+	@$(BIN)/python bench/repair.py
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

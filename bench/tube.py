@@ -78,7 +78,7 @@ def bulk(database: Database, name: str, rows: int) -> tuple[float, float]:
     database.execute("CHECKPOINT")
     began = time.perf_counter()
     database.execute(
-        f"INSERT INTO {name} SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), g * 7919 % 1000003, now()"
+        f"INSERT INTO {name} SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), (g::int8 * 7919 % 1000003)::int, now()"
         f" FROM generate_series(1, {rows}) g"
     )
     inserted = time.perf_counter()
@@ -160,7 +160,7 @@ def run_replay(server: Server, keys: int) -> dict[str, float]:
     source, target = server.create_database("replay"), server.create_database("replay_copy")
     source.execute(TABLE.format(name="bench"))
     source.execute(
-        f"INSERT INTO bench SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), g * 7919 % 1000003, now()"
+        f"INSERT INTO bench SELECT g, 'name ' || g, g / 7.0, repeat('x', 40), (g::int8 * 7919 % 1000003)::int, now()"
         f" FROM generate_series(1, {keys}) g"
     )
     source.execute("ANALYZE bench")

@@ -154,6 +154,8 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+# First: afterwards xdist reads the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Side by side, Spark and the cluster start once: one process has all tests of each. Other files are whole.
 

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     )
     from trueup.formats import register
     from trueup.repair.call import repair, undo
+    from trueup.repair.validation import repair_validation
     from trueup.report.model import DiffResult, ManyResult, PairCounts
     from trueup.report.repair import RepairResult
+    from trueup.report.repairs import RepairsResult
     from trueup.schema.call import schema_diff
     from trueup.schema.model import SchemaResult
     from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
+    from trueup.switchover.connect import connect
     from trueup.validate.call import Validations
 
 __version__ = "0.1.0"
@@ -44,8 +47,10 @@ _HOMES = {
     "rerun": "trueup.diff.call",
     "resume": "trueup.diff.call",
     "resume_many": "trueup.diff.call",
+    "repair_validation": "trueup.repair.validation",
     "undo": "trueup.repair.call",
     "Config": "trueup.config",
+    "connect": "trueup.switchover.connect",
     "DiffSettings": "trueup.config",
     "Diagnosis": "trueup.doctor.model",
     "Finding": "trueup.doctor.model",
@@ -64,6 +69,7 @@ _HOMES = {
     "ManyResult": "trueup.report.model",
     "PairCounts": "trueup.report.model",
     "RepairResult": "trueup.report.repair",
+    "RepairsResult": "trueup.report.repairs",
     "SchemaResult": "trueup.schema.model",
     "schema_diff": "trueup.schema.call",
     "register": "trueup.formats",
@@ -89,6 +95,7 @@ __all__ = [
     "PairCounts",
     "QueryError",
     "RepairResult",
+    "RepairsResult",
     "SchemaResult",
     "SparkSettings",
     "StoreError",
@@ -98,12 +105,14 @@ __all__ = [
     "Validations",
     "check",
     "check_many",
+    "connect",
     "diff",
     "diff_many",
     "doctor",
     "load",
     "register",
     "repair",
+    "repair_validation",
     "rerun",
     "resume",
     "resume_many",

@@ -155,3 +155,12 @@ def test_the_demo_of_tubes(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"the job delivered [3-9],\d+ keys: .* removed, while the application ran [1-9]", shown)
     assert re.search(r"a change was in the copy after \d", shown)
     assert re.search(r"^MATCH: the hashes of all [23],\d+ rows", shown, re.M)
+
+
+def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "switchover", "--rows", "2000"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"moved from old to new: the pause was \d+ ms", shown)
+    assert re.search(r"moved from new to old: the pause was \d+ ms", shown)
+    assert "lost: 0; errors it saw: 0" in shown
+    assert "left behind in both databases: nothing" in shown

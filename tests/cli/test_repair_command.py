@@ -34,6 +34,8 @@ def test_from_a_diff_to_a_repair_and_back(cli: Any, drifted: Any, given: Any, wr
     assert kinds == [*["TABLE_RERUN", "TABLE_UNDO", "TABLE_UNDO", "TABLE_RERUN"], *["TABLE_REPAIR"] * 2, "TABLE_DIFF"]
     for each in listed:
         assert cli("report", each["task_id"]).code == 0
+    repaired = Path(cli("report", listed[4]["task_id"], "--output", "html").out.strip())
+    assert '<header class="plain">' in repaired.read_text(encoding="utf-8")
     page = Path(cli("report", listed[0]["task_id"], "--output", "html").out.strip())
     assert "keys of the earlier report differ" in page.read_text(encoding="utf-8")
 

@@ -71,3 +71,29 @@ def test_what_the_driver_looked_up_is_in_the_address(
         monkeypatch.delenv(name)
     with psycopg.connect(found.conninfo) as connection:
         assert connection.execute("SELECT current_user, current_database()").fetchone() == ("modest", modest[0].name)
+
+
+def test_lines_of_a_copy_are_all_there_or_an_error(databases: Any) -> None:
+    """An error in the middle is no early end; the session goes on, or is opened again."""
+    from psycopg import sql
+
+    from trueup.config.model import Node
+    from trueup.db.reader import Reader, TooMuch, timed_out
+    from trueup.errors import QueryError
+
+    reader = Reader(Node("n1", databases(1)[0].uri), None, application="trueup test", retries=1)
+    copy = "COPY (SELECT {} FROM generate_series(1, {}) i) TO STDOUT"
+    try:
+        for count in (0, 1, 50_000):
+            lines = reader.lines(sql.SQL(copy).format(sql.SQL("i, repeat('x', 100)"), sql.Literal(count)))
+            assert [int(line.split(b"\t")[0]) for line in lines] == list(range(1, count + 1))
+        with pytest.raises(QueryError, match="division by zero"):
+            reader.lines(sql.SQL(copy).format(sql.SQL("1 / (40000 - i)"), sql.Literal(50_000)))
+        with pytest.raises(TooMuch):
+            reader.lines(sql.SQL(copy).format(sql.SQL("i"), sql.Literal(50_000)), most_bytes=1000)
+        with pytest.raises(QueryError) as slow:
+            reader.lines(sql.SQL(copy).format(sql.SQL("pg_sleep(0.2)"), sql.Literal(500)), timeout=0.3)
+        assert timed_out(slow.value)
+        assert reader.lines(sql.SQL(copy).format(sql.SQL("i"), sql.Literal(2))) == [b"1\n", b"2\n"]
+    finally:
+        reader.close()

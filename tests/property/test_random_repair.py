@@ -39,7 +39,7 @@ def _all(session: Any) -> list[Any]:
     return found
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, deadline=None, database=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_random_drift_is_repaired_and_taken_back(nodes: list[Any], data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 3), "nodes")

@@ -16,7 +16,7 @@ from trueup.demo.processes import wait_until
 from trueup.engine.java import find_java
 
 # Quick to start, and small: several JVMs share the machine.
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xss4m"
 # Three cores for each application, where this machine may have any other number.
 CONF = {
     "spark.cores.max": "3",

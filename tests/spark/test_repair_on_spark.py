@@ -11,13 +11,12 @@ def test_a_repair_on_spark(spark: Any, databases: Any) -> None:
     truth, copy = databases(2)
     for node in (truth, copy):
         node.execute("CREATE TABLE items (id int PRIMARY KEY, name text, wide text)")
-    truth.execute("INSERT INTO items SELECT i, 'n' || i, repeat('w', 1500) FROM generate_series(1, 8000) i")
-    copy.execute("INSERT INTO items SELECT i, 'x', repeat('w', 9) FROM generate_series(4000, 8100) i")
+    truth.execute("INSERT INTO items SELECT i, 'n' || i, repeat('w', 1500) FROM generate_series(1, 4000) i")
+    copy.execute("INSERT INTO items SELECT i, 'x', repeat('w', 9) FROM generate_series(2000, 4100) i")
     nodes = {"n1": truth.uri, "n2": copy.uri}
     report = trueup.diff("items", nodes=nodes, engine="local", recheck=0)
     options: dict[str, Any] = {"nodes": nodes, "engine": "spark", "recheck": 0}
-    dry = trueup.repair(report.report, source_of_truth="n1", **options)
     done = trueup.repair(report.report, source_of_truth="n1", execute=True, **options)
-    assert (dry.engine, done.engine, done.verdict) == ("spark", "spark", "REPAIRED")
-    assert dry.planned["n2"] == done.written["n2"] == {"insert": 3999, "update": 4001, "delete": 100}
+    assert (done.engine, done.verdict) == ("spark", "REPAIRED")
+    assert done.written["n2"] == {"insert": 1999, "update": 2001, "delete": 100}
     assert trueup.check("items", nodes=nodes, engine="local", recheck=0).verdict == "MATCH"

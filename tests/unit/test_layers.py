@@ -14,12 +14,13 @@ import trueup
 HOME = Path(trueup.__file__).parent
 MODULES = sorted(HOME.rglob("*.py"))
 VERBS = {"diff", "repair", "tube", "switchover", "validate", "difflog", "doctor", "schema", "schedule"}
-# A verb that may look at others: repair reads the diff's result, the doctor asks its checks, the gate of a switchover
-# asks two verbs, and the change log of a sync is a tube. The stream of a tube names its node as the format "trueup"
-# does. Validate reads tubes where the log is not logical, and streams changes with the public source.
+# A verb that may look at others: repair reads the diff's result and what a validation found, the doctor asks their
+# checks, the gate of a switchover asks two verbs, and the change log of a sync is a tube. The stream of a tube names
+# its node as the format "trueup" does. Validate reads tubes where the log is not logical, and streams changes with the
+# public source.
 ALLOWED_VERBS = {
-    "repair": {"diff"},
-    "doctor": {"diff"},
+    "repair": {"diff", "validate"},
+    "doctor": {"diff", "switchover"},
     "switchover": {"validate", "diff", "tube"},
     "tube": {"source"},
     "validate": {"tube", "source"},

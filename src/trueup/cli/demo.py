@@ -11,13 +11,14 @@ from trueup.cli.options import verbose_option
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["diff", "difflog", "tube", "validate"]), default="diff")
+@click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube", "validate"]), default="diff")
 @click.option(
     "--rows",
     default=None,
     type=click.IntRange(min=100),
     metavar="N",
-    help="Rows of the table, or visits of the log. [default: 1000000; difflog 50000, tube 500000, validate 20000]",
+    help="Rows of the table, or visits of the log."
+    " [default: 1000000; difflog 50000, switchover 300000, tube 500000, validate 20000]",
 )
 @click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
 @click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
@@ -46,7 +47,7 @@ from trueup.cli.options import verbose_option
 )
 @verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """See it work: nodes that drift, and a diff; a version log; a copy that follows a table; a validated replica.
+    """See it work: nodes that drift, and a diff; a version log; a copy that follows; a switchover; a validation.
 
     \b
     Examples:
@@ -54,24 +55,26 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo --rows 20000 --keep
       trueup demo --stop
       trueup demo difflog
+      trueup demo switchover
       trueup demo tube
       trueup demo validate
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
     difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
+    switchover moves an application that keeps writing to another server, and back, and looks for every write.
     tube keeps a copy in step with a table that is written to all the time, and proves that it is equal.
     validate checks every change that PostgreSQL replicates, and finds rows that are spoiled on the replica.
     Needs the extra: pip install 'trueup[demo]'.
     """
+    if what == "difflog":
+        return _difflog(rows or 50_000, keep, folder)
+    if what == "switchover":
+        return _switchover(rows or 300_000)
     if what == "validate":
         return _validate(rows or 20_000, seconds)
     if what == "tube":
         return _tube(rows or 500_000, seconds)
-    return (
-        _difflog(rows or 50_000, keep, folder)
-        if what == "difflog"
-        else _diff(rows or 1_000_000, keep, stop, engine, folder)
-    )
+    return _diff(rows or 1_000_000, keep, stop, engine, folder)
 
 
 def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
@@ -141,6 +144,16 @@ def _tube(rows: int, seconds: float) -> int:
     click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
     # Equal, and nothing given up: all else is a failure of the demo.
     return result.exit_code or (2 if done.dead_letters else 0)
+
+
+def _switchover(rows: int) -> int:
+    from trueup.demo import switchover
+    from trueup.engine.progress import Shown
+
+    with Shown(quiet=False) as progress:
+        moved = switchover.run(rows=rows, progress=progress)
+    click.echo(switchover.moved_text(moved))
+    return 0 if moved.is_good else 2
 
 
 def _validate(rows: int, seconds: float) -> int:

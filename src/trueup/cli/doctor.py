@@ -34,6 +34,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
       trueup doctor
       trueup doctor public.orders public.items --cluster shop
       trueup doctor --no-spark --quiet
+      trueup doctor --switchover n1,n2 --no-spark
       trueup doctor orders --node a=postgresql://db1/shop --node b=postgresql://db2/shop --json
 
     Exit codes: 0 no check failed (there may be warnings), 2 a check failed.
@@ -55,6 +56,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
         nodes=names or ([] if options["cluster"] else list(inline)) or None,
         addresses=inline,
         spark=not options.pop("no_spark"),
+        switchover=[name.strip() for name in options.pop("switchover").split(",") if name.strip()],
         strays=stray_variables(ctx.find_root()),
         tell=tell,
         **options,

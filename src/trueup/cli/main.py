@@ -27,6 +27,7 @@ _VERBS = {
     "report": ("trueup.cli.tasks", "report"),
     "rerun": ("trueup.cli.repair", "rerun"),
     "schedule": ("trueup.cli.schedule", "schedule"),
+    "switchover": ("trueup.cli.switchover", "switchover"),
     "schema-diff": ("trueup.cli.schema", "schema_diff"),
     "sync": ("trueup.cli.sync", "sync"),
     "tasks": ("trueup.cli.tasks", "tasks"),

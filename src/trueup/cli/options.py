@@ -237,6 +237,12 @@ def doctor_options(command: F) -> F:
                 metavar="N",
                 help="Statistics are old after so many days, if rows changed since.",
             ),
+            click.option(
+                "--switchover",
+                default="",
+                metavar="FROM,TO",
+                help="Also: could applications be moved from one of these nodes to the other?",
+            ),
             click.option("--quiet", "-q", is_flag=True, help="Only warnings and failures, and the last line."),
             click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object."),
             verbose_option,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.options import F, acting_options, inline_nodes, node_options_of_a_report
+from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.config import Config
@@ -90,14 +91,39 @@ def _writing(command: F) -> F:
     return command
 
 
+def _of_validation(command: F) -> F:
+    """Instead of a report: what a validation found."""
+    for option in reversed(
+        (
+            click.option(
+                "--validation", default="", metavar="NAME", help="Instead of REPORT: the open errors of a validation."
+            ),
+            click.option(
+                "--meta", default="", metavar="NODE", help="Where it is kept; without it, the node that knows it."
+            ),
+            click.option(
+                "--tables",
+                multiple=True,
+                metavar="PATTERN",
+                help="With --validation: only tables that fit; names with * and ?, with commas, or given again.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.command()
-@click.argument("report", metavar="REPORT")
+@click.argument("report", metavar="[REPORT]", required=False)
+@_of_validation
 @_ways
 @_writing
 @node_options_of_a_report
 @acting_options
-def repair(report: str, write_plan: str | None, **options: Any) -> int:
-    """Mend the rows that REPORT names. A dry run unless --execute.
+def repair(
+    report: str | None, write_plan: str | None, validation: str, meta: str, tables: tuple[str, ...], **options: Any
+) -> int:
+    """Mend the rows that REPORT names, or the open errors of a validation. A dry run unless --execute.
 
     \b
     Examples:
@@ -105,15 +131,23 @@ def repair(report: str, write_plan: str | None, **options: Any) -> int:
       trueup repair 3f2a9c1e --source-of-truth n1 --execute
       trueup repair 3f2a9c1e --write-plan plan.yaml
       trueup repair 3f2a9c1e --plan plan.yaml --execute --undo before.gz
+      trueup repair --validation shop
+      trueup repair --validation shop --tables public.orders --execute
 
     The rows are read again, never taken from the report. Each node is written in one transaction, whole or not at all;
     the old rows are kept in an undo file first, and all keys are looked at again at the end: only then it says
-    REPAIRED. Exit codes: 0 all of these keys agree, 1 some differ (or would be written), 2 trouble.
+    REPAIRED. With --validation the target becomes like the source, unless another way is given. Exit codes: 0 all of
+    these keys agree, 1 some differ (or would be written), 2 trouble.
     """
     from trueup.repair import call
 
+    _check_what(report, validation, meta=meta, tables=tables, write_plan=write_plan)
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
     config, given = _config(options, quiet=quiet)
+    if not report:
+        return _repair_validation(
+            validation, {**given, "meta": meta, "tables": tables, "config": config}, quiet=quiet, as_json=as_json
+        )
     if write_plan:
         click.echo(call.write_plan(report, write_plan, config=config, task_db=given["task_db"]))
         return 0
@@ -145,6 +179,39 @@ def undo(file: str, **options: Any) -> int:
     kept = {name: given[name] for name in names if given[name] is not None}
     result = _shown(quiet, lambda progress: call.undo(file, config=config, progress=progress, **kept))
     return _tell(result, quiet=quiet, as_json=as_json)
+
+
+def _check_what(
+    report: str | None, validation: str, *, meta: str, tables: tuple[str, ...], write_plan: str | None
+) -> None:
+    """Either a report or a validation, and options that go with it."""
+    if bool(report) == bool(validation):
+        both = "a report and --validation were given" if report else "it is not said what to mend"
+        raise ConfigError(both, cure="give REPORT, or --validation NAME")
+    if report and (meta or tables):
+        raise ConfigError("--meta and --tables go with --validation", cure="a report is of one table: leave them out")
+    if validation and write_plan:
+        raise ConfigError("--write-plan needs a report", cure="run trueup diff, and write the plan for its report")
+
+
+def _repair_validation(name: str, given: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
+    from trueup.repair.validation import repair_validation
+    from trueup.report.repairs import repairs_text
+
+    result = _shown(quiet, lambda progress: repair_validation(name, progress=progress, **given))
+    if as_json:
+        click.echo(json.dumps(result.as_json()))
+    elif not quiet:
+        click.echo(repairs_text(result))
+    else:
+        # Even who wants no words is told what failed.
+        failed = {
+            **result.failed,
+            **{f"{each.table} on {n}": e for each in result.tables for n, e in each.failed.items()},
+        }
+        for place, error in failed.items():
+            click.echo(f"trueup: {place}: {error}", err=True)
+    return int(result.exit_code)
 
 
 def _config(options: dict[str, Any], *, quiet: bool) -> tuple[Config, dict[str, Any]]:

@@ -124,16 +124,16 @@ def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableN
 
 
 def orphans(
-    connection: Any, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5
+    connection: Any, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5, child: str = "c"
 ) -> list[tuple[str, ...]]:
     """Rows of the child whose parent is not there, by the text of the referring columns: at most so many.
 
-    `among` is a condition on the child, named `c`. A foreign key that was not checked (its triggers did not fire) shows
-    its broken rows here and nowhere else.
+    `among` is a condition on the child, which is named `c` in it, or as `child` says. A foreign key that was not
+    checked (its triggers did not fire) shows its broken rows here and nowhere else.
     """
     from psycopg import sql
 
-    mine = [sql.SQL("c.{}").format(sql.Identifier(name)) for name in key.child_columns]
+    mine = [sql.Identifier(child, name) for name in key.child_columns]
     pairs = [
         sql.SQL("p.{} {} {}").format(sql.Identifier(theirs), sql.SQL(operator), own)
         for theirs, operator, own in zip(key.parent_columns, key.operators, mine, strict=True)
@@ -142,11 +142,12 @@ def orphans(
     # MATCH FULL: all set, or none. Otherwise one NULL is enough to refer to nothing.
     refers = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
     query = sql.SQL(
-        "SELECT {shown} FROM {child} c WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
+        "SELECT {shown} FROM {child} {alias} WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
         "{among} LIMIT {most}"
     ).format(
         shown=sql.SQL(", ").join(sql.SQL("{}::text").format(own) for own in mine),
         child=sql.Identifier(*key.child),
+        alias=sql.Identifier(child),
         parent=sql.Identifier(*key.parent),
         refers=refers,
         pairs=sql.SQL(" AND ").join(pairs),

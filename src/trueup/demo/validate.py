@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
 import psycopg
 
-from trueup.config import Node
 from trueup.db.statements import load
 from trueup.demo.postgres import Database, Server
 from trueup.errors import TrueupError
+from trueup.repair.validation import repair_validation
 from trueup.validate.call import Validations
 from trueup.validate.fence import Fence
-from trueup.validate.findings import keys_of
 from trueup.validate.status import Status, status_text
 
 TABLE = "public.customers"
@@ -58,9 +58,9 @@ def run(*, rows: int, seconds: float, say: Say) -> Shown:
             down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
             up.execute(statements["touch"])
             found = _watch_errors(validations, 4, say)
-            say("mending them: the rows as n1 has them")
+            say("trueup repair --validation demo --execute: the rows as n1 has them")
             down.execute(statements["unspoil"])
-            _mend(validations, up, down)
+            _mend(validations, say)
             _until(lambda: not validations.errors("demo"))
             for error in validations.errors("demo", state="resolved"):
                 say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
@@ -130,14 +130,23 @@ def _watch_errors(validations: Validations, wanted: int, say: Say) -> int:
     return len(seen)
 
 
-def _mend(validations: Validations, up: Database, down: Database) -> None:
-    """The rows of the errors' keys, as the source has them now."""
-    statements = load("trueup.demo", "validate.sql")
-    for table in keys_of("demo", meta=Node("n2", down.uri)):
-        keys = [int(key[0]) for key in table.keys]
-        rows = up.execute(statements["rows"], [keys])
-        down.execute(statements["delete"], [keys])
-        down.executemany(statements["insert"], rows)
+def _mend(validations: Validations, say: Say) -> None:
+    """The rows of the errors' keys, as the source has them now; the files of the repair are not kept."""
+    with TemporaryDirectory(prefix="trueup-demo-") as folder:
+        done = repair_validation(
+            "demo",
+            config=validations.config,
+            task_db=f"{folder}/tasks.db",
+            report_dir=folder,
+            engine="local",
+            execute=True,
+        )
+    for table in done.tables:
+        counts = ", ".join(f"{count} {act}" for act, count in table.written.get("n2", {}).items())
+        say(f"  {table.verdict}: {table.table}: {table.keys} keys; on n2 {counts}")
+    # Rows that are on their way while the repair looks again may differ for a moment: the validation tells.
+    if done.exit_code == 2:
+        raise TrueupError("the repair of the demo failed", cure="; ".join(done.failed.values()) or "try again")
 
 
 def _until(condition: Callable[[], object]) -> None:

@@ -32,12 +32,3 @@ UPDATE public.customers SET balance = balance + 1 WHERE id = 40
 
 -- name: unspoil
 DROP TRIGGER spoil ON public.customers
-
--- name: rows
-SELECT id, name, email, balance, joined, profile::text FROM public.customers WHERE id = ANY (%s)
-
--- name: delete
-DELETE FROM public.customers WHERE id = ANY (%s)
-
--- name: insert
-INSERT INTO public.customers VALUES (%s, %s, %s, %s, %s, %s::jsonb)

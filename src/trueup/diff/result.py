@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,9 @@ class Ending:
     remarks: tuple[str, ...]
     # What the nodes' snapshots saw in earlier tries of a run that was taken up again.
     earlier: Sequence[Sequence[Position]] = ()
-    # Of a rerun.
+    # Of a rerun: what the earlier report says, and what has become of it, once that was counted.
     since: Since | None = None
+    told: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
 
 
 def conclude(ending: Ending) -> DiffResult:
@@ -237,8 +238,8 @@ def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[
 
 def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:
     """Of a rerun, for each pair: how many keys are resolved, remain and are new; and the resolved ones."""
-    if ending.since is None:
-        return {}
+    if ending.since is None or ending.told:
+        return ending.told
     now: dict[KeyValues, set[Pair]] = {each.key: set(differing_pairs(each)) for each in ending.state.suspects}
     # What could not be looked at is not resolved.
     unseen = {key for failure in ending.state.failures for key in _keys_of(failure.task)}
@@ -253,6 +254,7 @@ def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]
             counts["new"] += differs and not differed
         counts["resolved"] = len(resolved)
         found[pair] = counts, resolved
+    ending.told = found
     return found
 
 

@@ -25,6 +25,7 @@ def doctor(
     task_db: str | None = None,
     spark: bool = True,
     stats_days: int = 30,
+    switchover: Sequence[str] = (),
     strays: Mapping[str, str] | None = None,
     tell: Callable[[Finding], object] | None = None,
     **options: Any,
@@ -32,7 +33,8 @@ def doctor(
     """Check whether a run on these nodes, and on these tables, would work here; nothing is changed anywhere.
 
     Nodes as for `diff`; `addresses` adds some to those of the configuration, to be named. Without `spark`, Spark is
-    not started. `tell` gets every finding as soon as it is known. Further options are settings that decide what a run
+    not started. `switchover` names two nodes, from and to, between which applications are to be moved. `tell` gets
+    every finding as soon as it is known. Further options are settings that decide what a run
     would need: `engine`, `master`, `remote`, `report_dir`, `concurrency_factor`, `max_connections`.
     """
     unknown = sorted(set(options) - set(_OPTIONS))
@@ -45,6 +47,7 @@ def doctor(
         task_db=task_db,
         start_spark=spark,
         stats_days=stats_days,
+        switchover=tuple(switchover),
         strays=strays or {},
     )
     findings: list[Finding] = []

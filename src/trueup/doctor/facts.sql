@@ -43,3 +43,17 @@ SELECT max(c.reltuples)::float8 AS seen_rows,
   JOIN pg_class c ON c.oid = part.relid
   LEFT JOIN pg_stat_all_tables s ON s.relid = part.relid
  WHERE c.relkind IN ('r', 'm') OR part.relid = %(oid)s::oid
+
+-- name: switchover
+-- What a switchover needs of a node: version, whether it can be written to, the right to make a schema, whether commits
+-- wait for the disk, prepared transactions, and sessions whose transactions are open for long.
+SELECT current_setting('server_version_num')::int,
+       pg_is_in_recovery(),
+       CASE WHEN to_regnamespace('trueup') IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege('trueup', 'CREATE') END,
+       current_setting('fsync') = 'on',
+       (SELECT array_agg(gid ORDER BY prepared) FROM pg_prepared_xacts WHERE database = current_database()),
+       (SELECT array_agg(format('process %%s (%%s)', pid, concat_ws(', ', usename, nullif(application_name, ''))) ORDER BY xact_start)
+          FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+           AND xact_start < clock_timestamp() - make_interval(secs => %(long)s))

@@ -23,5 +23,7 @@ class DoctorRequest:
     task_db: str | None = None
     start_spark: bool = True
     stats_days: int = 30
+    # The two nodes of a switchover, if one is meant: from, to.
+    switchover: tuple[str, ...] = ()
     # Variables that look like ours and mean nothing, and what was meant.
     strays: Mapping[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from trueup.doctor import across, configuration, disk, machine, nodes, spark, tables, tasks
+from trueup.doctor import across, configuration, disk, machine, nodes, spark, switchover, tables, tasks
 from trueup.doctor.guarded import Background, guarded
 from trueup.doctor.model import Finding
 from trueup.doctor.request import DoctorRequest
@@ -33,4 +33,5 @@ def examine(request: DoctorRequest) -> Iterator[Finding]:
         yield from guarded("nodes", "all nodes", lambda: across.check(request, met))
         for table in request.tables:
             yield from guarded("table", table, partial(tables.check, request, met, table))
+        yield from guarded("switchover", "all nodes", lambda: switchover.check(request, met))
     yield from guarded("spark", "this machine", lambda: spark.check(request, started))

@@ -59,13 +59,16 @@ def repair_keys(
     *,
     of: str,
     config: Config,
+    key: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
     task_db: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> RepairResult:
     """Mend these keys of a table on these nodes, for whoever knows that they differ; `of` says who.
 
-    Keys are their texts, in the order of the table's key. There is no report, so no row can be stale.
+    Keys are their texts, in the order of `key` (nothing: of the table's key). There is no report, so no row can be
+    stale.
     """
     from trueup.diff.request import DiffRequest
     from trueup.repair.plan_file import read_document
@@ -75,8 +78,10 @@ def repair_keys(
     request, rest = _request(options)
     settings, spark = settings_of(config, rest, verb="repair")
     document = read_document(Path(request.plan)) if request.plan else None
-    asked = DiffRequest(table, tuple(nodes), settings=settings, spark=spark)
-    wanted = Wanted(of, tuple(dict.fromkeys(tuple(key) for key in keys)))
+    asked = DiffRequest(
+        table, tuple(nodes), settings=settings, spark=spark, key=tuple(key), exclude_columns=tuple(exclude_columns)
+    )
+    wanted = Wanted(of, tuple(dict.fromkeys(tuple(each) for each in keys)))
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
         return run(request, asked, wanted, store=store, document=document, progress=progress)
 

@@ -56,6 +56,8 @@ class NodeWork:
     pile: Pile
     silent: bool
     application: str
+    # Whether triggers may change what is written.
+    is_watched: bool
 
     @property
     def guard(self) -> TableSpec:
@@ -302,7 +304,11 @@ def _delete_staged(connection: Any, work: NodeWork, moved: set[bytes]) -> set[by
 def _note_unknown(connection: Any, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
     """Rows whose hash was not known before they were written, or is another now: the undo file learns it."""
     for writes in work.pile:
-        if not moved and None not in writes.made and _is_as_made(connection, work.guard, writes):
+        if (
+            not moved
+            and None not in writes.made
+            and (not work.is_watched or _is_as_made(connection, work.guard, writes))
+        ):
             continue
         undo.after(work.node.name, _now(connection, work.guard, writes, moved))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 from trueup.repair.layout import Layout
@@ -85,6 +86,10 @@ class SourceOfTruth:
 
     def decide(self, batch: Batch, at: int) -> Decision:
         """Always the same."""
+        return self._always
+
+    @cached_property
+    def _always(self) -> Like:
         return Like(self.source, self.allow, self.why)
 
 

@@ -12,7 +12,7 @@ from trueup.engine.work import Room
 from trueup.repair.conditions import Conditions
 from trueup.repair.layout import Layout
 from trueup.repair.lines import Line, inside_filter, join, key_id, lines_by_key, split
-from trueup.repair.modes import ACTS, Act, Batch, Decision, Gone, Leave, Like, Made, Mode
+from trueup.repair.modes import ACTS, Act, Batch, Gone, Leave, Like, Made, Mode
 from trueup.rows.keys import KeyValues
 
 # Rows are read in portions that aim at this many bytes of a node, whatever the width of a row, and never hold more
@@ -65,21 +65,15 @@ class Writes:
     after: list[bytes | None] = field(default_factory=list)
     made: list[bytes | None] = field(default_factory=list)
 
-    def add(
-        self, act: Act, key: KeyValues, mine: bytes, old: Line | None, new: bytes | None, made: bytes | None
-    ) -> None:
-        """One more key."""
-        self.acts.append(act)
-        self.keys.append(key)
-        self.ids.append(mine)
-        self.after.append(new)
-        self.made.append(made)
-        if old is None:
-            self.guards.append(None)
-            self.before.append(None)
-        else:
-            self.guards.append(old.guard)
-            self.before.append(old.fields)
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Writes:
+        """Many keys at once."""
+        acts, keys, ids, guards, before, after, made = map(list, zip(*entries, strict=True))
+        return cls(acts, keys, ids, guards, before, after, made)
+
+
+# What Writes has of one key: act, key, id, guard and line before, line and guard after.
+Entry = tuple[Act, KeyValues, bytes, "bytes | None", "bytes | None", "bytes | None", "bytes | None"]
 
 
 @dataclass(frozen=True)
@@ -143,21 +137,25 @@ def _read(repair: RepairJob, keys: Sequence[KeyValues], *, most_bytes: int) -> B
 
 
 def _decide(repair: RepairJob, batch: Batch, task: PrepareKeys) -> Prepared:
-    writes = {node: Writes() for node in batch.nodes}
-    left: list[Left] = []
-    said = _Said(repair, batch, task)
     mode = repair.mode.known(repair.job, batch) if isinstance(repair.mode, Conditions) else repair.mode
-    agree = 0
+    settling = _Settling(repair, batch, task)
+    sides, agree = batch.sides, 0
     for at, mine in enumerate(batch.ids):
-        lines = [side.get(mine) for side in batch.sides]
-        if len({None if line is None else line.hash for line in lines}) == 1:
+        lines = [side.get(mine) for side in sides]
+        marks = [None if line is None else line.hash for line in lines]
+        if marks.count(marks[0]) == len(marks):
             agree += 1
+            continue
+        decision = mode.decide(batch, at)
+        if isinstance(decision, Like):
+            settling.like(at, lines, marks, decision)
         else:
-            _settle(batch, at, lines, mode.decide(batch, at), said, writes, left)
+            settling.other(at, lines, decision)
+    writes = {node: Writes.of(entries) for node, entries in zip(batch.nodes, settling.entries, strict=True) if entries}
     if not repair.with_rows:
         for each in writes.values():
             _keep_examples(each)
-    return Prepared(len(batch.keys), agree, {node: each for node, each in writes.items() if each.keys}, left)
+    return Prepared(len(batch.keys), agree, writes, settling.left)
 
 
 def first_of_each(acts: Sequence[Act]) -> list[int]:
@@ -178,85 +176,75 @@ def _keep_examples(writes: Writes) -> None:
         writes.before[at], writes.after[at] = before, after
 
 
-class _Said:
-    """What the report says of the rows, and so whether a row has changed since."""
+class _Settling:
+    """From the decisions to what each node gets, and what is left."""
 
     def __init__(self, repair: RepairJob, batch: Batch, task: PrepareKeys) -> None:
-        self._hashes = task.hashes if repair.skip_stale else ()
-        self._inside: Mapping[str, set[bytes]] | None = None
+        self.entries: list[list[Entry]] = [[] for _ in batch.nodes]
+        self.left: list[Left] = []
+        self._batch = batch
+        self._said = task.hashes if repair.skip_stale else ()
+        self._inside: Mapping[str, set[bytes]] = {}
         spec = repair.layout.spec
-        if spec.filter and self._hashes:
+        self._filtered = bool(spec.filter and self._said)
+        if self._filtered:
             # To the report, a row outside of the filter was no row.
             timeout = repair.job.timeout * 4
             self._inside = repair.job.read(
                 batch.nodes, lambda reader: inside_filter(reader, spec, batch.keys, timeout=timeout)
             )
 
-    def is_stale(self, batch: Batch, at: int, node: int, line: Line | None) -> str:
-        """Why a row must not be written over, or nothing."""
-        if not self._hashes:
-            return ""
-        said = self._hashes[at][node]
+    def like(self, at: int, lines: Sequence[Line | None], marks: Sequence[bytes | None], decision: Like) -> None:
+        """All nodes become like one of them."""
+        theirs, mark = lines[decision.source], marks[decision.source]
+        for node, old in enumerate(lines):
+            if marks[node] == mark:
+                continue
+            act: Act = "insert" if old is None else "delete" if theirs is None else "update"
+            if act not in decision.allow:
+                self._leave(at, node, decision.why or f"no row is {_DONE[act]} in this mode")
+            elif theirs is None:
+                self._write(at, node, act, old, None, b"")
+            elif self._batch.is_plain:
+                # The same columns on all nodes, and hashes that all make alike: it will have the hash it has there.
+                self._write(at, node, act, old, theirs.fields, theirs.guard)
+            else:
+                fields = split(theirs.fields)[: len(self._batch.layout.carried)]
+                self._write(at, node, act, old, _with_fields(self._batch.layout, old, fields), None)
+
+    def other(self, at: int, lines: Sequence[Line | None], decision: Gone | Made | Leave) -> None:
+        """A row that is made, deleted or left."""
+        if isinstance(decision, Leave):
+            self.left.append(Left(self._batch.keys[at], self._batch.nodes, decision.reason))
+            return
+        for node, old in enumerate(lines):
+            if isinstance(decision, Gone):
+                if old is not None:
+                    self._write(at, node, "delete", old, None, b"")
+            elif node in decision.rows:
+                new = _with_fields(self._batch.layout, old, decision.rows[node])
+                if old is None or new != old.fields:
+                    self._write(at, node, "update" if old else "insert", old, new, None)
+
+    def _write(self, at: int, node: int, act: Act, old: Line | None, new: bytes | None, made: bytes | None) -> None:
+        stale = self._stale(at, node, old) if self._said else ""
+        if stale:
+            self._leave(at, node, stale)
+            return
+        guard, before = (None, None) if old is None else (old.guard, old.fields)
+        self.entries[node].append((act, self._batch.keys[at], self._batch.ids[at], guard, before, new, made))
+
+    def _leave(self, at: int, node: int, reason: str) -> None:
+        self.left.append(Left(self._batch.keys[at], (self._batch.nodes[node],), reason))
+
+    def _stale(self, at: int, node: int, old: Line | None) -> str:
+        """Why a row must not be written over, or nothing: the report says what it was."""
+        said = self._said[at][node]
         if said == UNKNOWN:
             return UNSAID
-        seen = line is not None and (self._inside is None or batch.ids[at] in self._inside[batch.nodes[node]])
-        now = line.hash.decode() if line is not None and seen else None
-        return "" if now == said else STALE
-
-
-def _settle(
-    batch: Batch,
-    at: int,
-    lines: Sequence[Line | None],
-    decision: Decision,
-    said: _Said,
-    writes: Mapping[str, Writes],
-    left: list[Left],
-) -> None:
-    """From the decision to what each node gets."""
-    key = batch.keys[at]
-    if isinstance(decision, Leave):
-        left.append(Left(key, batch.nodes, decision.reason))
-        return
-    for node, old in enumerate(lines):
-        act, new, made = _wanted(batch, node, lines, decision)
-        if act is None:
-            continue
-        reason = ""
-        if isinstance(decision, Like) and act not in decision.allow:
-            reason = decision.why or f"no row is {_DONE[act]} in this mode"
-        reason = reason or said.is_stale(batch, at, node, old)
-        if reason:
-            left.append(Left(key, (batch.nodes[node],), reason))
-        else:
-            writes[batch.nodes[node]].add(act, key, batch.ids[at], old, new, made)
-
-
-_NOTHING = None, None, None
-
-
-def _wanted(
-    batch: Batch, node: int, lines: Sequence[Line | None], decision: Like | Gone | Made
-) -> tuple[Act | None, bytes | None, bytes | None]:
-    """What is to be done on a node, the line that it gets, and that line's guard, if it is known."""
-    old = lines[node]
-    if isinstance(decision, Gone):
-        return _NOTHING if old is None else ("delete", None, b"")
-    if isinstance(decision, Made):
-        if node not in decision.rows:
-            return _NOTHING
-        new = _with_fields(batch.layout, old, decision.rows[node])
-        return _NOTHING if old is not None and new == old.fields else ("update" if old else "insert", new, None)
-    theirs = lines[decision.source]
-    if theirs is None:
-        return _NOTHING if old is None else ("delete", None, b"")
-    if old is not None and old.hash == theirs.hash:
-        return _NOTHING
-    if batch.is_plain:
-        # The same columns on all nodes, and hashes that all nodes make alike: the row will have the hash it has there.
-        return ("update" if old else "insert"), theirs.fields, theirs.guard
-    fields = split(theirs.fields)[: len(batch.layout.carried)]
-    return ("update" if old else "insert"), _with_fields(batch.layout, old, fields), None
+        if self._filtered and self._batch.ids[at] not in self._inside[self._batch.nodes[node]]:
+            old = None
+        return "" if (None if old is None else old.hash.decode()) == said else STALE
 
 
 def _with_fields(layout: Layout, old: Line | None, fields: Sequence[bytes]) -> bytes:

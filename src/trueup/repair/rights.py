@@ -19,6 +19,8 @@ class Rights:
     """How a node can be written: without triggers or in the order of foreign keys; or why not at all."""
 
     silent: bool
+    # Whether triggers fire that may change what is written.
+    is_watched: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
@@ -46,7 +48,8 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
         why = f"constraint {excluded[0]} is checked by a trigger" if excluded else _NO_RIGHT.format(row["role"])
         fires = f": {row['triggers']} of the table fire" if row["triggers"] else ""
         remarks.append(f"{node}: {why}; so triggers are not switched off{fires}, and rows go in foreign-key order")
-    return Rights(silent, tuple(reasons), tuple(remarks))
+    is_watched = bool(row["always"] or (row["triggers"] and not silent))
+    return Rights(silent, is_watched, tuple(reasons), tuple(remarks))
 
 
 _NO_RIGHT = "role {} may not set session_replication_role"

@@ -21,6 +21,7 @@ from trueup.diff.check import check, check_key_values
 from trueup.diff.past import Hash, Past, same_hash
 from trueup.diff.request import DiffRequest
 from trueup.diff.run import connect_all, job_of
+from trueup.diff.steering import Steering
 from trueup.diff.together import together
 from trueup.diff.work import More
 from trueup.engine.choose import EngineStarter
@@ -72,10 +73,11 @@ def run(
     context = {**asked.context(), **request.context(), "mode": "repair"}
     schema, table = (part.spellings()[0] for part in parse_table_name(asked.table))
     task = store.start("TABLE_REPAIR", cluster=asked.cluster, schema=schema, table=table, context=context)
-    interrupted = "every node is as it was or written whole: run it again; trueup tasks show has the undo file"
+    interrupted = "every node is as it was or written whole, and the undo file is beside the report: run it again"
     with working(store, task.task_id, interrupted=interrupted):
         told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        result = _repair(request, asked, wanted, document, task, told)
+        steering = Steering(asked.settings, partial(store.wanted, task.task_id), told, resume=interrupted)
+        result = _repair(request, asked, wanted, document, task, told, steering)
     store.finish(
         task.task_id,
         FAILED if result.verdict == "FAILED" else COMPLETED,
@@ -87,7 +89,13 @@ def run(
 
 
 def _repair(
-    request: RepairRequest, asked: DiffRequest, wanted: Wanted, document: Any, task: Task, progress: Progress
+    request: RepairRequest,
+    asked: DiffRequest,
+    wanted: Wanted,
+    document: Any,
+    task: Task,
+    progress: Progress,
+    steering: Steering,
 ) -> RepairResult:
     started = datetime.now(timezone.utc)
     settings = asked.settings
@@ -117,12 +125,16 @@ def _repair(
         engine.most = check_free(controls, engine.slots)
         job = job_of(asked, spec, controls, application)
         repair = RepairJob(job, layout, mode, skip_stale=request.stale == "skip", with_rows=request.execute)
-        _read(engine, repair, wanted, gathered, progress)
+        _read(engine, repair, wanted, gathered, progress, steering)
         for control in controls:
             control.end()
         ending = Ending(request, asked, spec, wanted.of, gathered, engine.name, task.task_id, started)
         ending.remarks += [*wanted.remarks, *checked.remarks]
+        # From here on there is one session with each node, and later those of the rerun.
+        reader.close_idle()
         _write(ending, controls, application, progress)
+        for control in controls:
+            control.close()
         if request.execute:
             verify(ending, wanted.past, wanted.keys, progress, engine)
         return conclude(ending)
@@ -149,14 +161,16 @@ def _undo_path(request: RepairRequest, asked: DiffRequest, layout: Layout) -> Pa
     return new_path(asked, layout.spec, "undo", "gz")
 
 
-def _read(engine: Engine, repair: RepairJob, wanted: Wanted, gathered: Gathered, progress: Progress) -> None:
+def _read(
+    engine: Engine, repair: RepairJob, wanted: Wanted, gathered: Gathered, progress: Progress, steering: Steering
+) -> None:
     """Tasks read and decide; what they say is kept on disk. Nothing is written if one of them failed."""
     keys = wanted.keys
     given = (
         PrepareKeys(keys[at : at + _KEYS_A_TASK], wanted.hashes[at : at + _KEYS_A_TASK])
         for at in range(0, len(keys), _KEYS_A_TASK)
     )
-    tasks: Tasks[Any] = Tasks(given)
+    tasks: Tasks[Any] = Tasks(given, steering.gate)
     progress.stage("reading", len(keys))
     for answer in engine.run(partial(prepare, repair), tasks):
         if isinstance(answer, Failure):
@@ -192,8 +206,7 @@ def _write(ending: Ending, controls: Sequence[Control], application: str, progre
     if reasons:
         raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
     nodes = {node.name: node for node in ending.asked.nodes}
-    silent = {node: each.silent for node, each in rights.items()}
-    for node, outcome in write_all(gathered, nodes, silent, application, progress).items():
+    for node, outcome in write_all(gathered, nodes, rights, application, progress).items():
         if isinstance(outcome, TrueupError):
             ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
         else:

@@ -25,7 +25,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.repair.layout import Layout
 from trueup.repair.lines import Line, key_id, key_of, lines_by_key
 from trueup.repair.modes import ACTS, Act
-from trueup.repair.prepare import Left, Prepared, Writes
+from trueup.repair.prepare import Entry, Left, Prepared, Writes
 from trueup.repair.rights import rights_on
 from trueup.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head
 from trueup.repair.write import Gathered, write_all
@@ -151,9 +151,9 @@ def _portions(file: Path, head: Mapping[str, Any]) -> Iterator[tuple[int, list[K
     keys: dict[int, list[KeyValues]] = defaultdict(list)
     rows: dict[int, list[_Row]] = defaultdict(list)
     sizes: Counter[int] = Counter()
-    for node, key, guard, line in read_before(file, width):
+    for node, key, guard, said, line in read_before(file, width):
         keys[node].append(key_of(key))
-        made = after.get((node, key), NOT_WRITTEN)
+        made = after.get((node, key), said)
         rows[node].append((guard, line, guard if made == NOT_WRITTEN else made))
         sizes[node] += len(line or b"")
         if len(keys[node]) == _KEYS_A_PORTION or sizes[node] > _BYTES_A_PORTION:
@@ -168,7 +168,8 @@ def _decide(
 ) -> None:
     """What is still as the repair left it is put back."""
     now = _read(node, layout, keys, application)
-    writes, left, agree = Writes(), [], 0
+    entries: list[Entry] = []
+    left, agree = [], 0
     for key, (guard, line, after) in zip(keys, rows, strict=True):
         name = key_id(key)
         found = now.get(name)
@@ -179,8 +180,9 @@ def _decide(
             left.append(Left(key, (node.name,), _CHANGED))
         else:
             act: Act = "delete" if line is None else "update" if found else "insert"
-            writes.add(act, key, name, found, line, guard or b"")
-    gathered.add(Prepared(len(keys), agree, {node.name: writes} if writes.keys else {}, left))
+            present = found.fields if found else None
+            entries.append((act, key, name, mine, present, line, guard or b""))
+    gathered.add(Prepared(len(keys), agree, {node.name: Writes.of(entries)} if entries else {}, left))
 
 
 def _read(node: Node, layout: Layout, keys: Sequence[KeyValues], application: str) -> dict[bytes, Line]:
@@ -216,8 +218,7 @@ def _write(
     if reasons:
         raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
     nodes = {node.name: node for node in ending.nodes}
-    silent = {node: each.silent for node, each in rights.items()}
-    for node, outcome in write_all(gathered, nodes, silent, application, progress).items():
+    for node, outcome in write_all(gathered, nodes, rights, application, progress).items():
         if isinstance(outcome, TrueupError):
             ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
         else:

@@ -2,13 +2,14 @@
 
 Compressed lines. The first is a head of JSON; each other begins with its kind and the number of its node:
 
-    b  node  key…  guard  fields…     before: the row as it was; without guard and fields there was none
-    e                                 the end of the rows as they were: all of them are there
-    a  node  key…  guard              after: the hash of the row that was written; none: it was deleted; a dash: the
-                                      row had changed meanwhile, and was not written
+    b  node  key…  guard  made  fields…   before: the row as it was (no guard: there was none), and the hash of the row
+                                          that takes its place (none: it is deleted; ?: not known before it is written)
+    e                                     the end of the rows as they were: all of them are there
+    a  node  key…  made                   after: the hash of the row that was written, where the line before does not
+                                          say so; a dash: the row had changed meanwhile, and was not written
 
-The lines `a` are on the disk before the node's transaction is committed; the last one of a key holds. So a row that was
-written can always be told from one that somebody changed later; and where the commit never came, the rows are as the
+The lines `a` are on the disk before the node's transaction is committed, and hold. So a row that was written
+can always be told from one that somebody changed later; and where the commit never came, the rows are as the
 lines `b` say.
 """
 
@@ -33,6 +34,7 @@ from trueup.report.json_file import cure_for
 FORMAT = 1
 # The guard of a row that was to be written, and was not.
 NOT_WRITTEN = b"-"
+_UNKNOWN = b"?"
 _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"
 
 
@@ -57,15 +59,10 @@ class UndoFile:
 
     def before(self, node: str, writes: Writes) -> None:
         """The rows as they are, of the keys that will be written."""
-        start, after = (kind + b"\t" + self._numbers[node] + b"\t" for kind in (_BEFORE, _AFTER))
+        start = _BEFORE + b"\t" + self._numbers[node] + b"\t"
         lines = [
-            b"%s%s\t%s\n" % (start, key, NULL) if line is None else b"%s%s\t%s\t%s" % (start, key, guard, line)
-            for key, guard, line in zip(writes.ids, writes.guards, writes.before, strict=True)
-        ]
-        lines += [
-            b"%s%s\t%s\n" % (after, key, made or NULL)
-            for key, made in zip(writes.ids, writes.made, strict=True)
-            if made is not None
+            b"%s%s\t%s\t%s\t%s" % (start, key, guard or NULL, _UNKNOWN if made is None else made or NULL, line or b"\n")
+            for key, guard, made, line in zip(writes.ids, writes.guards, writes.made, writes.before, strict=True)
         ]
         try:
             self._file.write(b"".join(lines))
@@ -137,32 +134,35 @@ def read_head(path: Path) -> dict[str, Any]:
     return head
 
 
-def read_before(path: Path, width: int) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
-    """Node, key, guard and line of every row as it was; `width` is the number of key columns."""
-    for kind, node, key, guard, rest in _records(path, width):
-        if kind == _BEFORE:
-            yield node, key, guard, rest
+Record = tuple[int, bytes, "bytes | None", "bytes | None", "bytes | None"]
+
+
+def read_before(path: Path, width: int) -> Iterator[Record]:
+    """Node, key, guard, made and line of every row as it was; `width` is the number of key columns."""
+    for parts in _records(path, _BEFORE, width + 3):
+        key, (guard, made) = b"\t".join(parts[2 : 2 + width]), parts[2 + width : 4 + width]
+        is_row = guard != NULL
+        shown = NOT_WRITTEN if made == _UNKNOWN else None if made == NULL else made
+        yield int(parts[1]), key, guard if is_row else None, shown, parts[-1] if is_row else None
 
 
 def read_after(path: Path, width: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Node, key and guard of every row that was written."""
-    for kind, node, key, guard, _ in _records(path, width):
-        if kind == _AFTER:
-            yield node, key, guard
+    """Node, key and guard of every row that was written, where the line before does not say so."""
+    for parts in _records(path, _AFTER, width + 1):
+        made = parts[-1].rstrip(b"\n")
+        yield int(parts[1]), b"\t".join(parts[2 : 2 + width]), None if made == NULL else made
 
 
-def _records(path: Path, width: int) -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes | None]]:
+def _records(path: Path, kind: bytes, fields: int) -> Iterator[list[bytes]]:
     with _lines(path) as lines:
         next(lines, None)
         for line in lines:
-            if line == _END:
+            if not line.startswith(kind + b"\t"):
                 continue
-            parts = line.split(b"\t", 3 + width)
-            if len(parts) < 3 + width or not line.endswith(b"\n"):
+            parts = line.split(b"\t", 1 + fields)
+            if len(parts) < 2 + fields or not line.endswith(b"\n"):
                 raise _cannot_read(path, "a line of it is damaged")
-            guard = parts[2 + width].rstrip(b"\n")
-            rest = parts[3 + width] if len(parts) > 3 + width else None
-            yield parts[0], int(parts[1]), b"\t".join(parts[2 : 2 + width]), None if guard == NULL else guard, rest
+            yield parts
 
 
 class _lines:

@@ -19,6 +19,7 @@ from trueup.repair.lines import split, text_of_field
 from trueup.repair.modes import Act
 from trueup.repair.pile import Pile
 from trueup.repair.prepare import EXAMPLES, Left, Prepared, Writes, first_of_each, without_rows
+from trueup.repair.rights import Rights
 from trueup.repair.undo_file import UndoFile
 from trueup.report.repair import Example
 
@@ -129,7 +130,7 @@ class _Writer:
 
 
 def write_all(
-    gathered: Gathered, nodes: Mapping[str, Node], silent: Mapping[str, bool], application: str, progress: Progress
+    gathered: Gathered, nodes: Mapping[str, Node], rights: Mapping[str, Rights], application: str, progress: Progress
 ) -> dict[str, Written | TrueupError]:
     """Every node in a transaction of its own, all at the same time; one that fails does not keep the others."""
     if gathered.is_nothing or gathered.undo is None:
@@ -137,7 +138,7 @@ def write_all(
     gathered.undo.keep()
     undo, gathered.undo_path, gathered.undo = gathered.undo, str(gathered.undo.path), None
     works = [
-        NodeWork(nodes[node], gathered.layouts[node], pile, silent[node], application)
+        NodeWork(nodes[node], gathered.layouts[node], pile, rights[node].silent, application, rights[node].is_watched)
         for node, pile in gathered.piles.items()
     ]
     progress.stage("writing", sum(pile.counts.total() for pile in gathered.piles.values()))

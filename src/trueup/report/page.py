@@ -99,7 +99,7 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
     return Page(
         title=f"{task['schema']}.{task['table_name']}".strip(".") or task["task_type"],
         verdict=verdict,
-        tone="plain" if (verdict, trouble) == ("COMPLETED", []) else _tone(verdict, trouble, ()),
+        tone=_task_tone(verdict, trouble),
         meaning=_task_meaning(verdict, str(task["task_type"])),
         facts={
             "task": _words(task["task_type"]).lower(),
@@ -122,6 +122,13 @@ def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, An
         # True of some keys, and no proof of the table.
         return "plain"
     return "differ" if verdict == "DIFFER" and not trouble else "trouble"
+
+
+def _task_tone(verdict: str, trouble: Sequence[str]) -> Tone:
+    # What a repair says is true of some keys, and no proof of the table.
+    if verdict in ("COMPLETED", "REPAIRED", "UNDONE", "DRY RUN") and not trouble:
+        return "plain"
+    return "differ" if verdict == "REMAINS" and not trouble else _tone(verdict, trouble, ())
 
 
 def _task_meaning(verdict: str, kind: str) -> str:

@@ -21,6 +21,7 @@ from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
 
 # Lines of what a job said that the task store keeps.
 _KEPT_LINES = 20
+_LISTEN_SECONDS = 0.2
 _MEANING = {0: "ok", 1: "differences", 2: "trouble", 130: "interrupted"}
 
 
@@ -54,10 +55,10 @@ class Runner:
                     os.killpg(process.pid, signal.SIGKILL)
             return list(self._running)
 
-    def wait(self) -> None:
-        """Until nothing is under way."""
-        while self._running:
-            time.sleep(0.1)
+    @property
+    def is_busy(self) -> bool:
+        """Whether a job is under way."""
+        return bool(self._running)
 
     def _say(self, text: str) -> None:
         # What is typed into a configuration, or said by a command, may hold a password.
@@ -84,10 +85,10 @@ class Runner:
             return
         try:
             said = self._listen(job, process)
-            code = process.wait()
         finally:
             with self._lock:
                 self._running.pop(job.name, None)
+        code = process.returncode
         # A job that was ended by us says 130, or nothing any more.
         stopped = self._stopping and code not in (0, 1)
         meaning = _MEANING.get(code, f"killed by signal {-code}" if code < 0 else f"exit code {code}")
@@ -109,30 +110,38 @@ class Runner:
             if self._stopping:
                 return None
             self._say(f"{job.name}: {job.command}")
-            process = subprocess.Popen(
-                [sys.executable, "-m", "trueup", job.verb, *job.arguments],
-                env={**os.environ, **self._env},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C at the terminal is for the scheduler, which tells its jobs.
-                start_new_session=True,
-                # The job holds the lock, too: whoever kills the scheduler does not let a second one begin beside it.
-                pass_fds=(lock.fileno(),),
-            )
+            # Not a pipe: a job that outlives the scheduler would end at the next word it says.
+            new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            with open(os.open(_file(self._store, job, "log"), new, 0o600), "wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "trueup", job.verb, *job.arguments],
+                    env={**os.environ, **self._env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    # Ctrl-C at the terminal is for the scheduler, which tells its jobs.
+                    start_new_session=True,
+                    # The job holds the lock, too: after the scheduler was killed, none is begun beside it.
+                    pass_fds=(lock.fileno(),),
+                )
             self._running[job.name] = process
             return process
 
     def _listen(self, job: Job, process: subprocess.Popen[bytes]) -> deque[str]:
-        """Pass on what a job says, with its name before it."""
+        """Pass on what a job says, with its name before it, until its end; returns the last lines."""
         said: deque[str] = deque(maxlen=_KEPT_LINES)
-        assert process.stdout is not None
-        with process.stdout as lines:
-            for line in lines:
-                text = line.decode("utf-8", "replace").rstrip()
-                if text:
-                    said.append(text)
-                    self._say(f"{job.name} | {text}")
+        with open(_file(self._store, job, "log"), encoding="utf-8", errors="replace") as log:
+            rest, is_over = "", False
+            while not is_over:
+                # Asked before reading: whatever was said until then is read.
+                is_over = process.poll() is not None
+                *lines, rest = (rest + log.read()).split("\n")
+                for line in [*lines, *([rest] if is_over else [])]:
+                    if line.strip():
+                        said.append(line.rstrip())
+                        self._say(f"{job.name} | {line.rstrip()}")
+                if not is_over:
+                    time.sleep(_LISTEN_SECONDS)
         return said
 
     def _tasks_of(self, pid: int, task: Task) -> list[str]:
@@ -145,12 +154,17 @@ def _context(job: Job) -> dict[str, str]:
     return {"job": job.name, "command": job.command, "when": job.when, "config": job.config}
 
 
+def _file(store: TaskStore, job: Job, kind: str) -> Path:
+    """A file of a job beside the task store, for its owner only."""
+    home = sha256(job.config.encode()).hexdigest()[:8]
+    return Path(store.folder(), f"job-{home}-{job.name}.{kind}")
+
+
 def _lock_of(store: TaskStore, job: Job) -> IO[str] | None:
     """The lock of a job, held until the file is closed here and in the job's process; None if somebody has it."""
     import fcntl
 
-    home = sha256(job.config.encode()).hexdigest()[:8]
-    path = Path(store.folder(), f"job-{home}-{job.name}.lock")
+    path = _file(store, job, "lock")
     try:
         file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")  # noqa: SIM115
     except OSError as error:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,6 +16,8 @@ from trueup.schedule.process import Runner
 from trueup.schedule.times import next_time, trigger_of
 from trueup.store import TaskStore, times
 
+_LOOK_SECONDS = 0.1
+
 
 def run(jobs: Sequence[Job], *, store: TaskStore, env: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Run the jobs at their times until Ctrl-C or SIGTERM; returns when everything under way has ended.
@@ -22,17 +26,33 @@ def run(jobs: Sequence[Job], *, store: TaskStore, env: Mapping[str, str], say: C
     """
     runner = Runner(store, env, say)
     scheduler = _scheduler(jobs, runner, store, say)
-    try:
+    with _signals() as asked:
         scheduler.start()
-        for job in scheduler.get_jobs():
-            say(f"{job.id}: next at {times.iso(job.next_run_time)[:19]}Z")
-        while True:
-            # Without an end, some systems would not let a signal through.
-            threading.Event().wait(3600)
-    except KeyboardInterrupt:
-        _stop(runner, say)
+        try:
+            for job in scheduler.get_jobs():
+                say(f"{job.id}: next at {times.iso(job.next_run_time)[:19]}Z")
+            while not asked:
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            _stop(runner, asked, say)
+            scheduler.shutdown(wait=True)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals that ask to stop, as they come in.
+
+    They are counted and nothing else: an exception out of nowhere, in the middle of the scheduler's locks, could leave
+    one of them locked for good.
+    """
+    asked: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: asked.append(number)) for number in numbers]
+    try:
+        yield asked
     finally:
-        scheduler.shutdown(wait=True)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Callable[[str], None]) -> Any:
@@ -65,13 +85,13 @@ def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Calla
     return scheduler
 
 
-def _stop(runner: Runner, say: Callable[[str], None]) -> None:
-    """Ask what is under way to end, and wait for it; asked again, kill it."""
+def _stop(runner: Runner, asked: Sequence[int], say: Callable[[str], None]) -> None:
+    """Ask what is under way to end, and wait for it; asked once more, kill it."""
     under_way = runner.stop()
-    say(f"stopping; waiting for {', '.join(under_way)} (once more kills them)" if under_way else "stopping")
-    while under_way:
-        try:
-            runner.wait()
-            return
-        except KeyboardInterrupt:
+    say(f"stopping; waiting for {', '.join(under_way)} (a second signal kills them)" if under_way else "stopping")
+    before = len(asked)
+    while runner.is_busy:
+        if len(asked) > before:
             say(f"killing {', '.join(runner.stop(kill=True))}")
+            before = len(asked)
+        time.sleep(_LOOK_SECONDS)

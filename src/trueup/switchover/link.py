@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.db.node import connect, named
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
-from trueup.switchover import changelog, marks
+from trueup.switchover import changelog, marks, pointer
 from trueup.switchover.model import LOG_SCHEMA, REPLICA, Plan, Problem, SyncTable
 from trueup.switchover.plan import Wanted, make_plan
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from psycopg import sql
 
     from trueup.config.model import Node
+    from trueup.switchover.round import Changes
 
 
 @dataclass
@@ -35,6 +36,12 @@ class Link:
     epoch: int
     # What the source's tables were when the link was opened.
     shape: str = ""
+    # Told of a round when its rows are read, while the target writes them: the session with the source is free then.
+    ahead: Callable[[Changes], None] | None = None
+    # Asked of every round when the target has its rows and the view of the source is still open; may refuse it.
+    check: Callable[[Changes], None] | None = None
+    # Keys that a round may carry directly, where it is not the usual number.
+    direct: int | None = None
 
     @property
     def log(self) -> sql.Identifier:
@@ -111,6 +118,14 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
 
 def _link(source: Node, target: Node, status: marks.Status, here: Any, there: Any) -> Link:
     name = status.sync
+    found = pointer.read(there, name)
+    if found is not None and found.is_in_use:
+        # Guards would refuse the rows; sequences have none.
+        raise CheckFailed(
+            [f"applications were moved to {target.name}: nothing must be carried over to it any more"],
+            cure="the way back is trueup switchover rollback; trueup switchover finish ends it",
+            node=target.name,
+        )
     plan = check_plan(here, there, status, (source.name, target.name))
     with changelog.open_log(source) as log:
         # Partitions that came since get their triggers; those that came or went with rows are read anew.

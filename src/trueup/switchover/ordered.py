@@ -2,7 +2,8 @@
 
 All of it is one transaction of the target. Rows that nobody else refers to are deleted and inserted, so unique values
 may change places among them. Rows that others refer to are set in place, for deleting them would fail, or take others
-along. Links inside of a cycle wait: deferrable ones until the commit, the others as NULL until both rows are there.
+along; unique values of theirs that change are NULL for a moment, where they may be. Links inside of a cycle wait:
+deferrable ones until the commit, the others as NULL until both rows are there.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def apply_ordered(
         _delete_unreferred(target, each, foreign_keys)
     later = [(each, key, _take_links(target, each, key)) for each in staged for key in waiting if _is_of(key, each)]
     for each in staged:
+        _free_unique(target, each)
         upsert(target, each.table.target, each.rows)
     for each, key, links in later:
         _give_links(target, each, key, links)
@@ -202,6 +204,25 @@ def _delete_unreferred(target: Any, staged: Staged, foreign_keys: Sequence[Forei
             sql.Identifier(*staged.table.name), sql.SQL(" AND ").join(conditions)
         )
     )
+
+
+def _free_unique(target: Any, staged: Staged) -> None:
+    """Rows that are set in place give up unique values that change, where these may be NULL: others may take them."""
+    from psycopg import sql
+
+    mine = sql.Identifier(*staged.table.name)
+    found = target.execute(
+        "SELECT DISTINCT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid"
+        " AND a.attnum = ANY(i.indkey) WHERE i.indrelid = %s::regclass AND i.indisunique AND NOT a.attnotnull"
+        " AND a.attgenerated = ''",
+        [mine.as_string(target)],
+    ).fetchall()
+    for (name,) in found:
+        target.execute(
+            sql.SQL("UPDATE {} t SET {c} = NULL FROM {} s WHERE {} AND t.{c} IS DISTINCT FROM s.{c}").format(
+                mine, staged.rows, _same(staged.table.spec.key_names, "t", "s"), c=sql.Identifier(name)
+            )
+        )
 
 
 def _take_links(target: Any, staged: Staged, key: ForeignKey) -> sql.Composable:

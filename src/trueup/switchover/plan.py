@@ -100,17 +100,28 @@ def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: l
 
 def _chosen(source: Any, wanted: Wanted, remarks: list[str]) -> list[dict[str, Any]]:
     """The relations of the source that the user asked for; a name that is not there is an error."""
-    from psycopg.rows import dict_row
-
-    with source.cursor(row_factory=dict_row) as cursor:
-        found = cursor.execute(load("trueup.switchover", "plan.sql")["relations"], _OURS).fetchall()
-    theirs = [row for row in found if not row["is_ours"]]
+    theirs = _relations(source)
     named, left = _match(source, theirs, wanted.tables), _match(source, theirs, wanted.leave_out)
     for row in theirs:
         shown = display_name(row["schema"], row["name"])
         if row["oid"] in left:
             remarks.append(f"{shown} is left out, as asked")
     return [row for row in theirs if row["oid"] not in left and (not wanted.tables or row["oid"] in named)]
+
+
+def _relations(node: Any) -> list[dict[str, Any]]:
+    from psycopg.rows import dict_row
+
+    with node.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute(load("trueup.switchover", "plan.sql")["relations"], _OURS).fetchall()
+    return [row for row in found if not row["is_ours"]]
+
+
+def other_tables(node: Any, plan: Plan) -> tuple[str, ...]:
+    """The tables of a node that are not in the sync, by name."""
+    mine = {str(table) for table in plan.tables}
+    shown = (display_name(row["schema"], row["name"]) for row in _relations(node))
+    return tuple(name for name in shown if name not in mine)
 
 
 def _match(source: Any, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:

@@ -40,10 +40,12 @@ SELECT has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSE
        EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed,
        ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
               WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('A', 'R')
-                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.') AS always,
+                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
+                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS always,
        ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
               WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
-                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.') AS triggers,
+                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
+                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS triggers,
        ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'
                 AND r.ev_enabled <> 'D') AS rules,
        ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from psycopg import sql
 
 # Keys that one transaction takes directly; more are spread over tasks.
-SMALL = 20_000
+SMALL = 60_000
 # Bytes of rows, as the tables' averages have it, that the driver may hold.
 SMALL_BYTES = 48 * 1024 * 1024
+# Bytes of a row of a table that was never analyzed.
+UNKNOWN_ROW = 400
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,13 @@ def _changes(link: Link, position: Any, waiting: Any, rows: Sequence[tuple[Any, 
 def is_small(link: Link, changes: Changes) -> bool:
     """Whether the driver itself may carry the rows over."""
     tables = link.by_number()
-    size = sum(
-        each.count * (tables[number].bytes / max(tables[number].rows, 1)) for number, each in changes.keys.items()
-    )
-    return not changes.reload and changes.taken <= SMALL and size <= SMALL_BYTES
+    size = sum(_bytes(tables[number], each.count) for number, each in changes.keys.items())
+    return not changes.reload and changes.taken <= (link.direct or SMALL) and size <= SMALL_BYTES
+
+
+def _bytes(table: SyncTable, rows: int) -> float:
+    """About what so many rows of a table take; never more than all of it."""
+    return min(table.bytes, rows * (table.bytes / table.rows if table.rows else UNKNOWN_ROW))
 
 
 def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:
@@ -231,6 +236,9 @@ def finish(link: Link, changes: Changes) -> None:
     """End the view, and delete exactly the entries whose keys have arrived."""
     from psycopg import sql
 
+    if link.check is not None:
+        link.check(changes)
+
     query = sql.SQL(load("trueup.switchover", "round.sql")["delete"]).format(log=link.log)
     with link.source.pipeline():
         link.source.execute("COMMIT")
@@ -241,7 +249,10 @@ def finish(link: Link, changes: Changes) -> None:
 def small_round(link: Link, changes: Changes, began: float) -> Round:
     """The rows through the driver, in one transaction of the target."""
     try:
-        rows, stop = apply_rows(link, changes, read_rows(link, changes), began)
+        found = read_rows(link, changes)
+        if link.ahead is not None:
+            link.ahead(changes)
+        rows, stop = apply_rows(link, changes, found, began)
     except Exception as error:
         raise link.named(error) from error
     finish(link, changes)

@@ -23,13 +23,16 @@ WITH taken AS MATERIALIZED ({taken}),
      keys AS (SELECT source, count(*) AS n, array_agg(k)::text AS literal,
                      CASE WHEN source = ANY(%(apart)s) THEN array_agg(k) END AS apart
                 FROM (SELECT DISTINCT source, unnest(ids)::text AS k FROM taken
-                      UNION SELECT source, unnest(keys) FROM taken) k GROUP BY source)
-SELECT t.source, array_agg(t.seq)::text, coalesce(k.n, 0), k.literal, k.apart,
-       bool_or(t.op IN ('X', '{{') OR t.op = '!' AND (t.payload->>'lost')::boolean),
-       array_remove(array_agg(CASE WHEN t.op = '!' THEN t.payload->>'error' END), NULL),
-       count(*), sum(cardinality(t.ids) + coalesce(cardinality(t.keys), 0))::bigint
-  FROM taken t LEFT JOIN keys k USING (source)
- GROUP BY t.source, k.n, k.literal, k.apart
+                      UNION SELECT source, unnest(keys) FROM taken)
+                     k GROUP BY source),
+     -- Grouped before they meet the keys: a list of all keys beside each entry would grow with the square of them.
+     entries AS (SELECT t.source, array_agg(t.seq)::text AS numbers,
+                        bool_or(t.op IN ('X', '{{') OR t.op = '!' AND (t.payload->>'lost')::boolean) AS reload,
+                        array_remove(array_agg(CASE WHEN t.op = '!' THEN t.payload->>'error' END), NULL) AS errors,
+                        count(*) AS n, sum(cardinality(t.ids) + coalesce(cardinality(t.keys), 0))::bigint AS keys
+                   FROM taken t GROUP BY t.source)
+SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.apart, e.reload, e.errors, e.n, e.keys
+  FROM entries e LEFT JOIN keys k USING (source)
 
 -- name: taken
 SELECT seq, source, op, ids, keys, payload FROM {log}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.db import locks, reader
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
-from trueup.switchover import changelog, marks, sequences
+from trueup.switchover import changelog, marks, pointer, sequences
 from trueup.switchover.large import large_round
 from trueup.switchover.link import Link, application, open_ends, open_link
 from trueup.switchover.model import ORDERED, Round
@@ -32,6 +32,8 @@ RETRY_SECONDS = 2.0
 TELL_SECONDS = 5.0
 # A part of the log alone may not fit: unique, exclusion, foreign-key and restrict violations.
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
+# Rows that are too long to be one value together: program limit exceeded, out of memory.
+_TOO_LONG = ("54000", "53200")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ class Runner:
         try:
             return self._round(None if everything else SMALL)
         except QueryError as error:
+            if error.sqlstate in _TOO_LONG and self.link.plan.mode != ORDERED:
+                return self._round(None if everything else SMALL, spread=True)
             if everything or error.sqlstate not in _DOES_NOT_FIT:
                 raise
         # A part of the log did not fit; all of it does.
@@ -170,7 +174,7 @@ class Runner:
         """Set the target's sequences to the values that the source's have now."""
         sequences.write(self.link.target, sequences.read(self.link.source, self.link.plan.sequences))
 
-    def _round(self, most: int | None) -> Round:
+    def _round(self, most: int | None, *, spread: bool = False) -> Round:
         began = time.monotonic()
         try:
             changes = read_changes(self.link, most, texts=self.link.plan.mode == ORDERED)
@@ -181,7 +185,7 @@ class Runner:
                 return replace(done(self.link, changes, began), stop_asked=idle(self.link, changes))
             if self.link.plan.mode == ORDERED:
                 return self._ordered(changes, began)
-            if is_small(self.link, changes) and changes.is_all:
+            if is_small(self.link, changes) and changes.is_all and not spread:
                 return small_round(self.link, changes, began)
             self.link.source.execute("ROLLBACK")
             changes = read_changes(self.link, None if most is None else LARGE, texts=True)
@@ -268,6 +272,13 @@ def drop(request: SyncRequest) -> tuple[bool, bool]:
     """Take all away that trueup put onto both ends; the copied rows stay. Whether there was a log, and a sync."""
     with open_ends(request.source, request.target, request.name, read_only=(False, False)) as (source, target):
         changelog.take(source, request.source)
+        for node, connection in ((request.source, source), (request.target, target)):
+            if pointer.read(connection, request.name) is not None:
+                raise CheckFailed(
+                    [f"there is a switchover of the sync {request.name}, which needs it"],
+                    cure="end that first: trueup switchover reset, or finish",
+                    node=node.name,
+                )
         known = marks.read(target, request.name)
         if known is not None and known.source != marks.identity(source):
             raise CheckFailed(

@@ -1,4 +1,4 @@
-"""Errors: rows that stayed wrong. Listed, ignored, resolved, cleared; and the keys of them, for who repairs."""
+"""Errors: rows that stayed wrong. Listed, ignored, resolved, cleared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from trueup.config.model import Node
 from trueup.db.slot import lsn_text
 from trueup.rows.keys import KeyValues
 from trueup.validate.judge import Mismatch
@@ -42,15 +41,6 @@ class ErrorRow:
         return {
             name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
         }
-
-
-@dataclass(frozen=True)
-class TableKeys:
-    """The keys of the open errors of one table, by its name on both nodes."""
-
-    source: str
-    target: str
-    keys: tuple[KeyValues, ...]
 
 
 def add(meta: Meta, name: str, target: str, entry: Entry, found: Mismatch, now: datetime) -> None:
@@ -109,19 +99,6 @@ def mark(meta: Meta, name: str, ids: Sequence[int] | None, state: str) -> int:
 def clear(meta: Meta, name: str, ids: Sequence[int] | None) -> int:
     """Forget errors (None: all); gives how many."""
     return _changed(meta, "clear", name=name, ids=None if ids is None else list(ids))
-
-
-def keys_of(name: str, *, meta: Node) -> list[TableKeys]:
-    """The keys of the open errors of a validation, table by table: what a repair reads again on both nodes."""
-    session = Meta(meta, read_only=True)
-    try:
-        session.need(name)
-        tables: dict[tuple[str, str], list[KeyValues]] = {}
-        for row in session.rows("keys", FILE, name=name):
-            tables.setdefault((row["source"], row["target"]), []).append(key_values(row["key"]))
-    finally:
-        session.close()
-    return [TableKeys(source, target, tuple(keys)) for (source, target), keys in tables.items()]
 
 
 def _changed(meta: Meta, block: str, **values: Any) -> int:

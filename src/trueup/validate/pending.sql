@@ -82,5 +82,14 @@ UPDATE trueup.validation_error SET state = %(state)s,
 DELETE FROM trueup.validation_error
  WHERE validation = %(name)s AND (%(ids)s::bigint[] IS NULL OR id = ANY (%(ids)s::bigint[]))
 
--- name: keys
-SELECT source, target, key FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new' ORDER BY id
+-- name: wrong_tables
+SELECT source, target, count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new'
+ GROUP BY source, target ORDER BY source, target
+
+-- name: wrong_keys
+-- With what the noted row has in the key's columns: NULL where it is too long to be noted, no array where a column lacks.
+SELECT e.key, CASE WHEN r.noted ?& %(columns)s::text[] THEN ARRAY(
+           SELECT CASE WHEN jsonb_typeof(r.noted -> c.name) = 'object' THEN NULL ELSE r.noted ->> c.name END
+             FROM unnest(%(columns)s::text[]) WITH ORDINALITY c(name, place) ORDER BY c.place) END AS noted
+  FROM trueup.validation_error e, LATERAL (SELECT coalesce(e.source_row, e.target_row) AS noted) r
+ WHERE e.validation = %(name)s AND e.source = %(source)s AND e.state = 'new' ORDER BY e.id

@@ -140,20 +140,22 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
 
     def later(*arguments: Any) -> None:
         nodes[2].execute(
-            "UPDATE items SET price = 33 WHERE id = 3; DELETE FROM items WHERE id = 4; INSERT INTO items VALUES (5)"
+            "UPDATE items SET price = 3.00 WHERE id = 3; DELETE FROM items WHERE id = 4; INSERT INTO items VALUES (5)"
         )
         before(*arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(run, "_write", later)
         done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
-    assert nodes.rows()[1] == [ONE, TWO, (3, "THREE", Decimal(33)), (5, None, None)]
+    # Also a row that was only written anew: 3.00 is not 3 to whoever wrote it.
+    assert nodes.rows()[1] == [ONE, TWO, OTHER_THREE, (5, None, None)]
     assert numbers(done.written) == {"n2": (0, 1, 0)}
     assert sorted(each.key["id"] for each in done.left) == ["3", "4", "5"]
     assert (done.verdict, done.remaining) == ("REMAINS", 2)
     # The undo touches only what the repair wrote.
     back = nodes.undo(done, execute=True)
-    assert nodes.rows()[1] == [ONE, OTHER_TWO, (3, "THREE", Decimal(33)), (5, None, None)]
+    assert nodes.rows()[1] == [ONE, OTHER_TWO, OTHER_THREE, (5, None, None)]
+    assert nodes[2].execute("SELECT price::text FROM items WHERE id = 3") == [("3.00",)]
     assert (back.verdict, len(back.left)) == ("REMAINS", 3)
 
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,20 +17,21 @@ import psycopg
 import pytest
 
 import trueup
+from trueup.config.model import SparkSettings
 from trueup.errors import CheckFailed
-from trueup.switchover import copy, sync
+from trueup.switchover import copy, round, sync
 from trueup.switchover.copy import cut
 
 TABLES = """
 CREATE SEQUENCE free_numbers START 7;
-CREATE TABLE big (id bigint PRIMARY KEY, code int UNIQUE, filler text) WITH (fillfactor = 60);
+CREATE TABLE big (id bigint PRIMARY KEY, code int UNIQUE, filler text);
 CREATE TABLE loose (id int NOT NULL, more int NOT NULL, n int, UNIQUE (id, more));
 CREATE TABLE held (id serial PRIMARY KEY, big bigint REFERENCES big, n int DEFAULT 0);
 """
 NAMES = ["big", "loose", "held"]
 ROWS = """
 INSERT INTO big SELECT g, g, repeat('x', 200) FROM generate_series(1, 20000) g;
-INSERT INTO loose SELECT g, -g, 0 FROM generate_series(1, 3000) g;
+INSERT INTO loose SELECT g, -g, 0 FROM generate_series(1, 20000) g;
 INSERT INTO held (big) SELECT g FROM generate_series(1, 500) g;
 """
 
@@ -62,21 +64,38 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
+# A start that is killed when some parts of every table are there, and others are under way.
+KILLED = """
+import os, signal, sys
+from trueup.cli.main import run
+from trueup.switchover import copy, start
+
+real_parts, real_once, done = copy.parts_of, copy._copy_once, []
+copy.LEAST_BYTES = 1 << 17
+
+def parts_of(*arguments):
+    return sorted(real_parts(*arguments), key=lambda part: part.first)
+
+def once(part):
+    if len(done) >= 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(real_once(part))
+    return done[-1]
+
+start.parts_of, copy._copy_once = parts_of, once
+sys.exit(run(sys.argv[1:]))
+"""
+
+
 def kill_in_the_middle(pair: Any, *options: str) -> None:
-    """A start whose last table cannot be written, killed when parts of the others are there."""
-    with psycopg.connect(pair.source.uri) as early, psycopg.connect(pair.target.uri) as holding:
-        # The barrier waits for this one, so that the table is locked before the copy and after the plan.
-        early.execute("SELECT pg_current_xact_id()")
-        process = subprocess.Popen(command(pair, "start", "-q", *options), stderr=subprocess.PIPE)
-        triggers = "SELECT count(DISTINCT tgrelid) FROM pg_trigger WHERE tgname LIKE 'trueup_log_main_%'"
-        wait_for(lambda: process.poll() is not None or pair.source.execute(triggers)[0][0] == 3, "triggers")
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        holding.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
-        early.rollback()
-        wait_for(lambda: pair.target.execute("SELECT count(*) FROM trueup.copied")[0][0] >= 2, "parts")
-        assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    arguments = command(pair, "start", "-q", *options)[3:]
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    files = "SELECT count(*), count(DISTINCT relation), count(*) FILTER (WHERE end_page IS NULL) FROM trueup.copied"
+    parts, tables, whole = pair.target.execute(files)[0]
+    assert parts >= 4
+    assert tables == 3
+    assert whole == 1
 
 
 def meddle(pair: Any) -> None:
@@ -84,7 +103,7 @@ def meddle(pair: Any) -> None:
     pair.source.execute("UPDATE big SET code = -id WHERE id IN (1, 19999); UPDATE big SET code = 1 WHERE id = 20000")
     pair.source.execute("UPDATE big SET code = 20000 WHERE id = 1; UPDATE big SET filler = 'moved' WHERE id % 7 = 0")
     pair.source.execute("DELETE FROM big WHERE id BETWEEN 600 AND 700; INSERT INTO big VALUES (0, 0, 'first')")
-    pair.source.execute("DELETE FROM loose WHERE id < 1000; UPDATE loose SET more = -more WHERE id < 2000")
+    pair.source.execute("DELETE FROM loose WHERE id < 6000; UPDATE loose SET more = -more WHERE id < 7000")
     pair.source.execute("VACUUM FULL loose")
     pair.source.execute("SELECT nextval('free_numbers')")
 
@@ -199,4 +218,16 @@ def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
     assert errors == []
     pair.source.execute("TRUNCATE held; INSERT INTO held (big) SELECT id FROM big LIMIT 3")
     pair.run()
+    check(pair)
+
+
+def test_copy_and_large_rounds_on_spark(pair: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 20)
+    pair.request = replace(pair.request, spark=SparkSettings(engine="spark"))
+    pair.both(TABLES)
+    pair.source.execute(ROWS)
+    pair.start()
+    pair.source.execute("UPDATE big SET filler = 'y', code = -code; TRUNCATE loose; INSERT INTO loose VALUES (1, 1, 1)")
+    monkeypatch.setattr(round, "SMALL", 100)
+    assert pair.run(once=True).last.large
     check(pair)

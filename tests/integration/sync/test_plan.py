@@ -82,7 +82,7 @@ def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: p
 
 
 OWNED = """
-CREATE TABLE people (id int PRIMARY KEY, name text UNIQUE, boss int REFERENCES people);
+CREATE TABLE people (id int PRIMARY KEY, name text UNIQUE, boss int REFERENCES people, badge serial UNIQUE);
 CREATE TABLE teams (id int PRIMARY KEY, lead int REFERENCES people, main int, label text UNIQUE);
 CREATE TABLE jobs (id int PRIMARY KEY, team int NOT NULL REFERENCES teams ON DELETE CASCADE, code int UNIQUE);
 ALTER TABLE teams ADD FOREIGN KEY (main) REFERENCES jobs;
@@ -159,15 +159,17 @@ def _run_as_owner(owned: Any) -> None:
         owned.source.execute(statements)
         owned.run(once=True)
         owned.check_equal(OWNED_NAMES)
-    # Rows that others refer to, and that swap unique values: told, not lost.
-    owned.source.execute("UPDATE people SET name = 'tmp' WHERE id = 7; UPDATE people SET name = 'p8' WHERE id = 8")
-    owned.source.execute("UPDATE people SET name = 'p7' WHERE id = 7; INSERT INTO people VALUES (9, 'p9', 8)")
+    swap = "UPDATE people SET {0} = {1} WHERE id = 7; UPDATE people SET {0} = {2} WHERE id = 8"
+    owned.source.execute("INSERT INTO people VALUES (9, 'p9', 8)")
+    owned.source.execute(swap.format("name", "'tmp'", "'p8'") + "; UPDATE people SET name = 'p7' WHERE id = 7")
     owned.run(once=True)
-    owned.source.execute("UPDATE people SET name = 'tmp' WHERE id = 7; UPDATE people SET name = 'p7' WHERE id = 8")
-    owned.source.execute("UPDATE people SET name = 'p8' WHERE id = 7")
+    owned.check_equal(OWNED_NAMES)
+    # Rows that others refer to, and that swap unique values that cannot be NULL: told, not lost.
+    (seven,), (eight,) = owned.source.execute("SELECT badge FROM people WHERE id IN (7, 8) ORDER BY id")
+    owned.source.execute(swap.format("badge", -1, seven) + f"; UPDATE people SET badge = {eight} WHERE id = 7")
     with pytest.raises(QueryError, match="unique"):
         owned.run(once=True)
-    owned.source.execute("UPDATE people SET name = 'other' WHERE id = 8")
+    owned.source.execute("UPDATE people SET badge = -id")
     owned.run()
     owned.check_equal(OWNED_NAMES)
     sync.drop(owned.request)

@@ -13,7 +13,7 @@ DECLARE
     _error text;
     _lost boolean := true;
 BEGIN
-    IF TG_OP = 'TRUNCATE' THEN
+    {muted}IF TG_OP = 'TRUNCATE' THEN
         PERFORM {schema}.tube_control({source}, {fixed}, 'X',
             jsonb_build_object('type', 'truncate', 'table', TG_RELID::regclass, 'start_seq', nextval('{schema}.pod_seq'),
                                'started_at', clock_timestamp()));
@@ -103,6 +103,10 @@ BEGIN
         'old_rows', CASE WHEN each_row THEN '(SELECT OLD.*) r' ELSE 'old_rows r' END,
         'using', CASE WHEN each_row THEN 'USING NEW, OLD' ELSE '' END,
         'each_row', each_row,
+        -- What a sync itself writes here is nothing that its log on this side has to carry back.
+        'muted', CASE WHEN '@schema@' = 'trueup_log' THEN format(
+            E'IF current_setting(\'application_name\') = %L THEN\n        RETURN NULL;\n    END IF;\n    ', 'trueup sync ' || s.tube)
+            ELSE '' END,
         'shards', CASE WHEN s.shard IS NULL THEN E'\n    _shards bigint[];' ELSE '' END,
         'type', CASE WHEN key.is_integer THEN 'bigint' ELSE 'text' END,
         'ids', CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END,

@@ -1,0 +1,190 @@
+"""The copy of a sync beside `pg_dump | psql` and pgcopydb, and what the triggers cost those who write.
+
+    .venv/bin/python bench/sync.py [--rows 10000000] [--rounds 3] [--pg-bin DIR] [--engine local]
+
+Copy: five tables of together so many rows, with primary keys, two more indexes and foreign keys, into an empty database;
+each way makes the schema, copies the rows, builds the indexes. The ways take turns; the table shows the medians. Writes:
+single-row updates by 4 clients of pgbench, without triggers and with those of a sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trueup.config.model import Node, SparkSettings
+from trueup.demo.postgres import Database, Server
+from trueup.engine.progress import Silent
+from trueup.switchover import sync
+from trueup.switchover.plan import Wanted
+
+SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "8GB", "maintenance_work_mem": "256MB"}
+TABLES = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text, email text, made timestamptz, notes text);
+CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric);
+CREATE TABLE orders (id bigint PRIMARY KEY, customer bigint REFERENCES customers, at timestamptz, total numeric);
+CREATE TABLE lines (id bigint PRIMARY KEY, "order" bigint REFERENCES orders, item bigint REFERENCES items, n int, price numeric);
+CREATE TABLE events (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), at timestamptz, kind text, body jsonb);
+CREATE INDEX ON orders (customer); CREATE INDEX ON lines ("order");
+"""
+ROWS = """
+INSERT INTO customers SELECT g, 'name ' || g, 'c' || g || '@example.org', now(), repeat('x', 60) FROM generate_series(1, {n}::bigint) g;
+INSERT INTO items SELECT g, 'item ' || g, g / 7.0 FROM generate_series(1, {n}::bigint) g;
+INSERT INTO orders SELECT g, g, now(), g / 3.0 FROM generate_series(1, {n}::bigint) g;
+INSERT INTO lines SELECT g, g, g, g % 9, g / 11.0 FROM generate_series(1, {n}::bigint) g;
+INSERT INTO events (at, kind, body) SELECT now(), 'k' || g % 9, jsonb_build_object('n', g) FROM generate_series(1, {n}::bigint) g;
+"""
+NAMES = ("customers", "items", "orders", "lines", "events")
+
+
+def by_trueup(source: Database, target: Database, programs: Path, engine: str) -> None:
+    """`trueup sync start --create-schema`, and away with its change log."""
+    request = sync.SyncRequest(
+        Node("n1", source.uri),
+        Node("n2", target.uri),
+        Wanted("bench", create_schema=True),
+        SparkSettings(engine=engine),
+        pg_bin=str(programs),
+    )
+    sync.start(request, Silent())
+    sync.drop(request)
+
+
+def by_pg_dump(source: Database, target: Database, programs: Path, engine: str) -> None:
+    """`pg_dump | psql`."""
+    dump = subprocess.Popen([programs / "pg_dump", source.uri], stdout=subprocess.PIPE)
+    subprocess.run(
+        [programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", target.uri],
+        stdin=dump.stdout,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    if dump.wait():
+        raise SystemExit("pg_dump failed")
+
+
+def by_pgcopydb(source: Database, target: Database, programs: Path, engine: str) -> None:
+    """`pgcopydb clone` with as many jobs as there are cores."""
+    jobs = str(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+        command = ["pgcopydb", "clone", "--dir", folder, "--restart", "--table-jobs", jobs, "--index-jobs", jobs]
+        command += ["--source", source.uri, "--target", target.uri, "--not-consistent"]
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+
+
+def check(source: Database, target: Database) -> None:
+    """The same number of rows, or the way did not do it."""
+    for name in NAMES:
+        query = f"SELECT count(*), coalesce(sum(hashtextextended(t::text, 0)), 0) FROM {name} t"
+        if source.execute(query) != target.execute(query):
+            raise SystemExit(f"{name} is not the same")
+
+
+def copies(server: Server, source: Database, arguments: argparse.Namespace, programs: Path) -> dict[str, list[float]]:
+    ways: dict[str, Callable[[Database, Database, Path, str], None]] = {
+        "trueup sync": by_trueup,
+        "pg_dump | psql": by_pg_dump,
+    }
+    if shutil.which("pgcopydb"):
+        ways["pgcopydb"] = by_pgcopydb
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for number in range(arguments.rounds):
+        for way, run in ways.items():
+            target = server.create_database(f"target_{number}")
+            source.execute("CHECKPOINT")
+            began = time.perf_counter()
+            run(source, target, programs, arguments.engine)
+            times[way].append(time.perf_counter() - began)
+            check(source, target)
+            target.drop()
+    return times
+
+
+def writes(server: Server, source: Database, target: Database, seconds: int) -> tuple[float, float]:
+    """Transactions a second without and with the triggers of a sync."""
+    rows = source.execute("SELECT count(*) FROM orders")[0][0]
+
+    def pgbench() -> float:
+        with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
+            script.write(f"\\set id random(1, {rows})\nUPDATE orders SET total = total + 1 WHERE id = :id;\n")
+            script.flush()
+            options = ["-n", "-M", "prepared", "-c", "4", "-j", "2", "-T", str(seconds), "-f", script.name]
+            done = subprocess.run(
+                [server.bin_dir / "pgbench", *options, source.uri], capture_output=True, text=True, check=True
+            )
+        found = re.search(r"tps = ([\d.]+)", done.stdout)
+        assert found, done.stdout
+        return float(found[1])
+
+    target.execute(TABLES)
+    request = sync.SyncRequest(
+        Node("n1", source.uri), Node("n2", target.uri), Wanted("bench"), SparkSettings(engine="local")
+    )
+    pgbench()
+    without = pgbench()
+    sync.start(request, Silent())
+    with_triggers = pgbench()
+    sync.drop(request)
+    return without, with_triggers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=5)
+    parser.add_argument("--engine", default="local", choices=["local", "spark", "auto"])
+    parser.add_argument(
+        "--pg-bin", default=None, help="another PostgreSQL: pgcopydb of Debian wants the server of Debian"
+    )
+    arguments = parser.parse_args()
+    with Server.start(name="bench", settings=SETTINGS, bin_dir=arguments.pg_bin) as server:
+        source = server.create_database("source")
+        source.execute(TABLES)
+        for statement in ROWS.format(n=arguments.rows // len(NAMES)).strip().splitlines():
+            source.execute(statement)
+        source.execute("ANALYZE")
+        version = source.execute("SHOW server_version")[0][0]
+        times = copies(server, source, arguments, server.bin_dir)
+        speeds = writes(server, source, server.create_database("written"), arguments.seconds)
+    text = [
+        "# The copy of a sync beside its peers",
+        "",
+        f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} cores, {platform.machine()}, PostgreSQL {version},"
+        f" {arguments.rows:,} rows in {len(NAMES)} tables, {arguments.rounds} interleaved rounds, engine {arguments.engine}.",
+        "Written by `bench/sync.py`; see there what is counted.",
+        "",
+        "| way | seconds (median) | rows/s | against trueup |",
+        "|---|---|---|---|",
+    ]
+    ours = statistics.median(times["trueup sync"])
+    for way, found in times.items():
+        middle = statistics.median(found)
+        text.append(
+            f"| {way.replace(chr(124), chr(92) + chr(124))} | {middle:.1f} | {arguments.rows / middle:,.0f} | {middle / ours:.2f} |"
+        )
+    if "pgcopydb" not in times:
+        text.append("| pgcopydb | skipped: it is not installed | | |")
+    text += [
+        "",
+        f"Single-row updates, 4 clients: {speeds[0]:,.0f}/s without triggers, {speeds[1]:,.0f}/s with them"
+        f" ({speeds[1] / speeds[0]:.2f}).",
+    ]
+    sys.stdout.write("\n".join(text) + "\n")
+    Path(__file__).with_name("RESULTS-sync.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

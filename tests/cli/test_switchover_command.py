@@ -1,0 +1,105 @@
+"""`trueup switchover` from the command line, by a role that owns its databases and nothing more."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from trueup.demo.postgres import Server
+from trueup.store import TaskStore
+
+SECRET = "s3cret-of-the-owner"
+SCHEMA = """
+CREATE TABLE people (id serial PRIMARY KEY, name text UNIQUE);
+CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, person int REFERENCES people, price numeric);
+"""
+
+
+@pytest.fixture
+def owned(server: Server, databases: Any) -> tuple[list[Any], list[str], str]:
+    """Two databases of a plain role, the options that name them, and the role's name."""
+    role = f"owner_{os.getpid()}"
+    admin = server.database("postgres")
+    admin.execute(
+        sql.SQL("DROP ROLE IF EXISTS {0}; CREATE ROLE {0} LOGIN PASSWORD {1}").format(sql.Identifier(role), SECRET)
+    )
+    both = databases(2)
+    options: list[str] = []
+    for name, database in zip(("n1", "n2"), both, strict=True):
+        admin.execute(
+            sql.SQL("ALTER DATABASE {} OWNER TO {}").format(sql.Identifier(database.name), sql.Identifier(role))
+        )
+        database.execute(sql.SQL("ALTER SCHEMA public OWNER TO {}").format(sql.Identifier(role)))
+        database.uri = server.uri(database.name, role, SECRET)
+        database.execute(SCHEMA)
+        options += ["--node", f"{name}={database.uri}"]
+    both[0].execute(
+        "INSERT INTO people (name) SELECT 'p' || g FROM generate_series(1, 50) g;"
+        " INSERT INTO visits (person, price) SELECT 1 + g % 50, g FROM generate_series(1, 200) g"
+    )
+    return both, ["--from", "n1", "--to", "n2", *options], role
+
+
+def test_there_and_back_by_the_owner(cli: Any, owned: Any, server: Server) -> None:
+    both, ends, _ = owned
+    old, new = both
+    assert cli("sync", "start", *ends, "--engine", "local", "-q").code == 0
+    early = cli("switchover", "status", *ends)
+    assert "n1 is in use (not prepared)" in early.out
+    prepared = cli("switchover", "prepare", *ends)
+    assert prepared.code == 0, prepared.err
+    assert "n1 is in use; 4 guards" in prepared.out
+    wrong = cli("switchover", "execute", *ends, "--proof", "validated")
+    assert (wrong.code, "not there yet" in wrong.err) == (2, True)
+    wrong = cli("switchover", "execute", *ends, "--second-address", f"host=db2 password={SECRET}")
+    assert (wrong.code, "all roles can read the pointer" in wrong.err) == (2, True)
+    old.execute("UPDATE people SET name = 'changed' WHERE id = 7; DELETE FROM visits WHERE person = 9")
+    moved = cli("switchover", "execute", *ends, "--budget", "60s", "--proof", "keys", "--json")
+    assert moved.code == 0, moved.err
+    report = moved.json
+    assert report["from"], report["to"] == ("n1", "n2")
+    assert 0 < report["pause_ms"] < 60_000
+    assert {"fence", "final round", "sequences", "gate", "pointer", "open"} <= set(report["phases_ms"])
+    assert all(each["holds"] for each in report["conditions"])
+    assert f"dbname={new.name}" in report["address"]
+    with TaskStore() as store:
+        task = store.get(report["task_id"])
+    assert (task.task_type, task.task_status) == ("SWITCHOVER", "COMPLETED")
+    assert task.task_context["diff_summary"]["pause_ms"] == report["pause_ms"]
+    new.execute("INSERT INTO people (name) VALUES ('on the new one')")
+    seen = cli("switchover", "status", *ends)
+    assert "n2 is in use (moved)" in seen.out
+    assert "change log: 1 keys" in seen.out
+    back = cli("switchover", "rollback", *ends, "--budget", "60s")
+    assert back.code == 0, back.err
+    assert "moved back from n2 to n1" in back.out
+    assert old.execute("SELECT count(*) FROM people WHERE name = 'on the new one'") == [(1,)]
+    again = cli("switchover", "rollback", *ends)
+    assert (again.code, "n2 is not in use" in again.err) == (2, True)
+    assert "nothing was under way" in cli("switchover", "abort", *ends).out
+    assert cli("switchover", "reset", *ends).code == 0
+    done = cli("switchover", "finish", *ends, "--json")
+    assert done.json["in_use"] == "n1"
+    for database in both:
+        assert database.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'") == [(0,)]
+    for each in (early, prepared, moved, seen, back, again, done):
+        assert SECRET not in each.out + each.err
+
+
+def test_the_doctor_says_what_a_switchover_lacks(cli: Any, owned: Any, server: Server) -> None:
+    both, ends, role = owned
+    nodes = ends[4:]
+    fine = cli("doctor", "--switchover", "n1,n2", "--no-spark", *nodes)
+    assert "FAIL  switchover" not in fine.out, fine.out
+    assert "foreign keys" in fine.out  # what session_replication_role would spare
+    as_admin = {each.name: server.database(each.name) for each in both}
+    as_admin[both[0].name].execute("CREATE TABLE theirs (id int PRIMARY KEY); CREATE TABLE bare (id int)")
+    as_admin[both[1].name].execute(f"REVOKE CREATE ON DATABASE {both[1].name} FROM {role}")
+    as_admin[both[1].name].execute(f"ALTER DATABASE {both[1].name} OWNER TO postgres")
+    lacking = cli("doctor", "--switchover", "n1,n2", "--no-spark", "--quiet", *nodes)
+    assert lacking.code == 2
+    assert "may not make the schema trueup" in lacking.out
+    assert "theirs" in lacking.out

@@ -1,0 +1,156 @@
+"""Killed with SIGKILL in any phase: never both databases take writes, and the same command again completes it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from trueup.db.node import connect
+from trueup.errors import CheckFailed, TrueupError
+from trueup.switchover import ending, pointer
+from trueup.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES, Phases
+from trueup.switchover.status import status
+
+WRITE = "INSERT INTO places VALUES ('k', 0, '')"
+
+
+def killed(action: Callable[..., object], phase: str) -> None:
+    """Call it in a process that is killed when this phase begins."""
+
+    def victim() -> None:
+        def enter(self: Phases, name: str) -> None:
+            if name == phase:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            Phases.enter = enter  # type: ignore[method-assign]
+            action()
+        finally:
+            os._exit(3)
+
+    process = multiprocessing.get_context("fork").Process(target=victim)
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
+def test_a_kill_in_every_phase(moving: Any, back: bool) -> None:
+    moving.prepare()
+    action = moving.execute
+    before, after, written = "old", "new", moving.old
+    if back:
+        moving.execute()
+        action, before, after, written = moving.rollback, "new", "old", moving.new
+    for number, phase in enumerate((PREPARE, FENCE, FINAL_ROUND, SEQUENCES, GATE, POINTER)):
+        written.execute("UPDATE people SET name = name || '.' WHERE id % 7 = 1; SELECT nextval('lonely')")
+        killed(lambda number=number: action(proof=("keys", "digest")[number % 2]), phase)
+        assert moving.who_takes_writes(WRITE) == [before], phase
+    seen = status(moving.asked())
+    assert seen.in_use == before
+    assert "died before its decision" in seen.phase
+    written.execute("INSERT INTO people (name) VALUES ('the last word')")
+    killed(action, OPEN)
+    # It is decided. Until somebody opens the other one, neither takes writes; who follows the pointer opens it.
+    assert moving.who_takes_writes(WRITE) == []
+    assert "decided, not open" in status(moving.asked()).phase
+    with pytest.raises(TrueupError, match=r"decided|neither"):
+        ending.abort(moving.asked())
+    assert moving.differences() == []
+    if back:
+        with trueup.connect([moving.old.uri, moving.new.uri]) as db:
+            db.execute(WRITE)
+        assert moving.old.execute("SELECT count(*) FROM places WHERE a = 'k'") == [(1,)]
+    outcome = action()
+    assert "earlier call had decided it" in outcome.remarks[0]
+    assert moving.who_takes_writes("DELETE FROM visits") == [after]
+    with pytest.raises(CheckFailed, match="is not in use"):
+        action()
+    # Killed when all is done but the report: the same command says that it is complete.
+    undo = moving.execute if back else moving.rollback
+    killed(undo, AFTER)
+    assert moving.who_takes_writes("DELETE FROM visits") == [before]
+    assert undo().remarks
+    assert moving.differences() == []
+
+
+def test_abort_and_reset(moving: Any, wait_until: Callable[..., None]) -> None:
+    """`abort` ends one that waits for a client; `reset` takes all away; both can be called at any time."""
+    asked = moving.asked()
+    assert ending.abort(asked).done == ("nothing was under way",)
+    ending.reset(asked)
+    moving.prepare()
+    ending.reset(asked)
+    assert moving.old.execute("SELECT count(*) FROM pg_trigger WHERE tgname = 'trueup_guard'") == [(0,)]
+    moving.prepare()
+    with psycopg.connect(moving.old.uri) as client:
+        client.execute("UPDATE visits SET price = 0 WHERE id = 1")
+        process = multiprocessing.get_context("fork").Process(target=_ignoring, args=(moving.execute,))
+        process.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        wait_until(lambda: moving.old.execute(waiting) != [])
+        seen = status(asked)
+        assert seen.phase == "preparing"
+        assert any("waits for the lock of applications" in str(held) for held in seen.first.locks)
+        with pytest.raises(CheckFailed, match="another switchover is under way"):
+            moving.execute()
+        with pytest.raises(CheckFailed, match="under way"):
+            ending.reset(asked)
+        done = ending.abort(asked)
+        assert done.in_use == "old"
+        assert any("ended 1 session" in each for each in done.done)
+        process.join(60)
+        client.commit()
+    assert moving.who_takes_writes(WRITE) == ["old"]
+    moving.execute()
+    for again in (ending.reset, ending.abort):
+        if again is ending.reset:
+            with pytest.raises(CheckFailed, match="new is in use"):
+                again(asked)
+        else:
+            assert again(asked).in_use == "new"
+    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    kept = ending.finish(asked, keep_refusal=True)
+    assert kept.in_use == "new"
+    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    assert moving.new.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'") == [(0,)]
+    ending.finish(asked)
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old", "new"]
+
+
+def _ignoring(action: Callable[[], object]) -> None:
+    try:
+        action()
+    finally:
+        os._exit(0)
+
+
+def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks in the very commit that decides: what the database says counts, either way."""
+
+    whole = pointer.decide
+
+    def breaking(*, decided: bool) -> None:
+        def decide(connection: Any, *arguments: Any) -> None:
+            whole(connection, *arguments)
+            if decided:
+                connection.execute("COMMIT")
+            with connect(moving.second, application="test") as other:
+                other.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+
+        monkeypatch.setattr(pointer, "decide", decide)
+
+    breaking(decided=False)
+    with pytest.raises(TrueupError):
+        moving.execute()
+    assert moving.who_takes_writes(WRITE) == ["old"]
+    breaking(decided=True)
+    assert moving.execute().target == "new"
+    assert moving.who_takes_writes(WRITE) == ["new"]

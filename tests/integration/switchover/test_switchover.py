@@ -1,0 +1,286 @@
+"""The switchover as a whole: many tables, writers that go on, proof, the way back, and everything that must refuse."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from trueup.demo.postgres import Database
+from trueup.errors import CheckFailed, TrueupError
+from trueup.switchover import ending, execute
+from trueup.switchover import round as round_of_sync
+from trueup.switchover.gate import GateClosed
+from trueup.switchover.phases import PAUSE, BudgetSpent
+from trueup.switchover.prepare import Ready
+from trueup.switchover.status import status, status_text
+
+Wait = Callable[..., None]
+
+
+@contextmanager
+def writers(work: Callable[[Any, random.Random], None], address: str, count: int) -> Iterator[list[BaseException]]:
+    """So many threads that write through the pointer until the end of the block; what they meet as errors is given."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        chance = random.Random(number)
+        try:
+            with trueup.connect(address, application_name=f"writer {number}") as db:
+                # Applications think between two transactions; and the rounds share one Python with them here.
+                while not stop.wait(0.02):
+                    work(db, chance)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield errors
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_fifty_tables_and_eight_writers(
+    databases: Callable[[int], list[Database]], begin: Any, wait_until: Wait
+) -> None:
+    """Every write that was told to have happened is there, on the new database, and back on the old one."""
+    old, new = databases(2)
+    names = [f"t{number}" for number in range(50)]
+    schema = "CREATE TABLE t0 (id bigserial PRIMARY KEY, v int, mark text UNIQUE);" + "".join(
+        f"CREATE TABLE t{number} (id bigserial PRIMARY KEY, parent bigint REFERENCES t{number // 3} ON DELETE CASCADE,"
+        " v int);"
+        for number in range(1, 50)
+    )
+    for database in (old, new):
+        database.execute(schema)
+    old.execute("INSERT INTO t0 (v) SELECT g FROM generate_series(1, 30) g")
+    moving = begin(old, new)
+    moving.prepare()
+    told: set[str] = set()
+    lock = threading.Lock()
+
+    def work(db: Any, chance: random.Random) -> None:
+        mark = f"{chance.random()}"
+        with db.transaction() as connection:
+            connection.execute("INSERT INTO t0 (v, mark) VALUES (1, %s)", (mark,))
+            for _ in range(3):
+                number = chance.randrange(1, 50)
+                what = chance.random()
+                if what < 0.6:
+                    query = f"INSERT INTO t{number} (parent, v) SELECT max(id), 1 FROM t{number // 3}"
+                elif what < 0.85:
+                    query = f"UPDATE t{number} SET v = v + 1 WHERE id = (SELECT max(id) FROM t{number})"
+                else:
+                    query = f"DELETE FROM t{number} WHERE id = (SELECT min(id) FROM t{number})"
+                with suppress_conflicts(connection):
+                    connection.execute(query)
+        with lock:
+            told.add(mark)
+
+    with writers(work, old.uri, 8) as errors:
+        wait_until(lambda: bool(errors) or len(told) > 100)
+        there = moving.execute(proof="keys", close_keys=3000)
+        count = len(told)
+        wait_until(lambda: bool(errors) or len(told) > count + 100)
+        back = moving.rollback(proof="digest", close_keys=3000)
+        count = len(told)
+        wait_until(lambda: bool(errors) or len(told) > count + 50)
+    assert not errors, errors[0]
+    assert {row[0] for row in old.execute("SELECT mark FROM t0 WHERE mark IS NOT NULL")} == told
+    moving.execute(proof="digest")
+    assert moving.differences(names) == []
+    for outcome in (there, back):
+        assert all(condition.holds for condition in outcome.conditions)
+        assert set(PAUSE) <= set(outcome.milliseconds)
+        assert 0 < outcome.pause_ms < 60_000
+
+
+@contextmanager
+def suppress_conflicts(connection: Any) -> Iterator[None]:
+    """Two writers at random may meet in a row: that is theirs to bear, not the switchover's."""
+    try:
+        with connection.transaction():
+            yield
+    except (psycopg.errors.ForeignKeyViolation, psycopg.errors.DeadlockDetected):
+        pass
+
+
+def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
+    moving.old.execute("INSERT INTO people (name) VALUES ('before')")
+    outcome = moving.execute()
+    assert outcome.source == "old"
+    assert moving.differences() == []
+    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    moving.new.execute(
+        "INSERT INTO people (name) SELECT 'new' || g FROM generate_series(1, 500) g;"
+        " UPDATE visits SET price = price + 1 WHERE id <= 400; DELETE FROM visits WHERE id > 900;"
+        " UPDATE people SET name = '' WHERE id = 1; UPDATE people SET name = 'p1' WHERE id = 2;"
+        " UPDATE people SET name = 'p2' WHERE id = 1;"
+        " UPDATE places SET b = b + 1000 WHERE b <= 10; SELECT nextval('lonely')"
+    )
+    with pytest.raises(CheckFailed, match="old is not in use"):
+        moving.execute()
+    # A sync that somebody runs all the same must not set sequences back.
+    for go in (moving.run_sync, moving.drop_sync):
+        with pytest.raises(CheckFailed, match=r"moved to new|needs it"):
+            go()
+    assert moving.new.execute("SELECT last_value FROM lonely") == [(4,)]
+    before = moving.new.execute("SELECT count(*), sum(price) FROM visits")
+    back = moving.rollback(proof="keys")
+    assert back.action == "rollback"
+    assert moving.old.execute("SELECT count(*), sum(price) FROM visits") == before
+    assert moving.old.execute("SELECT last_value FROM lonely") == [(4,)]
+    assert moving.differences() == []
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    # And again, both ways: nothing was left in a log that should not be there.
+    moving.old.execute("UPDATE people SET name = 'last' WHERE name = 'p7'; TRUNCATE places")
+    moving.execute(proof="keys")
+    assert moving.differences() == []
+    text = status_text(status(moving.asked()))
+    assert "main: new is in use (moved)" in text
+    assert "final round" in text
+    ended = ending.finish(moving.asked())
+    assert ended.in_use == "new"
+    for database in (moving.old, moving.new):
+        left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'"
+        assert database.execute(left) == [(0,)]
+        assert database.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+
+
+def test_a_round_that_spoils_a_row_is_found_in_the_pause(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --proof keys all was compared before; what the last round carries is compared again, on both sides."""
+    whole = round_of_sync.apply_rows
+
+    def spoiled(link: Any, *arguments: Any) -> Any:
+        done = whole(link, *arguments)
+        if link.direct:
+            link.target.execute("UPDATE public.people SET name = name || '!' WHERE id = 5")
+        return done
+
+    pause = execute._pause
+
+    def with_a_change(*arguments: Any) -> Any:
+        moving.old.execute("UPDATE people SET name = name || '.' WHERE id IN (5, 6)")
+        return pause(*arguments)
+
+    monkeypatch.setattr(round_of_sync, "apply_rows", spoiled)
+    monkeypatch.setattr(execute, "_pause", with_a_change)
+    with pytest.raises(GateClosed, match=r"rows equal: public\.people: a round carried rows over"):
+        moving.execute(proof="keys")
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    monkeypatch.setattr(round_of_sync, "apply_rows", whole)
+    assert moving.execute(proof="keys").keys == 2
+    assert moving.differences() == []
+
+
+def test_the_server_ends_a_pause_that_nobody_ends(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """We hang in the middle of the pause: when the budget is spent, writers go on all the same."""
+
+    def hang(self: Ready) -> None:
+        moving.old.execute("SET lock_timeout = '60s'; UPDATE people SET name = 'went on' WHERE id = 9")
+
+    monkeypatch.setattr(Ready, "set_sequences", hang)
+    with pytest.raises(BudgetSpent, match="gate"):
+        moving.execute(budget=1.0)
+    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
+
+
+def test_a_transaction_past_the_budget_ends_it_cleanly(moving: Any) -> None:
+    with psycopg.connect(moving.old.uri, application_name="lunch") as client:
+        moving.execute(proof="keys")
+        moving.rollback(proof="keys")  # the pointer and the guards are there
+        client.execute("UPDATE people SET name = 'held' WHERE id = 3")
+        with pytest.raises(BudgetSpent, match="lunch") as caught:
+            moving.execute(budget=0.3)
+        assert "--budget" in caught.value.cure
+        moving.old.execute("UPDATE people SET name = 'others go on' WHERE id = 4")
+        assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+        client.commit()
+    # The second attempt needs no reset, and has what the first one did not.
+    moving.execute()
+    assert moving.new.execute("SELECT name FROM people WHERE id IN (3, 4) ORDER BY id") == [
+        ("held",),
+        ("others go on",),
+    ]
+    assert moving.differences() == []
+
+
+def test_the_gate_names_what_does_not_hold(moving: Any) -> None:
+    """Each condition on its own: nothing is switched, the old one takes writes, and mended it goes on."""
+
+    def refused(words: str, kind: type[TrueupError] = GateClosed, **options: Any) -> None:
+        with pytest.raises(kind, match=words):
+            moving.execute(**options)
+        assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+
+    moving.execute()
+    moving.rollback()
+    as_sync = "SET application_name = 'trueup sync main'; SET session_replication_role = replica;"
+    # A row that is not the same, whichever the proof.
+    moving.new.execute(f"{as_sync} UPDATE visits SET price = 1.00 WHERE id = 8")
+    refused("rows equal: public.visits", proof="digest")
+    refused("rows equal: public.visits", proof="keys")
+    moving.new.execute(f"{as_sync} UPDATE visits SET price = 8 / 8.0 WHERE id = 8")
+    # A foreign key that is broken on both sides, so that rows are equal.
+    for database in (moving.old, moving.new):
+        silenced = as_sync if database is moving.new else "SET session_replication_role = replica;"
+        database.execute(f"{silenced} INSERT INTO visits (id, person) OVERRIDING SYSTEM VALUE VALUES (7777, 777)")
+    refused("foreign keys valid: visits_person_fkey of public.visits", proof="digest")
+    refused("visits_person_fkey of public.visits", proof="keys")
+    moving.old.execute("DELETE FROM visits WHERE person = 777")
+    # The schema: a column, a constraint, a table that nobody synced.
+    moving.new.execute("ALTER TABLE places ADD CHECK (b > 0)")
+    refused("schema equal: constraint public.places.places_b_check is missing on old")
+    moving.new.execute("ALTER TABLE places DROP CONSTRAINT places_b_check")
+    moving.both("CREATE TABLE late (id int PRIMARY KEY)")
+    refused("public.late: it was made after the sync began", CheckFailed)
+    moving.both("DROP TABLE late")
+    moving.old.execute("ALTER TABLE places ADD COLUMN more int")
+    refused("more", CheckFailed)
+    moving.old.execute("ALTER TABLE places DROP COLUMN more")
+    moving.old.execute("BEGIN; CREATE TABLE x (); PREPARE TRANSACTION 'forgotten'")
+    refused("no prepared transactions: forgotten of postgres")
+    moving.old.execute("ROLLBACK PREPARED 'forgotten'")
+    moving.execute()
+    assert moving.differences() == []
+
+
+def test_a_writer_that_knows_nothing_loses_nothing(moving: Any, wait_until: Wait) -> None:
+    """No helper, no lock: it waits in the pause, and is told afterwards where to go. What was told is there."""
+    told: list[int] = []
+    ended: list[BaseException] = []
+
+    def write() -> None:
+        number = 0
+        with psycopg.connect(moving.old.uri, autocommit=True) as connection:
+            try:
+                while True:
+                    number += 1
+                    with connection.transaction():
+                        connection.execute("INSERT INTO places VALUES ('w', %s, '')", (number,))
+                        connection.execute("UPDATE visits SET price = price + 1 WHERE id = %s", (1 + number % 900,))
+                    told.append(number)
+            except psycopg.Error as error:
+                ended.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(lambda: len(told) > 50)
+    moving.execute(proof="keys", close_keys=5000)
+    thread.join(60)
+    assert isinstance(ended[0], psycopg.errors.ReadOnlySqlTransaction)
+    assert "new is in use" in str(ended[0])
+    assert [row[0] for row in moving.new.execute("SELECT b FROM places WHERE a = 'w' ORDER BY 1")] == told
+    assert moving.differences() == []

@@ -1,0 +1,146 @@
+"""What a validation found is mended: the rows of its open errors, no others, and on the target only."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trueup.cli.main import run as command
+
+TABLES = """
+    CREATE TABLE items (id int PRIMARY KEY, name text, price numeric);
+    CREATE TABLE lines (item int REFERENCES items, b boolean, at timestamptz, n numeric, v text,
+                        PRIMARY KEY (item, b, at, n));
+    CREATE TABLE owner (id int PRIMARY KEY);
+    CREATE TABLE owned (id int PRIMARY KEY, owner int REFERENCES owner);
+    -- The log names its rows by another column than the primary key.
+    CREATE TABLE codes (id int PRIMARY KEY, code int NOT NULL UNIQUE, v text);
+    ALTER TABLE codes REPLICA IDENTITY USING INDEX codes_code_key;
+"""
+ELSEWHERE = """
+    CREATE TABLE moved (id int PRIMARY KEY); CREATE TABLE part (id int PRIMARY KEY);
+    CREATE TABLE secret (id int PRIMARY KEY, hidden text);
+    CREATE TABLE rekeyed (id int PRIMARY KEY, other int NOT NULL UNIQUE)
+"""
+GOOD = ("items", "lines", "owner", "owned", "codes")
+ONLY = ",".join(f"public.{table}" for table in GOOD)
+WRONG = 13
+
+
+def _rows(copy: Any) -> list[Any]:
+    return [[node.execute(f"SELECT * FROM {table} ORDER BY 1, 2") for table in GOOD[:2] + GOOD[3:]]
+            for node in (copy.up, copy.down)]  # fmt: skip
+
+
+def _spoiled(copy: Any) -> None:
+    """Rows of all kinds that stay wrong, and a validation that has found them."""
+    copy.both(TABLES + ELSEWHERE)
+    copy.down.execute("ALTER TABLE moved RENAME TO gone_there; ALTER TABLE items ADD COLUMN mine text DEFAULT 'own'")
+    copy.replicate("items, lines, owner, owned, codes")
+    copy.up.execute("""
+        INSERT INTO items SELECT i, 'item ' || i, i / 4.0 FROM generate_series(1, 20) i;
+        INSERT INTO lines VALUES (1, true, '2024-03-10 08:30+00', 1.50, 'x');
+        INSERT INTO lines VALUES (8, false, '2024-03-10 08:30+00', 2.0, 'y');
+        INSERT INTO codes VALUES (1, 2, 'a'), (2, 1, 'b'), (3, 3, 'c');
+    """)
+    copy.until(lambda: copy.down.execute("SELECT 1 FROM codes WHERE id = 3"))
+    copy.down.execute("""
+        SET session_replication_role = replica;
+        UPDATE items SET name = 'wrong', mine = 'kept' WHERE id = 7; DELETE FROM items WHERE id = 8;
+        INSERT INTO items VALUES (99, 'extra'); UPDATE items SET name = 'ignored' WHERE id = 9;
+        UPDATE lines SET v = 'wrong' WHERE item = 1; DELETE FROM lines WHERE item = 8;
+        INSERT INTO owner VALUES (5); INSERT INTO owned VALUES (50, 5);
+        -- The code 1 is wrong; the row with the id 1 is wrong too, and nobody was told so.
+        UPDATE codes SET v = 'wrong' WHERE code = 1;
+    """)
+    copy.start(
+        "public.*", sweep=0.9, routes=("public.moved=public.gone_there",), filters=("public.part: id > 0",),
+        excludes=("public.secret.hidden",),
+    )  # fmt: skip
+    copy.up.execute(
+        "INSERT INTO moved VALUES (1); INSERT INTO part VALUES (1); INSERT INTO secret VALUES (1, 'h');"
+        "INSERT INTO rekeyed VALUES (1, 2)"
+    )
+    copy.until(lambda: len(copy.errors()) == WRONG)
+    ignored = [error.id for error in copy.errors() if error.key == ("9",)]
+    copy.validations.mark("v", ignored, "ignored")
+    # Nothing but the validation's errors is mended; what happens from now on is not found any more.
+    copy.stop()
+
+
+def test_open_errors_are_mended_and_resolve(copy: Any, tmp_path: Path, capsys: Any) -> None:
+    _spoiled(copy)
+    copy.down.execute("UPDATE codes SET v = 'unseen' WHERE id = 1")
+    before = _rows(copy)
+    nodes = [text for name, node in (("n1", copy.up), ("n2", copy.down)) for text in ("--node", f"{name}={node.uri}")]
+    common = [
+        "--engine",
+        "local",
+        "--recheck",
+        "0",
+        "--report-dir",
+        str(tmp_path),
+        "--task-db",
+        str(tmp_path / "tasks.db"),
+        *nodes,
+    ]
+
+    def run(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = command(["repair", "--validation", "v", *words, *common])
+        told = capsys.readouterr()
+        return code, told.out or told.err
+
+    # Rows that do not go over as they are: refused by name, all at once, and nothing is written.
+    copy.both("ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey; ALTER TABLE rekeyed ADD PRIMARY KEY (other)")
+    code, refused = run("--execute")
+    assert code == 2
+    for text in (
+        "public.moved: it is public.gone_there on the target",
+        "public.part: only rows that meet a filter",
+        "public.secret: hidden is excluded",
+        "public.rekeyed: its key is (other) now, and the error of (1) was found by another one",
+    ):
+        assert text in refused
+    assert "no table of the validation v fits" in run("--tables", "public.nothing")[1]
+    assert "--undo names one file" in run("--tables", ONLY, "--undo", "u.gz", "--execute")[1]
+    assert _rows(copy) == before
+
+    code, dry = run("--tables", ONLY)
+    assert (code, _rows(copy)) == (1, before), dry
+    assert "DRY RUN: the validation v: 8 open errors in 5 tables: 2 to insert, 3 to update, 3 to delete" in dry
+    assert "4 open errors of other tables" in dry
+
+    code, told = run("--tables", ONLY, "--execute", "--json")
+    done = json.loads(told)
+    assert (code, done["verdict"], done["failed"], len(done["tables"])) == (0, "REPAIRED", {}, 5), done
+    assert [error.kind for error in copy.errors() if error.source == "public.codes"] == ["changed"]  # it does not run
+    up, down = _rows(copy)
+    assert [row[:3] for row in down[0] if row[0] != 9] == [row for row in up[0] if row[0] != 9]
+    assert {row[0]: row[3] for row in down[0]} == {**dict.fromkeys(range(1, 21), "own"), 7: "kept"}
+    assert (down[0][8][1], down[1], down[2], copy.down.execute("SELECT * FROM owner")) == ("ignored", up[1], [], [])
+    assert down[3] == [(1, 2, "unseen"), (2, 1, "b"), (3, 3, "c")]
+    undo = next(each["undo"] for each in done["tables"] if each["table"] == "public.items")
+    assert b"wrong" in gzip.decompress(Path(undo).read_bytes())
+
+    code, again = run("--tables", ONLY)  # rows that agree by now need nothing
+    assert (code, "nothing to write" in again) == (0, True)
+    copy.validations.update("v", sweep=0.0)
+    copy.said.clear()
+    copy.go_on()
+    copy.until(lambda: not [error for error in copy.errors() if error.source in ONLY.split(",")])
+    code, nothing = run("--tables", ONLY)
+    assert (code, "NOTHING TO DO: the validation v has no open errors in these tables" in nothing) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["3f2a", "--validation", "v"], ["3f2a", "--tables", "t"], ["--validation", "v", "--write-plan", "p"]]
+)
+def test_a_report_or_a_validation(words: list[str], capsys: Any) -> None:
+    assert command(["repair", *words]) == 2
+    told = capsys.readouterr().err
+    assert any(text in told for text in ("REPORT, or --validation", "go with --validation", "needs a report"))

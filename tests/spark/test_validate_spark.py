@@ -30,7 +30,7 @@ def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
     validations = Validations(nodes={"n1": up.uri, "n2": down.uri})
     name = f"v_{up.name}"[-30:]
     validations.create(
-        name, source="n1", target="n2", tables=("public.*",), syncer="lag:0.5", check_interval=0.2, row_error_delay=1.0
+        name, source="n1", target="n2", tables=("public.*",), syncer="lag:0.5", check_interval=0.2, row_error_delay=0.3
     )
     problems: list[BaseException] = []
     thread = threading.Thread(target=_script, args=(validations, name, up, down, problems), daemon=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -30,6 +32,15 @@ class Altered(TrueupError):
     """A table was altered on one of the nodes: it must be planned again."""
 
 
+@dataclass(frozen=True)
+class Look:
+    """A first look that is under way: at which keys, which of them are pending already, and what will be found."""
+
+    touches: Touches
+    known: Mapping[Place, Entry]
+    judging: Future[dict[Place, Mismatch]]
+
+
 class Lookout:
     """The looking part of a validation: engine, nodes, rates; all that it decides goes to the meta database."""
 
@@ -45,6 +56,7 @@ class Lookout:
         self.errors = 0
         self.looked = 0
         self._free_at = 0.0
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="trueup-look")
 
     def count(self) -> None:
         """How much there is in the meta database: where there is nothing, nothing needs to be asked."""
@@ -81,19 +93,48 @@ class Lookout:
                 time.sleep(self._free_at - now)
             self._free_at = max(now, self._free_at) + rows / self.settings.max_rows_per_second
 
-    def first_look(self, pairs: Mapping[str, Pair], touches: Touches, mark: Callable[[], int]) -> None:
-        """Keys that were just changed: most are proven at once, the others are pending from now on."""
-        if touches:
-            failed = self.judge_all(pairs, {name: list(keys) for name, keys in touches.items()})
-            self.record(pairs, touches, failed, mark)
+    def begin(self, pairs: Mapping[str, Pair], touches: Touches, syncer: int) -> Look:
+        """Begin a first look at keys that were just changed, beside what the caller does meanwhile.
+
+        Of a key that differed at a look before, the source had a newer row then: before the syncer has passed the mark
+        of that look, another one would only find the same. So a syncer that lags costs no further reads.
+        """
+        known = self._known(pairs, touches)
+        early = {place: entry for place, entry in known.items() if (entry.suspect_lsn or 0) > syncer}
+        if early:
+            self.put_off([entry.touched(touches[name][key]) for (name, key), entry in early.items()], 0)
+            touches = {
+                name: {key: touch for key, touch in keys.items() if (name, key) not in early}
+                for name, keys in touches.items()
+            }
+        keys = {name: list(keys) for name, keys in touches.items()}
+        judging = self._beside.submit(self.judge_all, dict(pairs), keys)
+        return Look(touches, {place: known[place] for place in known if place not in early}, judging)
+
+    def finish(self, pairs: Mapping[str, Pair], look: Look, mark: Callable[[], int]) -> None:
+        """Most keys are proven at once, the others are pending from now on."""
+        self.record(pairs, look.touches, look.judging.result(), mark, look.known)
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._beside.shutdown(wait=True, cancel_futures=True)
+
+    def _known(self, pairs: Mapping[str, Pair], touches: Touches) -> dict[Place, Entry]:
+        places = [(table, key) for table, keys in touches.items() if table in pairs for key in keys]
+        return pending.known(self.meta, self.settings.name, places) if self.pending and places else {}
 
     def record(
-        self, pairs: Mapping[str, Pair], touches: Touches, failed: Mapping[Place, Mismatch], mark: Callable[[], int]
+        self,
+        pairs: Mapping[str, Pair],
+        touches: Touches,
+        failed: Mapping[Place, Mismatch],
+        mark: Callable[[], int],
+        known: Mapping[Place, Entry] | None = None,
     ) -> None:
-        """Write down what a first look found."""
+        """Write down what a first look found; `known` are those of the keys that are pending already."""
         name, now = self.settings.name, _now()
         places = [(table, key) for table, keys in touches.items() if table in pairs for key in keys]
-        known = pending.known(self.meta, name, places) if self.pending and places else {}
+        known = self._known(pairs, touches) if known is None else known
         position = mark() if failed else 0
         later: list[Entry] = []
         for place, found in failed.items():

@@ -77,8 +77,8 @@ class Entry:
             last_lsn=touch.last_lsn,
             xid=touch.xid,
             committed_at=touch.at,
+            # The mark stays: until it is passed, another look would find the same.
             first_failed_at=None,
-            suspect_lsn=None,
             suspect_at=None,
             is_hot=self.is_hot or self.checks > 0,
         )
@@ -127,9 +127,10 @@ def key_values(text: str) -> KeyValues:
     return tuple(json.loads(text))
 
 
-def due(meta: Meta, name: str, *, now: datetime, most: int) -> list[Entry]:
-    """The next page of those whose time has come."""
-    return [_entry(row) for row in meta.rows("due", FILE, name=name, now=now, most=most)]
+def due(meta: Meta, name: str, *, now: datetime, position: int, most: int) -> list[Entry]:
+    """The next page of those whose time has come, and whose mark is passed."""
+    found = meta.rows("due", FILE, name=name, now=now, position=position, most=most)
+    return [_entry(row) for row in found]
 
 
 def known(meta: Meta, name: str, keys: Sequence[tuple[str, KeyValues]]) -> dict[tuple[str, KeyValues], Entry]:
@@ -141,7 +142,8 @@ def known(meta: Meta, name: str, keys: Sequence[tuple[str, KeyValues]]) -> dict[
 
 def put(meta: Meta, name: str, entries: Sequence[Entry], *, due_at: datetime) -> None:
     """Write entries; those of the same key are replaced."""
-    meta.many("put", FILE, [_line(name, entry, due_at) for entry in entries])
+    if entries:
+        meta.rows("put", FILE, name=name, due_at=due_at, lines=as_json([_line(entry) for entry in entries]))
 
 
 def drop(meta: Meta, name: str, keys: Sequence[tuple[str, KeyValues]]) -> None:
@@ -155,10 +157,10 @@ def count(meta: Meta, name: str) -> int:
     return int(meta.rows("count", FILE, name=name)[0]["count"])
 
 
-def _line(name: str, entry: Entry, due_at: datetime) -> dict[str, Any]:
+def _line(entry: Entry) -> dict[str, Any]:
     line = {field: getattr(entry, field) for field in entry.__dataclass_fields__}
-    samples = as_json([list(each) for each in entry.samples])
-    return {**line, "name": name, "key": key_text(entry.key), "samples": samples, "due_at": due_at}
+    times = {name: value.isoformat() for name, value in line.items() if isinstance(value, datetime)}
+    return {**line, **times, "key": key_text(entry.key)}
 
 
 def _entry(row: dict[str, Any]) -> Entry:

@@ -2,7 +2,7 @@
 SELECT source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at, suspect_lsn, suspect_at, checks, is_hot,
        samples
   FROM trueup.validation_pending
- WHERE validation = %(name)s AND due_at <= %(now)s
+ WHERE validation = %(name)s AND due_at <= %(now)s AND coalesce(suspect_lsn, 0) <= %(position)s
  ORDER BY due_at
  LIMIT %(most)s
 
@@ -16,8 +16,10 @@ SELECT p.source, p.key, p.op, p.first_lsn, p.last_lsn, p.xid, p.committed_at, p.
 -- name: put
 INSERT INTO trueup.validation_pending (validation, source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at,
        suspect_lsn, suspect_at, checks, is_hot, samples, due_at)
-VALUES (%(name)s, %(source)s, %(key)s, %(op)s, %(first_lsn)s, %(last_lsn)s, %(xid)s, %(committed_at)s, %(first_failed_at)s,
-       %(suspect_lsn)s, %(suspect_at)s, %(checks)s, %(is_hot)s, %(samples)s, %(due_at)s)
+SELECT %(name)s, e.*, %(due_at)s
+  FROM jsonb_to_recordset(%(lines)s) e(source text, key text, op text, first_lsn bigint, last_lsn bigint, xid bigint,
+       committed_at timestamptz, first_failed_at timestamptz, suspect_lsn bigint, suspect_at timestamptz, checks integer,
+       is_hot boolean, samples jsonb)
 ON CONFLICT (validation, source, md5(key)) DO UPDATE SET
     op = excluded.op, first_lsn = excluded.first_lsn, last_lsn = excluded.last_lsn,
     xid = excluded.xid, committed_at = excluded.committed_at, first_failed_at = excluded.first_failed_at,

@@ -183,6 +183,7 @@ def _leave(validator: Validator, reason: str) -> None:
     except Exception as error:
         validator.say(f"the slot could not be advanced: {error}")
     validator.close()
+    validator.looks.close()
     try:
         validator.meta.rows("state", name=validator.name, state="stopped", reason=reason)
     except TrueupError as error:

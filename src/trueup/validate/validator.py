@@ -18,7 +18,7 @@ from trueup.rows.keys import KeyValues
 from trueup.validate import pending
 from trueup.validate.batch import UNCHECKED, Batch, Touches
 from trueup.validate.log import Log
-from trueup.validate.look import Lookout, invisible, wait_until_visible, without_hidden
+from trueup.validate.look import Look, Lookout, invisible, wait_until_visible, without_hidden
 from trueup.validate.meta import Meta, Stored
 from trueup.validate.pending import SWEEP, TRUNCATE, Entry, Touch
 from trueup.validate.settings import Settings
@@ -26,7 +26,7 @@ from trueup.validate.sweep import Pace, Swept, sweep_block
 from trueup.validate.syncer import Syncer, copying, find_syncer
 from trueup.validate.tables import Say, Tables
 
-_CHUNK = 20_000
+_CHUNK = 10_000
 _LOOK_SECONDS = 2.0
 _NO_KEY: KeyValues = ()
 _COUNTED = ("insert", "update", "delete", "truncate", UNCHECKED)
@@ -164,18 +164,22 @@ class Validator:
     def take(self, changes: Iterable[Change | Commit], behind: Callable[[int], int], **also: Any) -> None:
         """Judge changes, and commit what follows together with the position behind them."""
         batch = Batch(self.tables.pairs, self.position)
+        look: Look | None = None
         try:
             with self.meta.together():
                 for change in changes:
                     batch.add(change)
                     if batch.size >= _CHUNK:
                         # One transaction may be larger than memory; all of this is undone together if we die.
-                        self.first_look(batch.take())
-                self.first_look(batch.take())
+                        look = self._look_on(look, batch.take())
+                look = self._look_on(look, batch.take())
+                self._look_on(look, {})
                 self.checkpoint(batch, max(self.position, batch.end, behind(batch.end)), **also)
         except KeyLost as error:
             self.tables.stop(error.table or "", error.message)
         finally:
+            if look is not None:
+                look.judging.exception()
             self.looks.count()
 
     def checkpoint(self, batch: Batch, position: int, **also: Any) -> None:
@@ -201,13 +205,21 @@ class Validator:
             raise
 
     def first_look(self, touches: Touches) -> None:
-        """Judge keys that were just changed, as soon as their transactions can be seen."""
+        """Judge keys that were just changed."""
+        self._look_on(self._look_on(None, touches), {})
+
+    def _look_on(self, look: Look | None, touches: Touches) -> Look | None:
+        """End the look before, and begin one at keys that were just changed, as soon as their transactions are seen."""
+        if look is not None:
+            self.looks.finish(self.tables.pairs, look, self.mark)
+        if not touches:
+            return None
         xids = {touch.xid for keys in touches.values() for touch in keys.values()} - {0}
         with of_node(self.nodes[0]):
             hidden = wait_until_visible(self.source, xids)
         touches, later = without_hidden(touches, hidden)
         self.look_later(later)
-        self.looks.first_look(self.tables.pairs, touches, self.mark)
+        return self.looks.begin(self.tables.pairs, touches, self.place)
 
     def look_later(self, entries: Sequence[Entry]) -> None:
         """Keys that cannot be judged yet: pending, never looked at."""
@@ -230,7 +242,7 @@ class Validator:
         """Look again at a page of pending keys; whether there may be more that are due."""
         if not self.looks.pending:
             return False
-        entries = pending.due(self.meta, self.name, now=_now(), most=self.settings.page)
+        entries = pending.due(self.meta, self.name, now=_now(), position=self.position, most=self.settings.page)
         with of_node(self.nodes[0]):
             hidden = invisible(self.source, {entry.xid for entry in entries} - {0})
         ready = [entry for entry in entries if entry.xid not in hidden]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 
 def _trueup(copy: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -112,3 +113,16 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     assert _trueup(copy, "delete", "v").returncode == 0
     assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
     assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
+
+
+def test_the_demo(capfd: pytest.CaptureFixture[str]) -> None:
+    from trueup.cli.main import run
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run(["demo", "validate", "--rows", "300", "--seconds", "1"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    said = capfd.readouterr().out
+    assert said.count("  error at ") == said.count("  resolved at ") == 4
+    assert "0 pending (0 failed, 0 hot), 0 errors" in said

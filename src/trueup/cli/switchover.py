@@ -61,7 +61,18 @@ _MOVE = (
         type=click.Choice(["digest", "keys", "validated"]),
         default="digest",
         show_default=True,
-        help="digest: all tables inside of the pause. keys: all tables before it, changed keys inside of it.",
+        help="digest: all tables inside of the pause. keys: all tables before it, changed keys inside of it."
+        " validated: what a running trueup validate has looked at, up to a marker inside of it.",
+    ),
+    click.option(
+        "--validation",
+        metavar="NAME",
+        help="With --proof validated: which validation. [default: the only one between the two nodes]",
+    ),
+    click.option(
+        "--meta",
+        metavar="NODE",
+        help="With --proof validated: the node that keeps the validation. [default: one of the two]",
     ),
     click.option(
         "--close-keys",
@@ -145,6 +156,7 @@ def execute(**options: Any) -> None:
     Examples:
       trueup switchover execute --from n1 --to n2
       trueup switchover execute --from n1 --to n2 --proof keys --budget 500ms
+      trueup switchover execute --from n1 --to n2 --proof validated --validation shop
       trueup switchover execute --from n1 --to n2 --json
     """
     from trueup.switchover import call

@@ -6,7 +6,8 @@ have to mind foreign keys), `sequences`, `create_schema`, `marks` (how far it is
 
 Reading order of the switchover: `execute` (the whole path), `pointer` (which database is in use), `guard` and `fence`
 (nobody writes), `prepare` (what can be done before), `rounds` and `proof` (are both equal), `gate` (the conditions),
-`ending` and `status`, `connect` (for applications). Why it is right stands in docs/design/switchover.md.
+`validated` (a validation as the proof), `ending` and `status`, `connect` (for applications). Why it is right stands in
+docs/design/switchover.md.
 """
 
 from __future__ import annotations

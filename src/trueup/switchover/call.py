@@ -23,6 +23,7 @@ def asked_of(
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
     budget: float | str = 5.0,
+    meta: str | None = None,
     **options: Any,
 ) -> tuple[Asked, Config]:
     """What is asked for; `source` and `target` are those of the sync, whichever of them is in use now."""
@@ -32,7 +33,8 @@ def asked_of(
     first, second = loaded.select(names=[source, target])
     given = {key: value for key, value in options.items() if value is not None}
     limit = seconds(budget) if isinstance(budget, str) else float(budget)
-    return Asked(name, first, second, budget=limit, **given), loaded
+    kept = loaded.select(names=[meta], at_least=1)[0] if meta else None
+    return Asked(name, first, second, budget=limit, meta=kept, **given), loaded
 
 
 def execute(

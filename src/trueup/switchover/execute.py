@@ -119,6 +119,8 @@ def _pause(asked: Asked, ready: Ready, phases: Phases) -> tuple[tuple[gate.Condi
         fence.raise_it(budget)
     with phases.phase(FINAL_ROUND):
         fence.say(FINAL_ROUND, budget)
+        if ready.validated is not None:
+            ready.validated.mark(budget)
         final = ready.rounds.last(budget)
     with phases.phase(SEQUENCES):
         fence.say(SEQUENCES, budget)

@@ -49,6 +49,8 @@ def put_on(connection: Connection, tables: Iterable[TableName], sync: str, *, pa
             ).format(trigger=sql.Identifier(TRIGGER), table=sql.Identifier(*name), sync=sql.Literal(sync)),
             patience,
         )
+    if bare:
+        connection.execute(block("guarded_now"), {"sync": sync})
     return len(bare)
 
 

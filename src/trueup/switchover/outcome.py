@@ -40,17 +40,19 @@ class Asked:
     # How applications reach the databases, where it is not as we do.
     first_address: str = ""
     second_address: str = ""
+    # Of --proof validated: which validation, and the node that keeps it, where it is not one of the two.
+    validation: str = ""
+    meta: Node | None = None
 
     def __post_init__(self) -> None:
         if not self.budget > 0:
             raise ConfigError("--budget: must be more than 0 seconds", cure="give it as 5s, 500ms or 1m")
-        if self.proof == VALIDATED:
-            raise ConfigError(
-                "--proof validated is not there yet: it needs the fence of trueup validate",
-                cure="use --proof digest, or --proof keys where the pause must be shorter than a scan",
-            )
         if self.proof not in PROOFS:
             raise ConfigError(f"--proof: there is no '{self.proof}'", cure=f"use one of {', '.join(PROOFS)}")
+        if self.proof != VALIDATED and (self.validation or self.meta):
+            raise ConfigError(
+                "--validation and --meta are for --proof validated", cure="leave them out, or give --proof validated"
+            )
 
 
 @dataclass(frozen=True)

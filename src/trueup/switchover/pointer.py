@@ -16,6 +16,8 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import psycopg
     from typing_extensions import LiteralString
 
@@ -103,6 +105,15 @@ def read(connection: Connection, sync: str) -> Pointer | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(block("read"), {"sync": sync}).fetchone()
     return Pointer(**row) if row else None
+
+
+def closed_since(connection: Connection, sync: str) -> datetime:
+    """Since when this database, which is not in use, takes no writes but those of the sync."""
+    row = connection.execute(block("closed_since"), {"sync": sync}).fetchone()
+    if row is None:
+        raise TrueupError("the pointer says that this database is in use", cure="see trueup switchover status")
+    found: datetime = row[0]
+    return found
 
 
 def address_of(connection: Connection) -> str:

@@ -20,6 +20,8 @@ CREATE TABLE IF NOT EXISTS trueup.switchover (
     token text,
     token_hash bytea,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When the last guard was put on here.
+    guarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at timestamptz,
     opened_at timestamptz,
     report jsonb
@@ -111,6 +113,13 @@ SELECT sync, state, is_first, name, next_name, next_address, epoch, coalesce(att
        changed_at::text AS changed_at, decided_at::text AS decided_at, opened_at::text AS opened_at, report,
        s.token_hash IS NOT NULL AS expects_token
   FROM trueup.switchover s WHERE sync = %(sync)s
+
+-- name: guarded_now
+UPDATE trueup.switchover SET guarded_at = clock_timestamp() WHERE sync = %(sync)s
+
+-- name: closed_since
+-- Since when a database that is not in use takes no writes but those of the sync.
+SELECT greatest(guarded_at, decided_at) FROM trueup.switchover WHERE sync = %(sync)s AND state = 'use_next'
 
 -- name: begin
 -- An attempt begins on the database in use.

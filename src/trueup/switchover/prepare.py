@@ -15,7 +15,7 @@ from trueup.switchover import changelog, gate, guard, marks, pointer, sequences,
 from trueup.switchover.fence import APPLICATION_NAME, Fence
 from trueup.switchover.link import Link, open_link
 from trueup.switchover.model import Round
-from trueup.switchover.outcome import DIGEST, KEYS, Asked
+from trueup.switchover.outcome import DIGEST, KEYS, VALIDATED, Asked
 from trueup.switchover.phases import GATE, Budget
 from trueup.switchover.plan import Wanted, other_tables
 from trueup.switchover.proof import Prover, together
@@ -23,9 +23,12 @@ from trueup.switchover.rounds import Rounds
 from trueup.switchover.start import SyncRequest
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from trueup.config.model import Node
     from trueup.db.foreign_keys import TableName
     from trueup.engine.progress import Progress
+    from trueup.switchover.validated import Validated
 
 
 @dataclass
@@ -47,6 +50,8 @@ class Ready:
     fingerprints: tuple[str, str]
     # Guards and the way back, looked at before the pause; the fingerprints say that they are still there.
     settled: tuple[gate.Condition, ...]
+    # Who speaks for the rows, with --proof validated.
+    validated: Validated | None = None
 
     @property
     def names(self) -> list[TableName]:
@@ -68,6 +73,14 @@ class Ready:
             unequal = self.prover.unequal(self.link.tables, milliseconds=budget.milliseconds(GATE))
             broken = self._broken(budget)
             told = f"{len(self.link.tables)} tables, by digests inside of the pause"
+        elif self.validated is not None:
+            unequal, told = self.validated.unequal(final, budget)
+            broken = self.rounds.broken
+            # A TRUNCATE of a single partition is not in the log of the whole table: nobody validated that.
+            parted = [table for table in self.link.tables if table.is_partitioned]
+            if parted and not unequal:
+                unequal = self.prover.unequal(parted, milliseconds=budget.milliseconds(GATE))
+                told += f"; {len(parted)} partitioned ones also by digests inside of the pause"
         else:
             unequal, broken = self.rounds.unequal, self.rounds.broken
             told = f"{len(self.link.tables)} tables, by digests before the pause, and {final.keys:,} keys inside of it"
@@ -166,6 +179,7 @@ def prepare(
         if sync.stop(request, timeout=asked.patience):
             progress.say("the sync that ran was asked to stop, and has stopped")
         link = stack.enter_context(open_link(source, target, asked.sync))
+        validated = _validation(asked, link, stack) if asked.proof == VALIDATED else None
         first, second = (there, here) if is_back else (here, there)
         make_pointers(asked, first, second)
         pointer.both(pointer.read(here, asked.sync), pointer.read(there, asked.sync), asked.sync)
@@ -187,12 +201,17 @@ def prepare(
             progress.say("comparing all tables before the pause")
             gate.refuse([gate.condition(gate.ROWS, rounds.prove())])
             rounds.come_close(asked.close_keys, asked.patience)
+        if validated is not None:
+            progress.say(f"waiting until {validated.name} has validated all up to now")
+            _come_close(asked, validated, rounds, pointer.closed_since(there, asked.sync))
         runner.carry_sequences()
         token = secrets.token_hex(16)
         pointer.expect(there, asked.sync, token)
         _limit(link, asked.budget)
         address = str(pointer.read(here, asked.sync).next_address)  # type: ignore[union-attr]
-        yield Ready(asked, attempt, token, fence, there, link, prover, rounds, address, accepted, before, settled)
+        yield Ready(
+            asked, attempt, token, fence, there, link, prover, rounds, address, accepted, before, settled, validated
+        )
 
 
 def make_way_back(link: Link, *, patience: float) -> None:
@@ -219,6 +238,23 @@ def _compare_schemas(asked: Asked, here: Any, there: Any, link: Link) -> tuple[s
     wrong, accepted = gate.differing(nodes, names, whole=whole, accept=asked.accept_schema)
     gate.refuse([gate.condition(gate.SCHEMA, wrong)])
     return tuple(f"accepted: {each}" for each in accepted)
+
+
+def _validation(asked: Asked, link: Link, stack: ExitStack) -> Validated:
+    """The validation that is to speak for the rows; refused before anything is done if it cannot."""
+    from trueup.switchover.validated import find
+
+    found = stack.enter_context(find(asked, link))
+    found.refuse_unfit()
+    return found
+
+
+def _come_close(asked: Asked, validated: Validated, rounds: Rounds, since: datetime) -> None:
+    """All rows looked at, all foreign keys valid, no change waiting to be validated: what is left is small."""
+    validated.wait_for_sweeps(since, patience=asked.patience, carry=rounds.carry)
+    gate.refuse([gate.condition(gate.REFERENCES, rounds.watch_references())])
+    validated.come_close(patience=asked.patience, carry=rounds.carry)
+    rounds.come_close(asked.close_keys, asked.patience)
 
 
 def _settle(here: Any, there: Any, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:

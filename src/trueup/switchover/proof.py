@@ -184,6 +184,15 @@ def keys_digest(connection: Connection, query: sql.Composed, keys: KeyList) -> D
     return Digest(row[0], int(row[1]))
 
 
+def keys_there(connection: Connection, table: SyncTable, keys: KeyList) -> int:
+    """How many of these keys have a row."""
+    from psycopg import sql
+
+    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(sql.Identifier(*table.name), among(table))
+    row: Any = connection.execute(query, keys.literals).fetchone()
+    return int(row[0])
+
+
 def whole_digest(connection: Connection, spec: TableSpec) -> Digest:
     """The digest of a whole table, in one statement."""
     from psycopg import sql

@@ -16,7 +16,7 @@ from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.switchover import gate
 from trueup.switchover.key_lists import KeyList, among
-from trueup.switchover.proof import Prover, keys_digest, whole_digest
+from trueup.switchover.proof import Prover, keys_digest, keys_there, whole_digest
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -83,6 +83,17 @@ class Rounds:
         self._check(self._compare)
         return wrong
 
+    def carry(self) -> Round:
+        """One round."""
+        return self._round()
+
+    def watch_references(self) -> list[str]:
+        """Look at all foreign keys once, after a round; later rounds look at those of the rows that they carry."""
+        self._round()
+        wrong = gate.broken(self.link.target, self.link.plan.foreign_keys)
+        self._check(self._still_refer)
+        return wrong
+
     def last(self, budget: Budget) -> Round:
         """The round inside of the pause: all that waits, directly, for tasks would open sessions first."""
         self.link.direct = DIRECT
@@ -142,6 +153,13 @@ class Rounds:
             gate.refuse(
                 [gate.condition(gate.ROWS, self.unequal), gate.condition(gate.REFERENCES, self.broken)],
             )
+
+    def _still_refer(self, changes: Changes) -> None:
+        """The foreign keys of a round's rows; that the rows are the same, somebody else proves."""
+        listed, _ = self._parts(changes)
+        gone = {table.name for table, keys in listed if keys_there(self.link.target, table, keys) < keys.count}
+        self.broken = self._references(changes, gone)
+        gate.refuse([gate.condition(gate.REFERENCES, self.broken)])
 
     def _on_the_target(
         self, changes: Changes, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]

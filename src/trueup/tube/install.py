@@ -115,10 +115,10 @@ def _make_schema(session: Session, *, is_new: bool) -> None:
 def _make_functions(session: Session) -> None:
     """All functions anew, then the trigger functions of attached tables; tables and triggers are not locked."""
     connection = session.connection
-    # Another version may have had other arguments or results.
+    # Another version may have had other arguments or results; not those that triggers of attached tables hold.
     old = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = to_regnamespace(%s)"
-        r" AND p.proname LIKE 'tube\_%%'",
+        r" AND p.proname LIKE 'tube\_%%' AND p.prorettype <> 'trigger'::regtype",
         [session.schema],
     ).fetchall()
     for (function,) in old:

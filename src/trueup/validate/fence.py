@@ -46,19 +46,30 @@ def put_fence(source: Node) -> int:
     """Write the marker; gives the position behind it."""
     connection: Any = connect(source, application="trueup validate fence", read_only=False)
     try:
-        connection.execute("SET synchronous_commit = local")
-        row = connection.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]).fetchone()
-        return int(row[0])
+        return write_marker(connection)
     except Exception as error:
         raise named(error, source) from None
     finally:
         connection.close()
 
 
+def write_marker(connection: Any) -> int:
+    """The same in a session that is open, in autocommit: all that was committed before is before the position."""
+    connection.execute("SET synchronous_commit = local")
+    row = connection.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]).fetchone()
+    return int(row[0])
+
+
 def wait_for(
-    meta: Meta, name: str, position: int, *, timeout: float, told: Callable[[Status], None] = lambda status: None
+    meta: Meta,
+    name: str,
+    position: int,
+    *,
+    timeout: float,
+    every: float = _POLL_SECONDS,
+    told: Callable[[Status], object] = lambda status: None,
 ) -> Fence:
-    """Wait until all before a position is validated."""
+    """Wait until all before a position is validated; `told` hears of each look that did not find it so."""
     began = time.monotonic()
     last_seen = 0.0
     while True:
@@ -77,7 +88,7 @@ def wait_for(
             reason = _why(meta, name, status, position)
         if reason:
             return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *status.blind_spots))
-        time.sleep(_POLL_SECONDS)
+        time.sleep(every)
 
 
 def _why(meta: Meta, name: str, status: Status, position: int) -> str:

@@ -64,6 +64,10 @@ UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns
 -- name: open_count
 SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new'
 
+-- name: by_hand
+SELECT count(*) FROM trueup.validation_error
+ WHERE validation = %(name)s AND state = 'resolved' AND resolved_by = 'by hand'
+
 -- name: list
 SELECT id, source, target, key, kind, columns, source_row, target_row, op, lsn, state, first_at, last_at, resolved_at,
        resolved_by

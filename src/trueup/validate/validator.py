@@ -282,12 +282,14 @@ class Validator:
 
     def _sweep_one(self, name: str) -> None:
         row = next(row for row in self.meta.rows("tables", name=self.name) if row["source"] == name)
+        # A pass began when its first block was begun, not when it was done: others build on what it saw.
+        began = _now()
         swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
         with self.meta.together():
             self._suspect(name, swept.differing, Touch(SWEEP, self.position, self.position, 0, None))
             self.meta.rows(
                 "sweep", name=self.name, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,
-                passes=0 if swept.next else 1, now=_now(),
+                passes=0 if swept.next else 1, now=began,
             )  # fmt: skip
             if swept.next is None:
                 self.meta.rows("gap_closed", name=self.name)

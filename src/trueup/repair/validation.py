@@ -107,7 +107,13 @@ class _Work:
 
 
 def _remarks(found: ToMend, options: Mapping[str, Any]) -> tuple[str, ...]:
-    if options.get("source_of_truth") == found.source.name:
-        return ()
+    remarks = []
     source = found.source.name
-    return (f"rows may be written on {source}, which is replicated: what is written there goes to its copies too",)
+    if options.get("source_of_truth") != source:
+        remarks.append(f"rows may be written on {source}: what is written there is replicated too")
+    if found.tables and not found.is_running:
+        remarks.append(
+            "the validation does not run, so its errors may be old: see that what replicates has caught up, or a row"
+            " that is on its way is written twice"
+        )
+    return tuple(remarks)

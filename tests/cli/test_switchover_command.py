@@ -52,8 +52,8 @@ def test_there_and_back_by_the_owner(cli: Any, owned: Any, server: Server) -> No
     prepared = cli("switchover", "prepare", *ends)
     assert prepared.code == 0, prepared.err
     assert "n1 is in use; 4 guards" in prepared.out
-    wrong = cli("switchover", "execute", *ends, "--proof", "validated")
-    assert (wrong.code, "not there yet" in wrong.err) == (2, True)
+    wrong = cli("switchover", "execute", *ends, "--proof", "validated", "--validation", "shop", "--meta", "n2")
+    assert (wrong.code, "there is no validation shop from n1 to n2 on n2" in wrong.err) == (2, True)
     wrong = cli("switchover", "execute", *ends, "--second-address", f"host=db2 password={SECRET}")
     assert (wrong.code, "all roles can read the pointer" in wrong.err) == (2, True)
     old.execute("UPDATE people SET name = 'changed' WHERE id = 7; DELETE FROM visits WHERE person = 9")

@@ -142,8 +142,17 @@ def test_a_validation_speaks_for_the_rows(
         pytest.raises(GateClosed, match=r"rows equal: public\.parts: 2 rows against 1"),
     ):
         moving.execute(proof="validated")
-    # The validation hangs in the pause: all is released when the budget is spent.
+    # A parent that is gone: foreign keys of the rows that a round carries are looked at without any digest.
     moving.old.execute("DELETE FROM parts WHERE id = 2")
+    with (
+        in_the_pause(
+            moving, monkeypatch, "UPDATE visits SET price = 1 WHERE id = 8", "DELETE FROM public.people WHERE id = 9"
+        ),
+        pytest.raises(GateClosed, match=r"foreign keys valid: visits_person_fkey of public\.visits"),
+    ):
+        moving.execute(proof="validated")
+    moving.old.execute("UPDATE people SET name = name WHERE id = 9")
+    # The validation hangs in the pause: all is released when the budget is spent.
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
         pause = execute._pause
         hang = "LOCK trueup.validation_table IN ACCESS EXCLUSIVE MODE"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,12 @@ def workers_with(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Python workers of this session run some code first, as if another installation were theirs."""
 
     def use(code: str) -> None:
-        (tmp_path / "sitecustomize.py").write_text(code)
-        python = tmp_path / "python"
-        python.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
+        # A name of its own: Spark goes on with the workers of a Python that it knows.
+        folder = tmp_path / uuid.uuid4().hex
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(code)
+        python = folder / "python"
+        python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}:$PYTHONPATH" exec "{sys.executable}" "$@"\n')
         python.chmod(0o700)
         monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
 

@@ -69,6 +69,11 @@ VALUES (%(sync)s, %(lsn)s, %(at)s, clock_timestamp())
 -- name: unmark
 UPDATE trueup.sync_mark SET source_lsn = '0/0', applied_at = clock_timestamp() WHERE sync = %(sync)s
 
+-- name: pass_all
+UPDATE trueup.sync_mark
+   SET source_lsn = greatest(source_lsn, %(position)s::pg_lsn), source_at = clock_timestamp(), applied_at = clock_timestamp()
+ WHERE sync = %(sync)s
+
 -- name: did
 UPDATE trueup.syncs
    SET rounds = rounds + 1, keys = keys + %(keys)s, last_keys = %(keys)s, last_ms = %(ms)s, lag_seconds = %(lag)s,

@@ -17,7 +17,7 @@ from trueup.db.node import connect, named
 from trueup.db.slot import lsn_number, lsn_text
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
-from trueup.switchover import gate
+from trueup.switchover import gate, marks
 from trueup.switchover.phases import FINAL_ROUND, GATE, Budget, spent
 from trueup.validate import findings
 from trueup.validate.fence import Fence, wait_for, write_marker
@@ -109,6 +109,7 @@ class Validated:
         with self._within(budget):
             self.meta.connection.execute(f"SET statement_timeout = {budget.milliseconds(GATE)}")
             look = self._lookout()
+            self._pass_all()
             while True:
                 left = budget.left - _MARGIN
                 found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, told=look)
@@ -134,6 +135,7 @@ class Validated:
         seen: dict[tuple[str, str], int] = {}
 
         def look(status: Status) -> None:
+            self._pass_all()
             if not status.total("failed"):
                 return
             wrong = []
@@ -146,6 +148,15 @@ class Validated:
             gate.refuse([gate.condition(gate.ROWS, wrong)])
 
         return look
+
+    def _pass_all(self) -> None:
+        """Let the sync's mark stand at the present: nobody writes, and the last round has carried all there was.
+
+        A look that came before that round was applied is repeated only when the sync has passed its moment, which lies
+        behind the position that the round began with.
+        """
+        (now,) = self._writer.execute("SELECT pg_current_wal_lsn()").fetchone()
+        self._link.target.execute(marks.block("pass_all"), {"sync": self._link.name, "position": now})
 
     @contextmanager
     def _within(self, budget: Budget) -> Iterator[None]:

@@ -105,7 +105,7 @@ def keeps_up(up: Database, down: Database, validations: Validations, rate: int, 
     fence = validations.fence("bench", timeout=300)
     return {
         "rate": rate, "made": made, "behind": behind, "kept": behind < 2 * max(rate, 1),
-        "of_syncer": min(1.0, (now - applied) / max(waiting, 1)), "catch_up": fence.seconds,
+        "of_syncer": min(1.0, max(0.0, (now - applied) / max(waiting, 1))), "catch_up": fence.seconds,
         "p50": statistics.median(times) if times else float("nan"),
         "p99": max(times) if len(times) < 100 else statistics.quantiles(times, n=100)[98], "probes": len(times),
     }  # fmt: skip

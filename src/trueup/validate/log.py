@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ADVANCE_SECONDS = 1.0
 # A slot begins to read at the last summary of running transactions, which the server writes every 15 s. After this much
 # log it is asked for one, where it lets us.
-_REREAD_BYTES = 32 * 1024 * 1024
+_REREAD_BYTES = 8 * 1024 * 1024
 
 
 class Log:

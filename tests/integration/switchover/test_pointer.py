@@ -29,6 +29,8 @@ INSERT INTO public.t VALUES (1, 1), (2, 2);
 NAMES = [("public", "t"), ("public", "p")]
 TOKEN = "a token"
 
+WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+
 
 @pytest.fixture
 def pair(databases: Callable[[int], list[Database]]) -> tuple[Database, Database]:
@@ -144,19 +146,19 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
             with fenced(old):
                 up.set()
                 done.extend(old.execute("SELECT id FROM public.t WHERE id = 10")[0])
-                time.sleep(0.2)
-                assert old.execute("SELECT count(*) FROM public.t WHERE id = 12") == [(0,)]
+                _wait(lambda: old.execute(WAITING) != [])
+                done.extend(old.execute("SELECT count(*) FROM public.t WHERE id = 12")[0])
 
         thread = threading.Thread(target=hold)
         thread.start()
-        _wait(lambda: old.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") != [])
+        _wait(lambda: old.execute(WAITING) != [])
         writer.execute("INSERT INTO public.p1 VALUES (1, 1); UPDATE public.t SET v = 0 WHERE id = 10")
         assert not up.is_set()
         writer.commit()
         assert up.wait(60)
         old.execute("INSERT INTO public.t VALUES (12, 1)")  # waits, and then goes in
         thread.join()
-    assert done == [10]
+    assert done == [10, 0]
     old.execute("BEGIN; INSERT INTO public.t VALUES (13, 1); PREPARE TRANSACTION 'left_behind'")
     with pytest.raises(BudgetSpent, match="left_behind"), fenced(old, 0.3):
         pass

@@ -76,7 +76,6 @@ def _kill_in_a_checkpoint(copy: Any, process: subprocess.Popen[bytes]) -> None:
     with psycopg.connect(copy.down.uri) as connection:
         connection.execute("SELECT 1 FROM trueup.validation FOR UPDATE")
         copy.until(lambda: copy.down.execute("SELECT 1 FROM pg_locks WHERE NOT granted"))
-        time.sleep(0.3)
         process.send_signal(signal.SIGKILL)
         process.wait()
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trueup.source.call import snapshot
     from trueup.store import Task, TaskStore
     from trueup.switchover.connect import connect
+    from trueup.switchover.library import Sync
     from trueup.validate.call import Validations
 
 __version__ = "0.1.0"
@@ -76,6 +77,7 @@ _HOMES = {
     "snapshot": "trueup.source.call",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
+    "Sync": "trueup.switchover.library",
     "Validations": "trueup.validate.call",
 }
 
@@ -99,6 +101,7 @@ __all__ = [
     "SchemaResult",
     "SparkSettings",
     "StoreError",
+    "Sync",
     "Task",
     "TaskStore",
     "TrueupError",

@@ -331,6 +331,33 @@ def test_a_check_looks_again_too(nodes: Any, compare: Any) -> None:
     assert compare(nodes, "items", quick=True, recheck=3, **STEPS).verdict == "DIFFER"
 
 
+def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compare: Any) -> None:
+    nodes[1].execute("UPDATE items SET name = 'drift'")
+    hooks = Hooks()
+    result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
+    assert result.verdict == "DIFFER"
+    assert result.mismatched_blocks >= result.blocks - 1, "all but an empty one at the edge"
+    assert hooks.seen.count("hashing") == 3, "a look, and two again at a part of what differs"
+    (remark,) = [remark for remark in result.remarks if "in flight" in remark]
+    assert remark.startswith("64 parts that differ stayed so when they were looked at again; ")
+
+
+@pytest.mark.parametrize(("healed", "verdict"), [("id < 2000", "DIFFER"), ("true", "MATCH")])
+def test_a_check_goes_on_where_the_first_parts_were_in_flight(
+    nodes: Any, compare: Any, healed: str, verdict: str
+) -> None:
+    nodes[1].execute("UPDATE items SET name = 'drift'")
+    hooks = Hooks()
+
+    def second() -> None:
+        hooks._stages["hashing"] = lambda: nodes[1].execute(f"UPDATE items SET name = 'item ' || id WHERE {healed}")
+
+    hooks._stages["hashing"] = second
+    result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
+    assert (result.verdict, result.mismatched_blocks) == (verdict, verdict == "DIFFER")
+    assert not any("in flight" in remark for remark in result.remarks)
+
+
 # The process is stopped.
 
 # Every statement sleeps, or only those that hash rows.

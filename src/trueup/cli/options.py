@@ -325,3 +325,25 @@ def _inline_node(text: str) -> tuple[str, str]:
         )
     # A shell's history and the list of processes are no places for a password: --node 'n1=postgresql://u:${PW}@h/db'.
     return name.strip(), interpolate(address.strip(), os.environ, f"--node {name.strip()}")
+
+
+def sync_options(source: str, target: str, *options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Which sync: its two nodes, in these words, and its name; and the options of the verb itself."""
+    ends: tuple[Callable[[Any], Any], ...] = (
+        click.option("--from", "source", required=True, metavar="NODE", help=source),
+        click.option("--to", "target", required=True, metavar="NODE", help=target),
+        click.option("--name", default="main", show_default=True, metavar="NAME", help="What the sync is called."),
+        click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
+        click.option(
+            "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+        verbose_option,
+    )
+
+    def give(command: F) -> F:
+        for option in reversed((*ends, *options)):
+            command = option(command)
+        return command
+
+    return give

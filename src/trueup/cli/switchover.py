@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import inline_nodes, verbose_option
+from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
     from trueup.switchover.ending import Ended
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_ENDS = (
-    click.option("--from", "source", required=True, metavar="NODE", help="The node that the sync copies from."),
-    click.option("--to", "target", required=True, metavar="NODE", help="The node that the sync copies to."),
-    click.option("--name", default="main", show_default=True, metavar="NAME", help="What the sync is called."),
-    click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-    click.option(
-        "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-    verbose_option,
-)
+_options = partial(sync_options, "The node that the sync copies from.", "The node that the sync copies to.")
 _PATIENCE = click.option(
     "--patience",
     type=click.FloatRange(min=0),
@@ -96,15 +85,6 @@ _MOVE = (
     click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
     click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
 )
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def give(command: F) -> F:
-        for option in reversed((*_ENDS, *options)):
-            command = option(command)
-        return command
-
-    return give
 
 
 @click.group()

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import inline_nodes, verbose_option
+from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
     from trueup.config import Config
     from trueup.switchover.start import SyncRequest
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_ENDS = (
-    click.option("--from", "source", required=True, metavar="NODE", help="The node that is copied."),
-    click.option("--to", "target", required=True, metavar="NODE", help="The node that becomes the copy."),
-    click.option("--name", default="main", show_default=True, metavar="NAME", help="What the sync is called."),
-    click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-    click.option(
-        "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
-    ),
-    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-    verbose_option,
-)
+_options = partial(sync_options, "The node that is copied.", "The node that becomes the copy.")
 _WHAT = (
     click.option("--tables", default="", metavar="A,B,…", help="Only these tables; without it, all of the database."),
     click.option("--leave-out", default="", metavar="A,B,…", help="All tables but these."),
@@ -74,15 +62,6 @@ _PATIENCE = click.option(
     metavar="S",
     help="Seconds to try for the locks on tables in use; every attempt is short.",
 )
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    def give(command: F) -> F:
-        for option in reversed((*_ENDS, *options)):
-            command = option(command)
-        return command
-
-    return give
 
 
 @click.group()

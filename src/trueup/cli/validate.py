@@ -112,8 +112,8 @@ _START = (
     click.option(
         "--source",
         "changes",
-        type=click.Choice(["log", "tube"]),
-        help="Where changes come from; tube needs no wal_level=logical. [default: log]",
+        type=click.Choice(["log", "tube", "changelog"]),
+        help="Where changes come from; tube and changelog (its own triggers) need no wal_level=logical. [default: log]",
     ),
     click.option("--tube", metavar="NAME", help="With --source tube: the tube that the tables are attached to."),
     click.option("--publication", metavar="NAME", help="Use this publication instead of one of its own."),
@@ -328,14 +328,14 @@ def update(name: str, as_json: bool, **options: Any) -> None:
 @click.argument("name")
 @_common()
 def delete(name: str, as_json: bool, **options: Any) -> None:
-    """Stop NAME, and remove its slot, its publication and all that it noted.
+    """Stop NAME, and remove its slot and publication, or its change log, and all that it noted.
 
     \b
     Examples:
       trueup validate delete shop
     """
     dropped = _validations(options).delete(name)
-    tail = "with its slot" if dropped else "(there was no slot)"
+    tail = "with its slot or change log" if dropped else "(there was no slot, and no change log)"
     _show(as_json, {"deleted": name, "slot": dropped}, f"{name} is deleted, {tail}")
 
 

@@ -97,7 +97,7 @@ def make_slot(connection: Connection, slot: str) -> int:
     if level != "logical":
         raise CheckFailed(
             [f"wal_level is {level}; a logical slot needs logical"],
-            cure="set wal_level = logical and restart the server, or use --source tube",
+            cure="set wal_level = logical and restart the server, or use --source changelog",
         )
     row = connection.execute(
         "SELECT (lsn - '0/0')::int8 FROM pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN]

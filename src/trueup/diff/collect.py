@@ -47,6 +47,8 @@ class Collected:
     # What differs by its digests: the number of its block, and the block or the unit of it.
     mismatched: list[tuple[int, Block]] = field(default_factory=list)
     mismatched_blocks: int = 0
+    # Of a check: how many of these were not looked at again, because others stayed different.
+    seen_once: int = 0
     differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
     # Of the suspects: how many of each kind a pair has (never more than the limit), and which node stands alone.

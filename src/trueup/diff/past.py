@@ -82,9 +82,8 @@ def read_past(path: Path) -> Past:
     with showing(path):
         summary = head["summary"]
         nodes = tuple(summary["nodes"])
-        names = tuple(summary["primary_key"]) or ("row_hash",)
         bits = {"/".join(pair): 1 << at for at, pair in enumerate(combinations(nodes, 2))}
-        keys, hashes, pairs = _by_key(differences, names, nodes, bits)
+        keys, hashes, pairs = _by_key(differences, bits)
         return Past(
             str(path.absolute()),
             summary,
@@ -97,22 +96,19 @@ def read_past(path: Path) -> Past:
 
 
 def _by_key(
-    differences: Iterable[Keyed],
-    names: tuple[str, ...],
-    nodes: tuple[str, ...],
-    bits: Mapping[str, int],
+    differences: Iterable[Keyed], bits: Mapping[str, int]
 ) -> tuple[list[KeyValues], list[tuple[Hash, ...]], list[int]]:
     """Every key once, though several pairs may differ on it."""
     places: dict[KeyValues, int] = {}
     hashes: list[tuple[Hash, ...]] = []
     pairs: list[int] = []
-    for pair, values, said in differences:
-        key = tuple([values[name] for name in names])
+    for pair, key, said in differences:
         at = places.setdefault(key, len(pairs))
         if at == len(pairs):
-            hashes.append(tuple([said.get(node, UNKNOWN) for node in nodes]))
-            pairs.append(0)
-        pairs[at] |= bits[pair]
+            hashes.append(said)
+            pairs.append(bits[pair])
+        else:
+            pairs[at] |= bits[pair]
     return list(places), hashes, pairs
 
 

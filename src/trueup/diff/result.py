@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,14 +13,14 @@ from typing import Any
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
 from trueup.diff.collect import Collected
+from trueup.diff.lines import Lines
 from trueup.diff.ranges import Ranges
 from trueup.diff.request import DiffRequest
 from trueup.engine.work import Failure
 from trueup.errors import StoreError
 from trueup.report.json_file import PairReport, report_path, write_report
-from trueup.report.model import DiffResult, PairCounts, ReportedDifference, Verdict
-from trueup.rows.align import Difference, Group, Pair, changed_columns, differing_pairs, kind_of, rows_in
-from trueup.rows.encode import LongValue
+from trueup.report.model import DiffResult, PairCounts, Verdict
+from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
 
@@ -81,13 +82,23 @@ def conclude(ending: Ending) -> DiffResult:
         task_id=ending.task_id,
         alone=alone if len(state.nodes) > 2 else {},
         incomplete=tuple(incomplete),
-        remarks=ending.remarks,
+        remarks=(*ending.remarks, *_remarks(state)),
         rerun_of=ending.request.rerun_of,
         since={"/".join(pair): counts for pair, (counts, _) in _since(ending).items()},
     )
     if ending.request.digests_only:
         return result
     return _with_report(ending, result, pairs, finished)
+
+
+def _remarks(state: Collected) -> list[str]:
+    if not state.seen_once:
+        return []
+    looked = len(state.mismatched) - state.seen_once
+    return [
+        f"{looked:,} parts that differ stayed so when they were looked at again; {state.seen_once:,} others were looked"
+        " at once, and may have been in flight"
+    ]
 
 
 def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
@@ -156,10 +167,7 @@ def _with_page(
     from trueup.report.html import write_html
     from trueup.report.page import page_of_diff
 
-    found = [
-        (pair, counts, (difference.as_json() for difference in differences))
-        for pair, counts, differences in _pair_reports(ending, pairs)
-    ]
+    found = [(pair, counts, map(json.loads, differences)) for pair, counts, differences in _pair_reports(ending, pairs)]
     page = page_of_diff(head, {pair: counts for pair, counts, _ in found}, result.report)
     try:
         written = write_html(Path(result.report).with_suffix(".html"), page, found)
@@ -246,12 +254,15 @@ def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]
     found: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
     for at, pair in enumerate(ending.state.pairs):
         counts, resolved = {"resolved": 0, "remains": 0, "new": 0}, []
-        for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
-            differed, differs = bool(bits & 1 << at), pair in now.get(key, ())
-            if differed and not differs and key not in unseen:
-                resolved.append(key)
-            counts["remains"] += differed and differs
-            counts["new"] += differs and not differed
+        if not now and not unseen:
+            resolved = [key for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True) if bits & 1 << at]
+        else:
+            for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
+                differed, differs = bool(bits & 1 << at), pair in now.get(key, ())
+                if differed and not differs and key not in unseen:
+                    resolved.append(key)
+                counts["remains"] += differed and differs
+                counts["new"] += differs and not differed
         counts["resolved"] = len(resolved)
         found[pair] = counts, resolved
     ending.told = found
@@ -265,45 +276,9 @@ def _keys_of(task: Any) -> Iterator[KeyValues]:
     yield from ((str(mark),) for mark in getattr(task, "hashes", ()))
 
 
-def _key(spec: TableSpec, key: KeyValues) -> dict[str, str]:
-    return {"row_hash": key[0]} if spec.is_keyless else dict(zip(spec.key_names, key, strict=True))
-
-
-def _reported(ending: Ending, pair: Pair) -> Iterator[ReportedDifference]:
-    spec, count, names = ending.spec, 0, ending.spec.column_names
+def _reported(ending: Ending, pair: Pair) -> Iterator[str]:
     bit = 1 << ending.state.pairs.index(pair)
-    before = dict(zip(ending.since.keys, ending.since.pairs, strict=True)) if ending.since else {}
-    for difference in ending.state.suspects:
-        kind = kind_of(difference, pair)
-        if kind is None or count >= ending.state.max_rows:
-            continue
-        count += rows_in(difference, pair)
-        sides = {node: difference.group_of(node) for node in pair}
-        left, right = (side for side in sides.values() if side is not None)
-        yield ReportedDifference(
-            key=_key(spec, difference.key),
-            kind=kind,
-            columns=changed_columns(spec, left, right) if kind == "changed" else [],
-            rows={node: _row(names, side) for node, side in sides.items()},
-            agree=[list(group.nodes) for group in difference.groups],
-            hashes=_hashes(difference),
-            copies={node: side.copies if side and side.hash is not None else 0 for node, side in sides.items()}
-            if spec.is_keyless
-            else None,
-            since=("remains" if before.get(difference.key, 0) & bit else "new") if ending.since else None,
-        )
-
-
-def _hashes(difference: Difference) -> dict[str, str | None]:
-    """The hash that each node had, as text: not every reader of JSON keeps 64 bits of a number."""
-    groups = ((node, group.hash) for group in difference.groups for node in group.nodes)
-    return {node: None if mark is None else str(mark) for node, mark in groups}
-
-
-def _row(names: Sequence[str], group: Group | None) -> dict[str, Any] | None:
-    if group is None or group.hash is None or group.values is None:
-        return None
-    return {
-        name: {"length": value.length, "sha256": value.sha256} if isinstance(value, LongValue) else value
-        for name, value in zip(names, group.values, strict=True)
-    }
+    before = None
+    if ending.since and ending.state.suspects.count:
+        before = {key: bool(bits & bit) for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True)}
+    return Lines(ending.spec, pair, before).of(iter(ending.state.suspects), ending.state.max_rows)

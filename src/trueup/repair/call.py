@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.config import Config, load
 from trueup.diff.call import settings_of
+from trueup.engine.memory import many_objects
 from trueup.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def repair(
     request, rest = _request(options)
     settings, spark = settings_of(config, rest, verb="repair")
     document = read_document(Path(request.plan)) if request.plan else None
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+    with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         past = read_past(find_report(report, store))
         refuse_keyless(past)
         asked = request_of(past, config, settings, spark)
@@ -82,7 +83,7 @@ def repair_keys(
         table, tuple(nodes), settings=settings, spark=spark, key=tuple(key), exclude_columns=tuple(exclude_columns)
     )
     wanted = Wanted(of, tuple(dict.fromkeys(tuple(each) for each in keys)))
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+    with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         return run(request, asked, wanted, store=store, document=document, progress=progress)
 
 
@@ -118,7 +119,7 @@ def write_plan(report: str, path: str, *, config: Config | str | None = None, ta
 
     if not isinstance(config, Config):
         config = load(config)
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+    with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         past = read_past(find_report(report, store))
     refuse_keyless(past)
     plan_template.write_plan(Path(path), past)

@@ -11,8 +11,8 @@ from trueup.diff.work import Job, More
 from trueup.engine.work import Room
 from trueup.repair.conditions import Conditions
 from trueup.repair.layout import Layout
-from trueup.repair.lines import Line, inside_filter, join, key_id, lines_by_key, split
-from trueup.repair.modes import ACTS, Act, Batch, Gone, Leave, Like, Made, Mode
+from trueup.repair.lines import Line, inside_filter, join, key_ids, lines_by_key, split
+from trueup.repair.modes import ACTS, ALL, Act, Batch, Gone, Leave, Like, Made, Mode, SourceOfTruth
 from trueup.rows.keys import KeyValues
 
 # Rows are read in portions that aim at this many bytes of a node, whatever the width of a row, and never hold more
@@ -110,7 +110,7 @@ def prepare(repair: RepairJob, task: PrepareKeys, room: Room) -> Iterator[Prepar
             size = max(1, size // 8)
             continue
         found = _decide(repair, batch, some)
-        taken = max(sum(len(line.fields) for line in side.values()) for side in batch.sides)
+        taken = max(sum([len(line[2]) for line in side.values()]) for side in batch.sides)
         room.take(sum(_size(writes) for writes in found.writes.values()))
         yield found
         at += len(some.keys)
@@ -121,8 +121,8 @@ def prepare(repair: RepairJob, task: PrepareKeys, room: Room) -> Iterator[Prepar
 
 
 def _size(writes: Writes) -> int:
-    lines = (line for lines in (writes.before, writes.after) for line in lines if line is not None)
-    return 100 * len(writes.keys) + sum(map(len, lines))
+    lines = [len(line) for lines in (writes.before, writes.after) for line in lines if line is not None]
+    return 100 * len(writes.keys) + sum(lines)
 
 
 def _read(repair: RepairJob, keys: Sequence[KeyValues], *, most_bytes: int) -> Batch:
@@ -132,15 +132,17 @@ def _read(repair: RepairJob, keys: Sequence[KeyValues], *, most_bytes: int) -> B
         return lines_by_key(reader, repair.layout, keys, timeout=job.timeout * 4, most_bytes=most_bytes)
 
     sides = job.read(nodes, ask)
-    ids = [key_id(key) for key in keys]
-    return Batch(repair.layout, nodes, keys, ids, [sides[node] for node in nodes], repair.layout.is_plain)
+    return Batch(repair.layout, nodes, keys, key_ids(keys), [sides[node] for node in nodes], repair.layout.is_plain)
 
 
 def _decide(repair: RepairJob, batch: Batch, task: PrepareKeys) -> Prepared:
     mode = repair.mode.known(repair.job, batch) if isinstance(repair.mode, Conditions) else repair.mode
     settling = _Settling(repair, batch, task)
     sides, agree = batch.sides, 0
-    for at, mine in enumerate(batch.ids):
+    ids = batch.ids
+    if isinstance(mode, SourceOfTruth) and mode.allow == ALL and settling.may_mirror:
+        agree, ids = settling.mirror(mode.source), ()
+    for at, mine in enumerate(ids):
         lines = [side.get(mine) for side in sides]
         marks = [None if line is None else line.hash for line in lines]
         if marks.count(marks[0]) == len(marks):
@@ -193,6 +195,40 @@ class _Settling:
             self._inside = repair.job.read(
                 batch.nodes, lambda reader: inside_filter(reader, spec, batch.keys, timeout=timeout)
             )
+
+    @property
+    def may_mirror(self) -> bool:
+        """Whether there are two nodes with the same columns, and what the report says needs no second look."""
+        return len(self._batch.nodes) == 2 and self._batch.is_plain and not self._filtered
+
+    def mirror(self, source: int) -> int:
+        """One of two nodes becomes like the other in all rows: what most repairs are. Gives how many keys agree."""
+        batch, said, node = self._batch, self._said, 1 - source
+        theirs, mine, entries = batch.sides[source], batch.sides[node], self.entries[node]
+        agree = 0
+        for at, (key, name) in enumerate(zip(batch.keys, batch.ids, strict=True)):
+            new, old = theirs.get(name), mine.get(name)
+            entry: Entry
+            if old is None:
+                if new is None:
+                    agree += 1
+                    continue
+                was, entry = None, ("insert", key, name, None, None, new.fields, new.guard)
+            else:
+                mark, guard, fields = old
+                if new is None:
+                    entry = ("delete", key, name, guard, fields, None, b"")
+                elif mark == new.hash:
+                    agree += 1
+                    continue
+                else:
+                    entry = ("update", key, name, guard, fields, new.fields, new.guard)
+                was = mark.decode()
+            if said and said[at][node] != was:
+                self._leave(at, node, UNSAID if said[at][node] == UNKNOWN else STALE)
+            else:
+                entries.append(entry)
+        return agree
 
     def like(self, at: int, lines: Sequence[Line | None], marks: Sequence[bytes | None], decision: Like) -> None:
         """All nodes become like one of them."""

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from trueup.errors import StoreError
-from trueup.report.model import ReportedDifference
 
 _giving = threading.Lock()
 _given: set[Path] = set()
 
-PairReport = tuple[str, Mapping[str, Any], Iterable[ReportedDifference]]
+# A pair's name, its counts, and its differences as lines of JSON.
+PairReport = tuple[str, Mapping[str, Any], Iterable[str]]
 
 
 def report_path(
@@ -87,7 +87,7 @@ def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) 
         file.write(f'\n  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [')
         for at, difference in enumerate(differences):
             file.write(",\n   " if at else "\n   ")
-            file.write(json.dumps(difference.as_json()))
+            file.write(difference)
         file.write("]}")
     file.write("}\n}\n")
 
@@ -106,7 +106,8 @@ def read_report(path: Path) -> dict[str, Any]:
     return report
 
 
-Keyed = tuple[str, Mapping[str, str], Mapping[str, "str | None"]]
+# A pair, the key of a row, and the hash that each node had: None for no row, nothing where the report does not say.
+Keyed = tuple[str, tuple[str, ...], "tuple[str | None, ...]"]
 
 
 def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
@@ -124,14 +125,32 @@ def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
     except ValueError:
         head, first = None, ""
     if head is not None and (first.startswith('  "') or first.startswith("}")):
-        return head, _by_line(path)
+        return head, _by_line(path, *_names(path, head))
     report = read_report(path)
+    names, nodes = _names(path, report)
     found = (
-        (pair, each["key"], each.get("hashes") or {})
+        (pair, tuple([each["key"][name] for name in names]), _hashes(each.get("hashes") or {}, nodes))
         for pair, counts in report["diffs"].items()
         for each in counts["differences"]
     )
     return {**report, "diffs": {}}, found
+
+
+def _names(path: Path, head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns of the key, and the nodes."""
+    with showing(path):
+        return tuple(head["summary"]["primary_key"]) or ("row_hash",), tuple(head["summary"]["nodes"])
+
+
+def _hashes(said: Mapping[str, str | None], nodes: tuple[str, ...]) -> tuple[str | None, ...]:
+    return tuple([said.get(node, "") for node in nodes])
+
+
+def _plain(names: tuple[str, ...], nodes: tuple[str, ...]) -> re.Pattern[str]:
+    """A line without an escape, as most are: its groups are the key and the hashes."""
+    key = ", ".join(re.escape(json.dumps(name)) + r': "([^"\\]*)"' for name in names)
+    hashes = ", ".join(re.escape(json.dumps(node)) + r': (?:"(-?\d+)"|null)' for node in nodes)
+    return re.compile(f'   {{"key": {{{key}}}, "hashes": {{{hashes}}}, ')
 
 
 def _head(file: IO[str]) -> dict[str, Any] | None:
@@ -144,18 +163,22 @@ def _head(file: IO[str]) -> dict[str, Any] | None:
     return None
 
 
-def _by_line(path: Path) -> Iterator[Keyed]:
+def _by_line(path: Path, names: tuple[str, ...], nodes: tuple[str, ...]) -> Iterator[Keyed]:
     scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
+    plain, width = _plain(names, nodes).match, len(names)
     pair, line = "", ""
     with open(path, encoding="utf-8") as file:
         try:
             _head(file)
             for line in file:
-                if line.startswith('   {"key": '):
-                    # The rows, which make up most of the line, are not looked at.
+                # The rows, which make up most of the line, are not looked at.
+                if found := plain(line):
+                    groups = found.groups()
+                    yield pair, groups[:width], groups[width:]
+                elif line.startswith('   {"key": '):
                     key, end = scan(line, 11)
                     hashes = scan(line, end + 12)[0] if line.startswith(', "hashes": ', end) else {}
-                    yield pair, key, hashes
+                    yield pair, tuple([key[name] for name in names]), _hashes(hashes, nodes)
                 elif line.startswith('  "'):
                     pair = scan(line, 2)[0]
         except (ValueError, StopIteration) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 # RESOLVED is for a rerun: all keys of the earlier report agree now, and nothing else was looked at.
 Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
@@ -120,34 +120,3 @@ class ManyResult:
     def as_json(self) -> dict[str, Any]:
         """The summary as one JSON object."""
         return {"verdict": self.verdict, **asdict(self)}
-
-
-class ReportedDifference(NamedTuple):
-    """One difference of one pair: the key, how it differs, in which columns, both rows, and which nodes agree."""
-
-    key: Mapping[str, Any]
-    # The row hash that each node had, by the seed of the run: whether a row is still the same can be asked later.
-    hashes: Mapping[str, str | None]
-    kind: str
-    columns: list[str]
-    rows: Mapping[str, Mapping[str, Any] | None]
-    agree: list[list[str]]
-    copies: Mapping[str, int] | None = None
-    # Of a rerun: `remains`, or `new` since the earlier report.
-    since: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """As it stands in the report file."""
-        shown = {
-            "key": self.key,
-            "hashes": self.hashes,
-            "kind": self.kind,
-            "columns": self.columns,
-            "rows": self.rows,
-            "agree": self.agree,
-        }
-        if self.copies is not None:
-            shown["copies"] = self.copies
-        if self.since is not None:
-            shown["since"] = self.since
-        return shown

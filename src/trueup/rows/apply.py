@@ -95,12 +95,13 @@ def rows_out(target: Target, *conditions: sql.Composable) -> sql.Composed:
     )
 
 
-def rows_in(target: Target, into: sql.Composable | None = None) -> sql.Composed:
+def rows_in(target: Target, into: sql.Composable | None = None, *, binary: bool = False) -> sql.Composed:
     """A COPY that takes rows; identity columns take the values that are given, whatever they were declared."""
     from psycopg import sql
 
     table = into if into is not None else sql.Identifier(target.spec.schema, target.spec.table)
-    return sql.SQL("COPY {} ({}) FROM STDIN").format(table, _list(target.columns))
+    form = sql.SQL(" (FORMAT binary)" if binary else "")
+    return sql.SQL("COPY {} ({}) FROM STDIN{}").format(table, _list(target.columns), form)
 
 
 def pipe(source_node: Any, query: sql.Composed, target_node: Any, into: sql.Composed) -> int:

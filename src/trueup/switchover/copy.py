@@ -244,7 +244,7 @@ def _write(part: Part, source: Any, target: Any, *, aside: bool) -> int:
             target.execute("ROLLBACK")
             return 0
     into = stage(target, part.table.target) if aside else None
-    rows = pipe(source, _rows_out(part), target, rows_in(part.table.target, into))
+    rows = pipe(source, _rows_out(part), target, rows_in(part.table.target, into, binary=part.table.is_binary))
     if into is not None:
         columns = sql.SQL(", ").join(map(sql.Identifier, part.table.target.columns))
         target.execute(
@@ -267,8 +267,9 @@ def _rows_out(part: Part) -> sql.Composed:
         pages.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({part.first},0)")))
     if part.end is not None:
         pages.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({part.end},0)")))
-    return sql.SQL("COPY (SELECT {} FROM ONLY {}{}) TO STDOUT").format(
+    return sql.SQL("COPY (SELECT {} FROM ONLY {}{}) TO STDOUT{}").format(
         sql.SQL(", ").join(map(sql.Identifier, part.table.target.columns)),
         sql.Identifier(*part.relation),
         sql.SQL(" WHERE ") + sql.SQL(" AND ").join(pages) if pages else sql.SQL(""),
+        sql.SQL(" (FORMAT binary)" if part.table.is_binary else ""),
     )

@@ -116,15 +116,33 @@ def _told(difference: SchemaDifference) -> str:
 
 def fingerprint(connection: Connection, tables: Sequence[TableName]) -> str:
     """One value for all that the catalog says of these tables: another value means that somebody altered one."""
-    row: Any = connection.execute(
-        block("fingerprint"), {"schemas": [name[0] for name in tables], "names": [name[1] for name in tables]}
-    ).fetchone()
-    return str(row[0])
+    return one(ask_fingerprint(connection, tables))
+
+
+def ask_fingerprint(connection: Connection, tables: Sequence[TableName]) -> Any:
+    """The same, asked; `one` gives the answer."""
+    names = {"schemas": [name[0] for name in tables], "names": [name[1] for name in tables]}
+    return connection.execute(block("fingerprint"), names)
 
 
 def prepared(connection: Connection) -> list[str]:
     """Transactions of this database that are prepared and not ended."""
-    return [f"{gid} of {owner}" for gid, owner in connection.execute(block("prepared")).fetchall()]
+    return told(ask_prepared(connection))
+
+
+def ask_prepared(connection: Connection) -> Any:
+    """The same, asked; `told` gives the answer."""
+    return connection.execute(block("prepared"))
+
+
+def one(cursor: Any) -> str:
+    """The one value that was asked for."""
+    return str(cursor.fetchone()[0])
+
+
+def told(cursor: Any) -> list[str]:
+    """Prepared transactions, in words."""
+    return [f"{gid} of {owner}" for gid, owner in cursor.fetchall()]
 
 
 def broken(connection: Connection, keys: Iterable[ForeignKey], among: sql.Composable | None = None) -> list[str]:

@@ -14,6 +14,16 @@ from trueup.rows.spec import TableSpec
 STATE_SCHEMA = "trueup"
 LOG_SCHEMA = "trueup_log"
 
+# Types whose bytes mean the same on all servers and in all versions. Arrays, rows and types of users name others by
+# numbers that each database has given anew.
+_BINARY = frozenset(
+    f'"pg_catalog"."{name}"'
+    for name in (
+        *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "bytea", "uuid"),
+        *("date", "time", "timetz", "timestamp", "timestamptz", "interval", "json", "jsonb", "inet", "cidr"),
+    )
+)
+
 REPLICA = "replica"
 ORDERED = "ordered"
 
@@ -42,6 +52,12 @@ class SyncTable:
     def name(self) -> tuple[str, str]:
         """Schema and name."""
         return self.spec.schema, self.spec.table
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether its rows can be copied as bytes, which both servers write and read in half the time of text."""
+        columns = [column for column in self.spec.columns if column.name in self.target.columns]
+        return all(column.type in _BINARY and not column.is_domain for column in columns)
 
     def __str__(self) -> str:
         return display_name(*self.name)

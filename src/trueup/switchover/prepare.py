@@ -115,17 +115,21 @@ class Ready:
     def _source_facts(self) -> tuple[str, sequences.Values, int, list[str]]:
         from psycopg import sql
 
-        connection = self.fence.connection
-        row: Any = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(self.link.log)).fetchone()
-        return (
-            gate.fingerprint(connection, self.names),
-            sequences.read(connection, self.link.plan.sequences),
-            int(row[0]),
-            gate.prepared(connection),
-        )
+        connection, chosen = self.fence.connection, self.link.plan.sequences
+        # All questions in one message: one way there and back.
+        with connection.pipeline():
+            shape = gate.ask_fingerprint(connection, self.names)
+            values = sequences.ask(connection, chosen)
+            waiting: Any = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(self.link.log))
+            prepared = gate.ask_prepared(connection)
+        return gate.one(shape), sequences.told(values, chosen), int(gate.one(waiting)), gate.told(prepared)
 
     def _target_facts(self) -> tuple[str, sequences.Values]:
-        return gate.fingerprint(self.target, self.names), sequences.read(self.target, self.link.plan.sequences)
+        chosen = self.link.plan.sequences
+        with self.target.pipeline():
+            shape = gate.ask_fingerprint(self.target, self.names)
+            values = sequences.ask(self.target, chosen)
+        return gate.one(shape), sequences.told(values, chosen)
 
 
 @contextmanager

@@ -13,15 +13,27 @@ Values = Mapping[Sequence, tuple[int, bool]]
 
 def read(node: Any, sequences: Many[Sequence]) -> Values:
     """Where the sequences stand. Sequences know no transactions: it is their very present."""
+    return told(ask(node, sequences), sequences)
+
+
+def ask(node: Any, sequences: Many[Sequence]) -> Any:
+    """The same, asked; `told` gives the answer."""
     from psycopg import sql
 
     if not sequences:
-        return {}
+        return None
     query = sql.SQL(" UNION ALL ").join(
         sql.SQL("SELECT {}, last_value, is_called FROM {}").format(number, sql.Identifier(each.schema, each.name))
         for number, each in enumerate(sequences)
     )
-    return {sequences[number]: (last, called) for number, last, called in node.execute(query).fetchall()}
+    return node.execute(query)
+
+
+def told(cursor: Any, sequences: Many[Sequence]) -> Values:
+    """What the cursor of `ask` says."""
+    if cursor is None:
+        return {}
+    return {sequences[number]: (last, called) for number, last, called in cursor.fetchall()}
 
 
 def write(node: Any, values: Values) -> None:

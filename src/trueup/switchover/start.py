@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trueup.config.model import Node, SparkSettings
 from trueup.db import reader
 from trueup.db.foreign_keys import in_order
+from trueup.db.node import connect, named
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed
 from trueup.switchover import changelog, create_schema, marks
@@ -195,7 +196,7 @@ def _finish(request: SyncRequest, engine: Engine, progress: Progress, *, made_sc
                 with Runner(link, request, progress) as runner:
                     runner.round(everything=True)
             _build(request, link, progress, slots=engine.slots)
-        _analyze(link)
+        _analyze(link, engine.slots)
         marks.set_phase(link.target, request.name, "running")
 
 
@@ -210,14 +211,22 @@ def _build(request: SyncRequest, link: Link, progress: Progress, *, slots: int) 
         create_schema.restore(programs, request.target, file, create_schema.POST, slots=slots, again=bool(again))
 
 
-def _analyze(link: Link) -> None:
+def _analyze(link: Link, slots: int) -> None:
     """Fresh tables have no statistics, and rounds would be planned badly."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(max(1, min(slots, len(link.tables)))) as threads:
+        list(threads.map(lambda table: _analyze_one(link, table), link.tables))
+
+
+def _analyze_one(link: Link, table: SyncTable) -> None:
     import psycopg
     from psycopg import sql
 
-    for table in link.tables:
-        try:
-            link.target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
-        except psycopg.Error as error:
-            if error.sqlstate != "42501":
-                raise
+    try:
+        with connect(link.target_node, application=application(link.name), read_only=False) as target:
+            target.execute("SET statement_timeout = 0")
+            target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
+    except psycopg.Error as error:
+        if error.sqlstate != "42501":
+            raise named(error, link.target_node, table=str(table)) from None

@@ -19,7 +19,7 @@ from trueup.validate.fence import Fence, put_fence, wait_for
 from trueup.validate.findings import ErrorRow
 from trueup.validate.meta import Meta, as_json
 from trueup.validate.run import run
-from trueup.validate.settings import CHANGEABLE, Settings
+from trueup.validate.settings import CHANGEABLE, CHANGELOG, Settings
 from trueup.validate.status import Status, read_status
 
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
@@ -54,6 +54,8 @@ class Validations:
             _check_position(values["cutover"])
         if "source" not in values:
             with self.meta_of(name) as meta:
+                # Tables of an older version get what they lack.
+                meta.make()
                 return _taken_up(meta, name, values)
         needed = [option for key, option in (("target", "--to"), ("tables", "--tables")) if not values.get(key)]
         if needed:
@@ -80,7 +82,10 @@ class Validations:
             node = meta.node
         nodes = self.node(stored.settings.source), self.node(stored.settings.target)
         if engine == "spark" or (engine == "auto" and (self.config.spark.master or self.config.spark.remote)):
-            from trueup.validate.spark import run_on_spark
+            from trueup.validate.spark import run_on_spark, run_with_spark
+
+            if stored.settings.changes != "log":
+                return run_with_spark(name, nodes, node, self.config, say=say, **options)
 
             return run_on_spark(name, nodes, node, self.config, say=say, **options)
         # Of the connections to each node, some are for reading the log, for questions, and for the meta database.
@@ -148,7 +153,7 @@ class Validations:
             return settings
 
     def delete(self, name: str) -> bool:
-        """Stop it, and remove its slot, its publication and all that it noted; whether there was a slot."""
+        """Stop it, and remove its slot and publication or its change log, and all it noted; whether there was one."""
         self.stop(name)
         with self.meta_of(name) as meta:
             stored = meta.need(name)
@@ -163,6 +168,10 @@ class Validations:
                     raise named(error, source) from None
                 finally:
                     connection.close()
+            elif stored.settings.changes == CHANGELOG:
+                from trueup.validate.tubes import drop_changelog
+
+                dropped = drop_changelog(source, stored.settings)
             meta.rows("delete", name=name)
         return dropped
 

@@ -47,6 +47,8 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     swept_at timestamptz,
     PRIMARY KEY (validation, source)
 );
+-- Of a tube: since when all changes of the table are noted, in one word.
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS capture text;
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
     source text NOT NULL,
@@ -133,8 +135,19 @@ ON CONFLICT (validation, source) DO UPDATE SET
 -- name: count_table
 UPDATE trueup.validation_table SET
     inserts = inserts + %(insert)s, updates = updates + %(update)s, deletes = deletes + %(delete)s,
-    truncates = truncates + %(truncate)s, unchecked = unchecked + %(unchecked)s
+    truncates = truncates + %(truncate)s, unchecked = unchecked + %(unchecked)s,
+    -- A sweep that is under way may have passed the rows of a change that nobody saw.
+    sweep_key = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_key END,
+    sweep_began_at = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_began_at END
  WHERE validation = %(name)s AND source = %(source)s
+
+-- name: capture
+-- Another capture than before: what was changed between the two was seen by nobody.
+UPDATE trueup.validation_table SET
+    capture = %(capture)s,
+    unchecked = CASE WHEN capture IS NOT NULL THEN greatest(unchecked, 1) ELSE unchecked END,
+    sweep_key = NULL, sweep_began_at = NULL
+ WHERE validation = %(name)s AND source = %(source)s AND capture IS DISTINCT FROM %(capture)s
 
 -- name: sweep
 UPDATE trueup.validation_table SET

@@ -9,7 +9,8 @@ from typing import Any
 from trueup.errors import ConfigError
 
 MODES = ("full", "fast")
-SOURCES = ("log", "tube")
+CHANGELOG = "changelog"
+SOURCES = ("log", "tube", CHANGELOG)
 # What `update` may change while a validation runs.
 CHANGEABLE = (
     "mode",
@@ -74,8 +75,8 @@ class Settings:
             (bool(self.tables), "no table is named"),
             (self.source != self.target, "--from and --to are the same node"),
             (self.mode in MODES, f"the mode is {' or '.join(MODES)}, not {self.mode}"),
-            (self.changes in SOURCES, f"--source is {' or '.join(SOURCES)}, not {self.changes}"),
-            (self.changes != "tube" or bool(self.tube), "--source tube needs --tube NAME"),
+            (self.changes in SOURCES, f"--source is {', '.join(SOURCES)}, not {self.changes}"),
+            ((self.changes == "tube") == bool(self.tube), "--source tube and --tube NAME belong together"),
             (self.numeric in ("value", "representation"), "numeric is value or representation"),
             (all(math.isfinite(each) and each >= 0 for each in times), "delays and tolerances are 0 or more"),
             (self.check_interval > 0, "--check-interval must be more than 0 seconds"),

@@ -61,6 +61,15 @@ def run_on_spark(name: str, nodes: tuple[Node, Node], meta_node: Node, config: C
         starter.close()
 
 
+def run_with_spark(name: str, nodes: tuple[Node, Node], meta_node: Node, config: Config, *, say: Say) -> str:
+    """The same where triggers note the changes: the driver works the tube off, and Spark's tasks judge the keys."""
+    starter = EngineStarter(_spark_settings(config), concurrency_factor=1.0, max_connections=0)
+    try:
+        return run(name, nodes, meta_node, starter.get(0), say=say)
+    finally:
+        starter.close()
+
+
 def _spark_settings(config: Config) -> Any:
     from dataclasses import replace
 

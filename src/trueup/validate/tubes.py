@@ -1,4 +1,7 @@
-"""Changes out of a tube, where the source's log is not logical: triggers note the touched keys.
+"""Changes that triggers noted, where the source's log is not logical: out of a tube, or out of a change log of our own.
+
+A change log is a tube as well. It is made at the first start, in a schema of its own, and goes with the validation; a
+tube is somebody's, and only worked off.
 
 Pods have no position. So after pods are claimed, a mark is written into the source's log: all that they speak of was
 committed before it. They are judged when the syncer has passed the mark, and their numbers are kept in the checkpoint:
@@ -12,18 +15,27 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trueup.errors import CheckFailed
+from trueup.config.model import Node
+from trueup.db.slot import SlotLost, lsn_text
+from trueup.errors import CheckFailed, QueryError
 from trueup.rows.keys import KeyValues
 from trueup.tube.call import Tubes
-from trueup.tube.model import Pod
+from trueup.tube.install import installed_version
+from trueup.tube.model import Attached, Pod, Tube
 from trueup.validate.batch import UNCHECKED, Batch
+from trueup.validate.meta import as_json
 from trueup.validate.pending import Touch
+from trueup.validate.settings import CHANGELOG, Settings
 
 if TYPE_CHECKING:
     from trueup.validate.validator import Validator
 
+# Where the change logs of validations are. Not where that of a sync is: what a sync writes must be seen here.
+CHANGES_SCHEMA = "trueup_changes"
 _MOST = 400
 _REST_SECONDS = 0.5
+# The reason of a backfill that somebody wanted; any other one is a reason for concern.
+_ASKED = "asked for"
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 
@@ -33,7 +45,8 @@ class TubeChanges:
     def __init__(self, validator: Validator) -> None:
         self._of = validator
         self._tubes: Tubes | None = None
-        self._sources: dict[int, str] = {}
+        self._name = tube_of(validator.settings)
+        self._sources: dict[int, Attached] = {}
         self._partitions = 1
         self._held: list[Pod] = []
         # Behind all that the held pods speak of; 0: nothing is claimed.
@@ -42,25 +55,25 @@ class TubeChanges:
         self._is_all = False
 
     def open(self) -> int:
-        """Lock all partitions, and delete what was judged before."""
-        of, name = self._of, self._of.settings.tube
-        self._tubes = Tubes(of.nodes[0])
-        tube = next((each for each in self._tubes.list() if each.tube == name), None)
-        if tube is None:
-            raise CheckFailed([f"there is no tube {name}"], cure=f"trueup tube ensure {name}", node=of.nodes[0].name)
+        """Lock all partitions, delete what was judged before, and look whether all changes are noted."""
+        of, stored = self._of, self._of.stored
+        self._tubes = open_tubes(of.nodes[0], of.settings)
+        is_new = stored.position is None or bool(stored.gap and "to" not in stored.gap)
+        if of.settings.changes == CHANGELOG:
+            self._ensure(is_new)
+        tube = self._find()
         self._partitions = tube.partitions
-        self._sources = {each.source: each.table for each in tube.tables}
-        for name_of_table in list(of.tables.pairs):
-            if name_of_table not in self._sources.values():
-                of.tables.stop(name_of_table, f"it is not attached to the tube {name}")
         for partition in range(tube.partitions):
             self._locks(partition)
         done = of.meta.rows("pods", name=of.name)[0]["pods"]
         if done:
-            self._tubes.delete(name, done)
+            self._tubes.delete(self._name, done)
         self._held, self._mark = [], 0
-        position = of.stored.position if of.stored.position is not None else of.mark()
-        of.meta.rows("begin_at", name=of.name, position=position, slot=of.stored.slot, gap=None)
+        self._see(tube)
+        # Of a new one: the tables are attached, so all that is committed behind this mark is noted.
+        position = of.mark() if stored.position is None or is_new else stored.position
+        gap = {**stored.gap, "to": lsn_text(position)} if stored.gap and is_new else stored.gap
+        of.meta.rows("begin_at", name=of.name, position=position, slot=stored.slot, gap=as_json(gap) if gap else None)
         return position
 
     def close(self) -> None:
@@ -69,7 +82,53 @@ class TubeChanges:
             self._tubes.close()
 
     def look(self) -> None:
-        """Nothing can be lost that a claim would not show."""
+        """Are all tables still captured?"""
+        self._see(self._find())
+
+    def _ensure(self, is_new: bool) -> None:
+        """Make the change log, or attach tables that came later; one that is gone has lost changes."""
+        of, tubes = self._of, self._tubes
+        assert tubes is not None
+        there = installed_version(tubes.session) is not None and any(each.tube == self._name for each in tubes.list())
+        if not there and not is_new:
+            raise SlotLost("its change log is gone from the source", cure="a full check is needed")
+        tubes.install()
+        tubes.ensure(self._name)
+        for name in list(of.tables.pairs):
+            try:
+                tubes.attach(self._name, name, shard=0)
+            except (CheckFailed, QueryError) as error:
+                if isinstance(error, QueryError) and not error.sqlstate.startswith("42"):
+                    raise
+                of.tables.stop(name, str(error))
+
+    def _find(self) -> Tube:
+        of = self._of
+        assert self._tubes is not None
+        found = []
+        if installed_version(self._tubes.session) is not None:
+            found = [each for each in self._tubes.list() if each.tube == self._name]
+        if found:
+            return found[0]
+        if of.settings.changes == CHANGELOG:
+            raise SlotLost("its change log is gone from the source", cure="a full check is needed")
+        raise CheckFailed(
+            [f"there is no tube {self._name}"], cure=f"trueup tube ensure {self._name}", node=of.nodes[0].name
+        )
+
+    def _see(self, tube: Tube) -> None:
+        """Stop tables whose changes may go unseen; and note since when each is captured without a break."""
+        of = self._of
+        self._sources = {each.source: each for each in tube.tables}
+        by_name = {each.table: each for each in tube.tables}
+        for name, pair in list(of.tables.pairs.items()):
+            found = by_name.get(name)
+            wrong = _unseen(tube, found, pair.key)
+            if found is None or wrong:
+                of.tables.stop(name, wrong)
+                continue
+            capture = f"{found.source} {found.attached_at.isoformat()}"
+            of.meta.rows("capture", name=of.name, source=name, capture=capture)
 
     def read(self, upto: int) -> bool:
         """Judge the pods that are held if the syncer has passed their mark, else claim some."""
@@ -78,7 +137,7 @@ class TubeChanges:
         if not self._mark:
             if time.monotonic() < self._rest_until:
                 return False
-            found = [self._tubes.claim(of.settings.tube, each, most=_MOST) for each in range(self._partitions)]
+            found = [self._tubes.claim(self._name, each, most=_MOST) for each in range(self._partitions)]
             self._held = [pod for pods in found for pod in pods]
             self._is_all = all(len(pods) < _MOST for pods in found)
             self._mark = of.mark()
@@ -96,7 +155,7 @@ class TubeChanges:
         finally:
             of.looks.count()
         if numbers:
-            self._tubes.delete(of.settings.tube, numbers)
+            self._tubes.delete(self._name, numbers)
         else:
             # Every claim writes a mark: an idle tube is not asked all the time.
             self._rest_until = time.monotonic() + _REST_SECONDS
@@ -110,32 +169,72 @@ class TubeChanges:
         from trueup.tube.pods import take_lock
 
         assert self._tubes is not None
-        take_lock(self._tubes.session, self._of.settings.tube, partition, wait=15.0)
+        take_lock(self._tubes.session, self._name, partition, wait=15.0)
 
     def _batch(self) -> Batch:
         of = self._of
         batch = Batch(of.tables.pairs, of.position)
         for pod in self._held:
-            name = self._sources.get(pod.source, "")
-            pair = of.tables.pairs.get(name)
-            keys = _keys(pod)
-            if pair is None:
+            source = self._sources.get(pod.source)
+            name = source.table if source else ""
+            keys = _keys(pod, len(source.key) if source else 1)
+            if source is None or name not in of.tables.pairs:
                 if name in of.tables.routes:
-                    batch.counts.setdefault(name, Counter())[UNCHECKED] += len(keys)
+                    batch.counts.setdefault(name, Counter())[UNCHECKED] += max(1, len(keys))
                 continue
+            counts = batch.counts.setdefault(name, Counter())
             if pod.is_control:
-                if (pod.payload or {}).get("type") == "truncate":
-                    batch.counts.setdefault(name, Counter())["truncate"] += 1
+                payload = pod.payload or {}
+                if payload.get("type") == "truncate":
+                    counts["truncate"] += 1
                     batch.truncated[name] = Touch("truncate", self._mark, self._mark, 0, pod.at)
+                elif payload.get("lost") or payload.get("reason", _ASKED) != _ASKED:
+                    # Keys that no trigger could name, or rows that came with a partition: nobody knows which.
+                    counts[UNCHECKED] += 1
+                    of.say(f"{name}: changes went unseen ({payload.get('error') or payload.get('reason')}): sweep it")
                 continue
             op = _OPS.get(pod.op, "update")
-            batch.counts.setdefault(name, Counter())[op] += len(keys)
+            counts[op] += len(keys)
             for key in keys:
                 batch.touch(name, key, Touch(op, self._mark, self._mark, 0, pod.at))
         return batch
 
 
-def _keys(pod: Pod) -> list[KeyValues]:
+def tube_of(settings: Settings) -> str:
+    """The name of the tube that a validation works off."""
+    return settings.name if settings.changes == CHANGELOG else settings.tube
+
+
+def open_tubes(node: Node, settings: Settings) -> Tubes:
+    """The tubes of the source, or the change logs."""
+    return Tubes(node, CHANGES_SCHEMA) if settings.changes == CHANGELOG else Tubes(node)
+
+
+def drop_changelog(node: Node, settings: Settings) -> bool:
+    """Take the change log of a validation away, and the schema with the last one; whether there was one."""
+    with open_tubes(node, settings) as tubes:
+        if installed_version(tubes.session) is None:
+            return False
+        was = tubes.drop(tube_of(settings), force=True)
+        if not tubes.list():
+            tubes.uninstall(force=True)
+        return was
+
+
+def _unseen(tube: Tube, found: Attached | None, key: tuple[str, ...]) -> str:
+    """Why changes of a table may go unseen; nothing if none does."""
+    if found is None:
+        return f"it is not attached to the tube {tube.tube}"
+    if found.problem:
+        return f"changes of it may go unseen: {found.problem}"
+    if found.predicate or tube.predicate:
+        return f"the tube {tube.tube} notes only rows of a predicate: changes of others go unseen"
+    if found.key != key:
+        return f"the tube {tube.tube} names its rows by ({', '.join(found.key)}), not by ({', '.join(key)})"
+    return ""
+
+
+def _keys(pod: Pod, width: int) -> list[KeyValues]:
     if pod.keys is None:
         return [(str(each),) for each in pod.ids]
-    return [tuple(json.loads(each)) if each.startswith("[") else (each,) for each in pod.keys]
+    return [tuple(json.loads(each)) if width > 1 else (each,) for each in pod.keys]

@@ -347,8 +347,8 @@ class Validator:
 
 
 def changes_of(validator: Validator) -> Changes:
-    """The log, or a tube."""
-    if validator.settings.changes == "tube":
+    """The log, a tube, or a change log of its own."""
+    if validator.settings.changes != "log":
         from trueup.validate.tubes import TubeChanges
 
         return TubeChanges(validator)

@@ -67,6 +67,7 @@ class Copy:
                 self.ended.append(error)
 
         self.ended.clear()
+        self.said.clear()
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
         self.until(lambda: bool(self.ended) or any(text.startswith("validating") for text in self.said))

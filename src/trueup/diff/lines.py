@@ -1,0 +1,101 @@
+"""A difference as its line of the report, in JSON: put together by hand, for a report may have a million of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from json.encoder import encode_basestring_ascii as quoted
+
+from trueup.rows.align import Difference, Group, Pair, changed_columns, kind_of, rows_in
+from trueup.rows.encode import LongValue, Value
+from trueup.rows.keys import KeyValues
+from trueup.rows.spec import TableSpec
+
+
+class Lines:
+    """The differences of one pair as lines: key, hashes, kind, changed columns, both rows, and which nodes agree."""
+
+    def __init__(self, spec: TableSpec, pair: Pair, before: Mapping[KeyValues, bool] | None = None) -> None:
+        """`before`: of a rerun, whether the earlier report has the key."""
+        self._spec = spec
+        self._pair = pair
+        self._before = before
+        self._keys = [f"{quoted(name)}: " for name in (("row_hash",) if spec.is_keyless else spec.key_names)]
+        self._columns = [f"{quoted(name)}: " for name in spec.column_names]
+        self._names: dict[str, str] = {}
+        # Lists of names that come again and again.
+        self._lists: dict[tuple[object, ...], str] = {}
+
+    def of(self, differences: Iterator[Difference], most: int) -> Iterator[str]:
+        """The lines of those in which the pair differs; no more when they stand for so many rows."""
+        count = 0
+        for difference in differences:
+            kind = kind_of(difference, self._pair)
+            if kind is not None and count < most:
+                count += rows_in(difference, self._pair)
+                yield self._line(difference, kind)
+
+    def _line(self, difference: Difference, kind: str) -> str:
+        left, right = map(difference.group_of, self._pair)
+        assert left is not None
+        assert right is not None
+        key = ", ".join([name + quoted(value) for name, value in zip(self._keys, difference.key, strict=True)])
+        hashes = ", ".join(
+            [
+                # As text: not every reader of JSON keeps 64 bits of a number.
+                self._name(node) + ("null" if group.hash is None else f'"{group.hash}"')
+                for group in difference.groups
+                for node in group.nodes
+            ]
+        )
+        columns = self._list(changed_columns(self._spec, left, right) if kind == "changed" else ())
+        one, other = map(self._name, self._pair)
+        line = (
+            f'{{"key": {{{key}}}, "hashes": {{{hashes}}}, "kind": "{kind}", "columns": {columns}, "rows": {{{one}'
+            f'{self._row(left)}, {other}{self._row(right)}}}, "agree": {self._agree(difference)}'
+        )
+        if self._spec.is_keyless:
+            line += f', "copies": {{{one}{_copies(left)}, {other}{_copies(right)}}}'
+        if self._before is not None:
+            line += f', "since": "{"remains" if self._before.get(difference.key) else "new"}"'
+        return line + "}"
+
+    def _row(self, group: Group) -> str:
+        if group.hash is None or group.values is None:
+            return "null"
+        fields = [
+            name + (quoted(value) if type(value) is str else _other(value))
+            for name, value in zip(self._columns, group.values, strict=True)
+        ]
+        return "{" + ", ".join(fields) + "}"
+
+    def _agree(self, difference: Difference) -> str:
+        groups = tuple([group.nodes for group in difference.groups])
+        found = self._lists.get(groups)
+        if found is None:
+            found = self._lists[groups] = json.dumps(groups)
+        return found
+
+    def _list(self, names: Sequence[str]) -> str:
+        known = ("columns", *names)
+        found = self._lists.get(known)
+        if found is None:
+            found = self._lists[known] = json.dumps(list(names))
+        return found
+
+    def _name(self, node: str) -> str:
+        found = self._names.get(node)
+        if found is None:
+            found = self._names[node] = f"{quoted(node)}: "
+        return found
+
+
+def _other(value: Value) -> str:
+    """A value that is no text: none at all, or too long to be shown."""
+    if isinstance(value, LongValue):
+        return json.dumps({"length": value.length, "sha256": value.sha256})
+    return json.dumps(value)
+
+
+def _copies(group: Group) -> int:
+    return group.copies if group.hash is not None else 0

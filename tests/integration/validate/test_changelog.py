@@ -1,0 +1,194 @@
+"""Validations where the log is not logical: triggers note the changes, in a change log of its own or in a tube."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.integration.validate.conftest import PG_BIN, Copy
+
+import trueup
+from trueup.demo.postgres import Server
+
+TABLES = """
+CREATE TABLE t (id int PRIMARY KEY, n int);
+CREATE TABLE words (word text PRIMARY KEY, n int);
+CREATE TABLE pairs (a text, b timestamptz, n int, PRIMARY KEY (a, b));
+"""
+OURS = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%' ORDER BY 1"
+_numbers = itertools.count(1)
+TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'trueup\\_changes%'"
+
+
+@pytest.fixture(scope="module")
+def plain_server() -> Iterator[Server]:
+    """A server whose log is not logical."""
+    with Server.start(name="plain", bin_dir=PG_BIN, settings={"wal_level": "replica"}) as server:
+        yield server
+
+
+@pytest.fixture
+def plain(plain_server: Server) -> Iterator[Copy]:
+    """Two databases of it; what replicates is the test itself."""
+    number = next(_numbers)
+    made = Copy(*(plain_server.create_database(f"{side}_{os.getpid()}_{number}") for side in ("up", "down")))
+    made.both(TABLES)
+    yield made
+    made.remove()
+
+
+def _start(copy: Copy, tables: str = "public.*", **settings: Any) -> None:
+    copy.start(tables, **{"changes": "changelog", "syncer": "lag:0.2", **settings})
+
+
+def _reasons(copy: Copy) -> dict[str, str]:
+    return {table.source: table.reason for table in copy.status().tables}
+
+
+def test_the_log_is_refused_and_the_cure_works(plain: Copy) -> None:
+    plain.create("public.*", syncer="lag:0.2")
+    with pytest.raises(trueup.CheckFailed) as refused:
+        plain.validations.start("v", engine="local")
+    assert "--source changelog" in str(refused.value.cure)
+    plain.validations.delete("v")
+    _start(plain)
+    assert plain.fence().validated
+
+
+def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> None:
+    _start(plain)
+    plain.up.execute(
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 20) i;"
+        "UPDATE t SET n = -1 WHERE id = 3; DELETE FROM t WHERE id = 4; UPDATE t SET id = 100 WHERE id = 5;"
+        "INSERT INTO words VALUES ('[1]', 1), ('[\"a\", 2', 2), ('plain', 3);"
+        "INSERT INTO pairs VALUES (E'\\t', '2026-01-01', 1), ('[x', '2026-01-02', 2)"
+    )
+    plain.down.execute(
+        "INSERT INTO t SELECT i, i FROM generate_series(1, 20) i;"
+        "INSERT INTO words VALUES ('[1]', -1), ('[\"a\", 2', 2), ('plain', 3);"
+        "INSERT INTO pairs VALUES (E'\\t', '2026-01-01', 1), ('[x', '2026-01-02', -2)"
+    )
+    wanted = {
+        ("public.t", "3", "changed"),
+        ("public.t", "4", "extra"),
+        ("public.t", "5", "extra"),
+        ("public.t", "100", "missing"),
+        ("public.words", "[1]", "changed"),
+        ("public.pairs", "[x", "changed"),
+    }
+    plain.until(lambda: len(plain.errors()) == len(wanted))
+    assert {(error.source, error.key[0], error.kind) for error in plain.errors()} == wanted
+    assert plain.fence().exit_code == 1
+    plain.down.execute("TRUNCATE t, words, pairs; INSERT INTO words VALUES ('[1]', 1), ('[\"a\", 2', 2), ('plain', 3)")
+    plain.up.execute("TRUNCATE t, pairs")
+    plain.until(lambda: not plain.errors())
+    assert plain.fence().exit_code == 0
+    assert plain.up.execute(TRIGGERS) != [(0,)]
+    assert plain.validations.delete("v")
+    assert plain.up.execute(TRIGGERS) == [(0,)]
+    assert plain.up.execute(OURS) == []
+
+
+def test_it_goes_on_where_it_was(plain: Copy) -> None:
+    _start(plain)
+    plain.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
+    plain.down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
+    assert plain.fence().exit_code == 0
+    plain.stop()
+    plain.up.execute("UPDATE t SET n = 0 WHERE id = 2")
+    plain.go_on()
+    plain.until(lambda: [error.key for error in plain.errors()] == [("2",)])
+    assert {table.source: table.updates for table in plain.status().tables}["public.t"] == 1
+
+
+def test_two_validations_keep_out_of_each_others_way(plain: Copy) -> None:
+    other = Copy(plain.up, plain.down)
+    other.name = "w"
+    _start(plain, "public.t")
+    _start(other, "public.t")
+    plain.up.execute("INSERT INTO t VALUES (1, 1)")
+    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+    other.until(lambda: [error.key for error in other.errors()] == [("1",)])
+    other.stop()
+    assert other.validations.delete("w")
+    plain.up.execute("INSERT INTO t VALUES (2, 2)")
+    plain.until(lambda: len(plain.errors()) == 2)
+
+
+def test_keys_that_no_trigger_could_name_are_not_validated_until_a_sweep(plain: Copy) -> None:
+    _start(plain)
+    assert plain.fence().exit_code == 0
+    source = plain.up.execute("SELECT source FROM trueup_changes.sources WHERE \"table\" = 't'::regclass")[0][0]
+    plain.up.execute(f"SELECT trueup_changes.tube_trouble({source}, 'boom', true, 't'::regclass)")
+    plain.until(lambda: any("boom" in text for text in plain.said))
+    fence = plain.fence()
+    assert fence.exit_code == 2
+    assert any("public.t" in reason for reason in fence.reasons)
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: plain.fence().exit_code == 0)
+
+
+def test_a_table_whose_triggers_are_switched_off_is_stopped_by_name(plain: Copy) -> None:
+    _start(plain)
+    plain.up.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    plain.until(lambda: "triggers are missing or disabled" in _reasons(plain)["public.t"])
+    assert _reasons(plain)["public.words"] == ""
+    assert plain.fence().exit_code == 2
+    # Switched on again: what was changed meanwhile was seen by nobody.
+    plain.stop()
+    plain.go_on()
+    assert _reasons(plain)["public.t"] == ""
+    assert plain.fence().exit_code == 2
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: plain.fence().exit_code == 0)
+
+
+def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plain: Copy) -> None:
+    _start(plain)
+    assert plain.fence().exit_code == 0
+    plain.stop()
+    with trueup.tube.open(plain.up.uri, schema="trueup_changes") as logs:
+        logs.detach("v", "t")
+        plain.up.execute("INSERT INTO t VALUES (1, 1)")
+        logs.attach("v", "t", shard=0)
+    plain.go_on()
+    assert plain.fence().exit_code == 2
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+
+
+def test_a_change_log_that_is_gone_needs_a_full_check(plain: Copy) -> None:
+    _start(plain)
+    with trueup.tube.open(plain.up.uri, schema="trueup_changes") as logs:
+        plain.stop()
+        logs.uninstall(force=True)
+    plain.up.execute("INSERT INTO t VALUES (7, 7)")
+    with pytest.raises(trueup.TrueupError, match="change log is gone"):
+        plain.validations.start("v", engine="local")
+    assert "full check" in plain.status().reason
+    plain.go_on()
+    assert plain.fence().exit_code == 2
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: [error.key for error in plain.errors()] == [("7",)])
+    plain.down.execute("INSERT INTO t VALUES (7, 7)")
+    plain.until(lambda: plain.fence().exit_code == 0)
+
+
+def test_a_tube_that_notes_only_some_rows_is_no_source(plain: Copy) -> None:
+    with trueup.tube.open(plain.up.uri) as tubes:
+        tubes.install()
+        tubes.ensure("q")
+        tubes.attach("q", "t", shard=0, predicate="n > 0")
+        tubes.attach("q", "words", shard=0)
+    plain.start("public.t,public.words", changes="tube", tube="q", syncer="lag:0.2")
+    assert "only rows of a predicate" in _reasons(plain)["public.t"]
+    assert _reasons(plain)["public.words"] == ""
+
+
+@pytest.mark.parametrize("given", [{"changes": "tube"}, {"changes": "changelog", "tube": "q"}, {"tube": "q"}])
+def test_a_tube_and_its_name_belong_together(plain: Copy, given: dict[str, str]) -> None:
+    with pytest.raises(trueup.errors.ConfigError, match="belong together"):
+        plain.create(**given)

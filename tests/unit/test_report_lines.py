@@ -1,0 +1,105 @@
+"""The lines of a report: whatever is in keys, names and values, what is read back is what was written."""
+
+from __future__ import annotations
+
+import gc
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trueup.diff.lines import Lines
+from trueup.engine.memory import many_objects
+from trueup.report.json_file import stream_keys, write_report
+from trueup.rows.align import Difference, Group
+from trueup.rows.encode import LongValue
+from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)
+HASHES = st.integers(-(2**63), 2**63 - 1)
+
+
+def _spec(names: list[str], keys: int) -> TableSpec:
+    columns = tuple(ColumnSpec(name, '"pg_catalog"."text"', "text") for name in names)
+    return TableSpec("public", "t", tuple(KeySpec(column) for column in columns[:keys]), columns)
+
+
+def _difference(key: tuple[str, ...], nodes: tuple[str, ...], hashes: list[int | None], values: Any) -> Difference:
+    groups = tuple(
+        Group((node,), mark, None if mark is None else values) for node, mark in zip(nodes, hashes, strict=True)
+    )
+    return Difference(key, nodes, groups)
+
+
+@given(st.data())
+def test_what_is_read_back_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    names = data.draw(NAMES)
+    width = data.draw(st.integers(1, len(names) - 1))
+    nodes = tuple(data.draw(st.lists(TEXTS.filter(bool), min_size=2, max_size=2, unique=True)))
+    value = st.one_of(TEXTS, st.none(), st.just(LongValue(10**6, "ab" * 32)))
+    rows = data.draw(st.lists(st.tuples(*([TEXTS] * width)), min_size=1, max_size=5, unique=True))
+    found = [
+        _difference(
+            key,
+            nodes,
+            data.draw(st.tuples(HASHES, HASHES.filter(bool) | st.none()).filter(lambda pair: pair[0] != pair[1])),
+            tuple(data.draw(st.tuples(*([value] * len(names))))),
+        )
+        for key in rows
+    ]
+    lines = list(Lines(_spec(names, width), (nodes[0], nodes[1])).of(iter(found), 100))
+    read = [json.loads(line) for line in lines]
+    assert [tuple(each["key"].values()) for each in read] == [each.key for each in found]
+    for each, difference in zip(read, found, strict=True):
+        marks = {group.nodes[0]: group.hash for group in difference.groups}
+        assert each["hashes"] == {node: None if mark is None else str(mark) for node, mark in marks.items()}
+        assert each["kind"] == ("missing" if marks[nodes[1]] is None else "changed")
+        for group in difference.groups:
+            shown = each["rows"][group.nodes[0]]
+            assert (shown is None) == (group.values is None)
+            for name, mine in zip(names, group.values or (), strict=False):
+                plain = {"length": mine.length, "sha256": mine.sha256} if isinstance(mine, LongValue) else mine
+                assert shown[name] == plain
+    path = tmp_path_factory.mktemp("report") / "r.json"
+    head = {"summary": {"nodes": list(nodes), "primary_key": names[:width]}, "proof": {}, "incomplete": []}
+    write_report(path, head, [("/".join(nodes), {"total": len(lines)}, lines)])
+    keyed = list(stream_keys(path)[1])
+    assert [(key, hashes) for _, key, hashes in keyed] == [
+        (each.key, tuple(None if group.hash is None else str(group.hash) for group in each.groups)) for each in found
+    ]
+    # One that went through other hands has other blanks, and says the same.
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
+    assert list(stream_keys(path)[1]) == keyed
+
+
+def test_no_more_than_the_limit() -> None:
+    spec = _spec(["id", "n"], 1)
+    found = [_difference((str(number),), ("a", "b"), [1, 2], ("x", "y")) for number in range(10)]
+    assert len(list(Lines(spec, ("a", "b")).of(iter(found), 4))) == 4
+
+
+def test_a_rerun_says_what_is_new() -> None:
+    lines = Lines(_spec(["id", "n"], 1), ("a", "b"), {("1",): True})
+    found = [_difference((number,), ("a", "b"), [1, 2], ("x", "y")) for number in ("1", "2")]
+    assert [json.loads(line)["since"] for line in lines.of(iter(found), 9)] == ["remains", "new"]
+
+
+def test_garbage_is_collected_as_before_when_the_work_is_done(tmp_path: Path) -> None:
+    before = gc.get_threshold()
+    with many_objects():
+        inside = gc.get_threshold()
+        with many_objects():
+            assert gc.get_threshold() == inside
+        assert gc.get_threshold() == inside
+    assert inside[0] > before[0]
+    assert gc.get_threshold() == before
+    gc.set_threshold(0)
+    try:
+        with many_objects():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)

@@ -54,6 +54,35 @@ def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Any) -> None:
     assert ran.json["rows"] == {"n1": 600, "n2": 600}
 
 
+def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: Any, cli: Any) -> None:
+    on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; CREATE TABLE more AS TABLE items")
+    equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
+    command = [sys.executable, "-m", "trueup", "diff", "--tables", "public.*", *given(equal), *SLOW]
+    with TaskStore() as store:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+        try:
+            assert wait_until(lambda: bool(store.list(task_type="TABLE_DIFF", status="RUNNING")), 30)
+            whole = store.list(task_type="TABLES_DIFF")[0].task_id
+            part = store.list(task_type="TABLE_DIFF", status="RUNNING")[0].task_id
+            assert cli("tasks", "pause", whole[:8]).code == 0
+            assert wait_until(lambda: "paused" in str(store.get(part).progress.get("waiting", "")), 30)
+            assert cli("tasks", "resume", whole[:8]).code == 0
+            assert wait_until(lambda: "waiting" not in store.get(part).progress, 30)
+            assert cli("tasks", "stop", whole[:8]).code == 0
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 130
+        assert f"--resume {whole[:8]}" in err
+        assert store.get(whole).task_status == "INTERRUPTED"
+        assert store.list(status="RUNNING") == []
+    again = [each for each in given(equal) if "=" in each or each == "--node"]
+    ran = cli("diff", "--resume", whole[:8], *again, "--json")
+    assert (ran.code, ran.json["verdict"]) == (1, "DIFFER")
+    assert {each["table"]: each["differences"] for each in ran.json["tables"]} == {"public.items": 3, "public.more": 0}
+
+
 def test_a_table_or_a_task_but_not_both(cli: Any, given: Any, equal: Any) -> None:
     for arguments in ((), ("items", "--resume", "3f9a")):
         ran = cli("diff", *arguments, *given(equal))

@@ -21,19 +21,24 @@ def _until(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
-    up, down = databases(2)
-    for database in (up, down):
-        database.execute(
-            "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, k int UNIQUE)"
-        )
+def _validated(up: Database, down: Database, script: Callable[[Validations, str], None], **settings: Any) -> None:
+    """Validate on Spark in this thread, which it wants, while another one does what the test is about."""
     validations = Validations(nodes={"n1": up.uri, "n2": down.uri})
     name = f"v_{up.name}"[-30:]
-    validations.create(
-        name, source="n1", target="n2", tables=("public.*",), syncer="lag:0.5", check_interval=0.2, row_error_delay=0.3
-    )
+    given = {"syncer": "lag:0.5", "check_interval": 0.2, "row_error_delay": 0.3, **settings}
+    validations.create(name, source="n1", target="n2", tables=("public.*",), **given)
     problems: list[BaseException] = []
-    thread = threading.Thread(target=_script, args=(validations, name, up, down, problems), daemon=True)
+
+    def run() -> None:
+        try:
+            _until(lambda: validations.status(name).state == "running")
+            script(validations, name)
+        except BaseException as error:
+            problems.append(error)
+        finally:
+            validations.stop(name)
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         assert validations.start(name, engine="spark") == "stopped by the user"
@@ -43,9 +48,14 @@ def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
         validations.delete(name)
 
 
-def _script(validations: Validations, name: str, up: Database, down: Database, problems: list[BaseException]) -> None:
-    try:
-        _until(lambda: validations.status(name).state == "running")
+def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
+    up, down = databases(2)
+    for database in (up, down):
+        database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, k int UNIQUE)"
+        )
+
+    def script(validations: Validations, name: str) -> None:
         up.execute("ALTER TABLE b ALTER k SET NOT NULL; ALTER TABLE b DROP CONSTRAINT b_pkey")
         up.execute("ALTER TABLE b ADD PRIMARY KEY (k); INSERT INTO b VALUES (2, 2)")
         up.execute("INSERT INTO t SELECT i FROM generate_series(1, 2000) i; UPDATE t SET n = id")
@@ -58,7 +68,19 @@ def _script(validations: Validations, name: str, up: Database, down: Database, p
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
         assert [table.stage for table in status.tables] == ["stopped", "running"]
         assert "its key was (id) and is now (k)" in status.tables[0].reason
-    except BaseException as error:
-        problems.append(error)
-    finally:
-        validations.stop(name)
+
+    _validated(up, down, script)
+
+
+def test_a_validation_out_of_a_change_log_compares_in_spark_too(spark: Any, databases: Any) -> None:
+    up, down = databases(2)
+    for database in (up, down):
+        database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+
+    def script(validations: Validations, name: str) -> None:
+        up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i")
+        down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
+        _until(lambda: [each.key for each in validations.errors(name)] == [("77",)])
+        assert validations.status(name).total("inserts") == 2000
+
+    _validated(up, down, script, changes="changelog")

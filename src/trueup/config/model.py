@@ -118,7 +118,7 @@ class SparkSettings:
     engine: str = "auto"
     master: str = ""
     remote: str = ""
-    local_rows: int = 20_000_000
+    local_rows: int = 100_000_000
     slots: int = 0
     conf: Mapping[str, str] = field(default_factory=dict)
 

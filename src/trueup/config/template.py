@@ -101,7 +101,7 @@ TEMPLATE = """\
 # A Spark Connect server (sc://host:15002); give a master or a remote, not both.
 #remote = ""
 # With "auto", tables of fewer estimated rows are compared in this process.
-#local_rows = 20_000_000
+#local_rows = 100_000_000
 # Tasks at once; 0 counts the cores of this machine or of the cluster, and takes diff.concurrency_factor of them.
 #slots = 0
 

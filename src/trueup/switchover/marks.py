@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.publications import refuse_all_tables
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.switchover.model import STATE_SCHEMA, SyncTable
@@ -57,6 +58,7 @@ def make(target: Any) -> None:
     """Make the tables, if they are not there yet."""
     with target.transaction():
         target.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup marks', 0))")
+        refuse_all_tables(target, "trueup.syncs")
         target.execute(block("make"))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from trueup.db import catalog
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
+from trueup.db.publications import CURE, who_would_stop
 from trueup.db.schema import compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -91,6 +92,10 @@ def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: l
             problems.append(
                 Problem(f"node {name}", "the encoding SQL_ASCII says nothing about its characters", "use UTF8")
             )
+    for name, node in zip(names, (source, target), strict=True):
+        wrong = who_would_stop(node, f"{LOG_SCHEMA}.installation")
+        if wrong:
+            problems.append(Problem(f"node {name}", wrong, CURE))
     if servers[0].identity == servers[1].identity:
         problems.append(Problem(f"{names[0]} and {names[1]}", "are one and the same database", "name two databases"))
     if servers[0].encoding != servers[1].encoding and servers[1].encoding != "UTF8":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.config.address import join, parse
 from trueup.db.locks import APPLICATION, FAMILY
+from trueup.db.publications import refuse_all_tables
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 
@@ -71,6 +72,7 @@ def install(connection: Connection) -> None:
     with connection.transaction():
         # Two who install at once would fail each other on the catalog.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup switchover install', 0))")
+        refuse_all_tables(connection, "trueup.switchover")
         connection.execute("SET LOCAL client_min_messages = warning")
         connection.execute(text)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from trueup.db.publications import refuse_all_tables
 from trueup.errors import CheckFailed
 from trueup.tube.session import Session
 
@@ -42,6 +43,7 @@ def install(session: Session) -> Installed:
                 cure="upgrade trueup",
                 node=session.node.name,
             )
+        refuse_all_tables(connection, f"{session.schema}.installation")
         _make_schema(session, is_new=before is None)
         connection.execute(_filled(session, "tables.sql"))
         for version in range((before or VERSION) + 1, VERSION + 1):

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.node import connect, named
+from trueup.db.publications import refuse_all_tables
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError
 from trueup.validate.settings import Settings
@@ -64,6 +65,7 @@ class Meta:
         with self.errors(), self.connection.transaction():
             # Two that begin at the same time would both try.
             self.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))")
+            refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.validate", "meta.sql")["make"])
 
     def exists(self) -> bool:

@@ -121,8 +121,10 @@ SELECT name FROM trueup.validation ORDER BY name
 SELECT * FROM trueup.validation_table WHERE validation = %(name)s ORDER BY source
 
 -- name: put_table
-INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks)
-VALUES (%(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s)
+-- Of a table that comes later than the validation began, nobody saw the changes before.
+INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks, unchecked)
+SELECT %(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s, (v.position IS NOT NULL)::int
+  FROM trueup.validation v WHERE v.name = %(name)s
 ON CONFLICT (validation, source) DO UPDATE SET
     target = excluded.target, stage = excluded.stage, reason = excluded.reason, remarks = excluded.remarks,
     -- What was changed while it was stopped was not looked at, and perhaps not even seen.

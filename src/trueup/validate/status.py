@@ -81,9 +81,7 @@ class Status:
             if table.stage == "stopped":
                 found.append(f"{table.source} is not validated: {table.reason}")
             elif table.unchecked:
-                found.append(
-                    f"changes of {table.source} were not looked at while it was stopped: sweep it, or compare it"
-                )
+                found.append(f"changes of {table.source} went unseen, or were not looked at: sweep it, or compare it")
         return found
 
     def as_json(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trueup.config.model import Node
 from trueup.db.slot import SlotLost, lsn_text
+from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.keys import KeyValues
 from trueup.tube.call import Tubes
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 CHANGES_SCHEMA = "trueup_changes"
 _MOST = 400
 _REST_SECONDS = 0.5
+_SEE_SECONDS = 10.0
 # The reason of a backfill that somebody wanted; any other one is a reason for concern.
 _ASKED = "asked for"
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
@@ -53,6 +55,9 @@ class TubeChanges:
         self._mark = 0
         self._rest_until = 0.0
         self._is_all = False
+        # Of each attached table: which triggers capture it, in one word; and when all of it was looked at last.
+        self._triggers: dict[int, str] = {}
+        self._seen_at = 0.0
 
     def open(self) -> int:
         """Lock all partitions, delete what was judged before, and look whether all changes are noted."""
@@ -61,15 +66,15 @@ class TubeChanges:
         is_new = stored.position is None or bool(stored.gap and "to" not in stored.gap)
         if of.settings.changes == CHANGELOG:
             self._ensure(is_new)
-        tube = self._find()
-        self._partitions = tube.partitions
-        for partition in range(tube.partitions):
+        self._partitions = self._find().partitions
+        for partition in range(self._partitions):
             self._locks(partition)
         done = of.meta.rows("pods", name=of.name)[0]["pods"]
         if done:
             self._tubes.delete(self._name, done)
         self._held, self._mark = [], 0
-        self._see(tube)
+        self._triggers = {}
+        self._watch()
         # Of a new one: the tables are attached, so all that is committed behind this mark is noted.
         position = of.mark() if stored.position is None or is_new else stored.position
         gap = {**stored.gap, "to": lsn_text(position)} if stored.gap and is_new else stored.gap
@@ -82,8 +87,23 @@ class TubeChanges:
             self._tubes.close()
 
     def look(self) -> None:
-        """Are all tables still captured?"""
-        self._see(self._find())
+        """Nothing: every claim looks whether all tables are captured."""
+
+    def _watch(self) -> None:
+        """Look whether changes can have gone unseen; more than a glance only where something is another than before."""
+        from psycopg import sql
+
+        assert self._tubes is not None
+        session = self._tubes.session
+        query = sql.SQL(load("trueup.validate", "tubes.sql")["triggers"]).format(sources=session.name("sources"))
+        given = {"tube": self._name, "prefix": f"{session.schema}_{self._name}_"}
+        try:
+            triggers = {row[0]: row[1] for row in session.rows(query, given)}
+        except CheckFailed:
+            triggers = {}
+        if triggers != self._triggers or not triggers or time.monotonic() - self._seen_at > _SEE_SECONDS:
+            self._triggers, self._seen_at = triggers, time.monotonic()
+            self._see(self._find())
 
     def _ensure(self, is_new: bool) -> None:
         """Make the change log, or attach tables that came later; one that is gone has lost changes."""
@@ -127,7 +147,7 @@ class TubeChanges:
             if found is None or wrong:
                 of.tables.stop(name, wrong)
                 continue
-            capture = f"{found.source} {found.attached_at.isoformat()}"
+            capture = f"{found.source} {found.attached_at.isoformat()} {self._triggers.get(found.source)}"
             of.meta.rows("capture", name=of.name, source=name, capture=capture)
 
     def read(self, upto: int) -> bool:
@@ -141,6 +161,8 @@ class TubeChanges:
             self._held = [pod for pods in found for pod in pods]
             self._is_all = all(len(pods) < _MOST for pods in found)
             self._mark = of.mark()
+            # After the mark: what is validated up to it was captured up to it.
+            self._watch()
         if self._mark > upto:
             return False
         batch = self._batch()

@@ -67,6 +67,11 @@ class Moving:
         """Rounds of the sync, as somebody may run them at any time."""
         sync.run(self._request(), sync.Until(), Silent(), lambda facts: None)
 
+    def run_sync_back(self) -> None:
+        """The same the other way, once the new database is in use."""
+        request = SyncRequest(self.second, self.first, Wanted("main"), SparkSettings(engine="local"))
+        sync.run(request, sync.Until(), Silent(), lambda facts: None)
+
     def drop_sync(self) -> None:
         """Take the sync away."""
         sync.drop(self._request())

@@ -146,6 +146,30 @@ def test_a_table_whose_triggers_are_switched_off_is_stopped_by_name(plain: Copy)
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_triggers_that_were_off_for_a_while_are_noticed(plain: Copy, is_running: bool) -> None:
+    _start(plain)
+    assert plain.fence().exit_code == 0
+    if not is_running:
+        plain.stop()
+    # Before anybody looks, they are on again.
+    plain.up.execute(
+        "BEGIN; ALTER TABLE t DISABLE TRIGGER USER; INSERT INTO t VALUES (1, 1);"
+        + "".join(
+            f"ALTER TABLE t ENABLE ALWAYS TRIGGER {name};"
+            for (name,) in plain.up.execute(
+                "SELECT quote_ident(tgname) FROM pg_trigger WHERE tgrelid = 't'::regclass AND NOT tgisinternal"
+            )
+        )
+        + "COMMIT"
+    )
+    if not is_running:
+        plain.go_on()
+    assert plain.fence().exit_code == 2
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+
+
 def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plain: Copy) -> None:
     _start(plain)
     assert plain.fence().exit_code == 0
@@ -186,6 +210,29 @@ def test_a_tube_that_notes_only_some_rows_is_no_source(plain: Copy) -> None:
     plain.start("public.t,public.words", changes="tube", tube="q", syncer="lag:0.2")
     assert "only rows of a predicate" in _reasons(plain)["public.t"]
     assert _reasons(plain)["public.words"] == ""
+
+
+def test_subscribers_of_all_tables_are_not_stopped_by_tables_of_ours(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate("ALL TABLES")
+    copy.create("public.t", changes="changelog")
+    refused = r"the publication p of the database .* publishes all tables: its subscribers would stop at"
+    with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup_changes.installation"):
+        copy.validations.start("v", engine="local")
+    with (
+        trueup.tube.open(copy.up.uri) as tubes,
+        pytest.raises(trueup.CheckFailed, match=f"{refused} tube.installation"),
+    ):
+        tubes.install()
+    there = trueup.Validations(nodes={"n1": copy.up.uri, "n2": copy.down.uri}, meta="n1")
+    with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup.validation"):
+        there.create("w", source="n1", target="n2", tables=("public.t",))
+    sync = trueup.Sync("n1", "n2", nodes={"n1": copy.up.uri, "n2": copy.down.uri})
+    assert any("publishes all tables" in problem.what for problem in sync.plan().problems)
+    # Nothing was made, and changes arrive as before.
+    assert copy.up.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(trueup|tube)'") == []
+    copy.up.execute("INSERT INTO t VALUES (1, 1)")
+    copy.until(lambda: copy.down.execute("SELECT 1 FROM t"))
 
 
 @pytest.mark.parametrize("given", [{"changes": "tube"}, {"changes": "changelog", "tube": "q"}, {"tube": "q"}])

@@ -37,11 +37,12 @@ def _process(copy: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def test_a_kill_loses_and_doubles_nothing(copy: Any) -> None:
+@pytest.mark.parametrize("changes", ["log", "changelog"])
+def test_a_kill_loses_and_doubles_nothing(copy: Any, changes: str) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
-    copy.replicate()
+    copy.replicate("t")
     copy.spoil("t", "IF NEW.id % 100 = 0 THEN RETURN NULL; END IF;", "INSERT")
-    copy.start(row_error_delay=2.0, batch=300, page=7)
+    copy.start(row_error_delay=2.0, batch=300, page=7, changes=changes)
     copy.stop()
     writer = threading.Thread(target=_write, args=(copy,), daemon=True)
     writer.start()

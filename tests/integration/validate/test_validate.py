@@ -194,6 +194,22 @@ def test_tables_are_stopped_by_name_and_added_columns_go_on(copy: Any) -> None:
     assert [table.unchecked for table in copy.status().tables] == [0, 1, 0]
 
 
+def test_a_table_that_comes_later_is_swept_before_it_counts_as_validated(copy: Any) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY)")
+    copy.replicate()
+    copy.start()
+    assert copy.fence().exit_code == 0
+    copy.stop()
+    copy.both("CREATE TABLE late (id int PRIMARY KEY)")
+    copy.up.execute("INSERT INTO late VALUES (1)")  # which no slot of ours gave, and no subscription either
+    copy.go_on()
+    fence = copy.fence()
+    assert (fence.exit_code, len(fence.reasons)) == (2, 1)
+    assert "public.late" in fence.reasons[0]
+    copy.validations.update("v", sweep=0.5)
+    copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
+
+
 def test_a_lost_slot_means_a_full_check(copy: Any) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trueup.cli.options import inline_nodes, verbose_option
-from trueup.errors import ConfigError
+from trueup.errors import ConfigError, TrueupError
 
 if TYPE_CHECKING:
     from trueup.validate.call import Validations
@@ -26,6 +26,7 @@ _META = click.option(
     "--meta", default="", metavar="NODE", help="Where the validation is kept; without it, the node that knows it."
 )
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON value.")
+_BEGIN_SECONDS = 60.0
 _SIZES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 
 
@@ -176,7 +177,7 @@ def start(**options: Any) -> int:
         given[key] = tuple(given[key]) or None
     validations.create(name, **given)
     if detach:
-        log, pid = _detached(name, log_file)
+        log, pid = _detached(validations, name, log_file)
         _show(as_json, {"name": name, "pid": pid, "log": str(log)}, f"{name} runs as process {pid}; its log is {log}")
         return 0
     reason = validations.start(name, engine=engine, say=_silent if quiet else _say)
@@ -386,8 +387,11 @@ def _validations(options: dict[str, Any]) -> Validations:
     )
 
 
-def _detached(name: str, log_file: str | None) -> tuple[Path, int]:
-    """The same command as a process of its own, in a session of its own; it lives on when this one ends."""
+def _detached(validations: Validations, name: str, log_file: str | None) -> tuple[Path, int]:
+    """The same command as a process of its own, in a session of its own; it lives on when this one ends.
+
+    It is waited for until it validates: one that cannot begin is an error here, and not a line in a file.
+    """
     import os
     import subprocess
     import sys
@@ -395,6 +399,7 @@ def _detached(name: str, log_file: str | None) -> tuple[Path, int]:
     path = Path(log_file or f"trueup-validate-{name}.log").absolute()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        written = log.tell()
         process = subprocess.Popen(
             [sys.executable, "-m", "trueup", *arguments],
             stdin=subprocess.DEVNULL,
@@ -403,7 +408,15 @@ def _detached(name: str, log_file: str | None) -> tuple[Path, int]:
             start_new_session=True,
             env={key: value for key, value in os.environ.items() if key != "TRUEUP_VALIDATE_START_DETACH"},
         )
-    return path, process.pid
+    give_up = time.monotonic() + _BEGIN_SECONDS
+    while process.poll() is None and time.monotonic() < give_up:
+        if validations.status(name).state == "running":
+            return path, process.pid
+        time.sleep(0.05)
+    said = path.read_bytes()[written:].decode(errors="replace").strip()
+    if process.poll() is None:
+        raise TrueupError(f"{name} (process {process.pid}) does not validate yet: {said}", cure=f"look at {path}")
+    raise TrueupError(f"{name} could not begin: {said}", cure=f"its log is {path}")
 
 
 def _show(as_json: bool, value: Any, text: str) -> None:

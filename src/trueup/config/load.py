@@ -76,13 +76,21 @@ def _node(name: str, setting: Setting, env: Mapping[str, str]) -> Node:
     return Node(name, conninfo)
 
 
+# What others call the address of a node.
+_ADDRESSES = ("uri", "url", "dsn", "address", "conninfo")
+
+
 def _conninfo_of_table(setting: Setting, env: Mapping[str, str]) -> str:
     known = address.known_keywords()
     keywords: dict[str, str] = {}
     for keyword, value in setting.value.items():
         item = Setting(f"{setting.where}.{keyword}", value)
         if keyword not in known:
-            raise problem(item.where, "libpq knows no such keyword", suggest(keyword, known))
+            hint = suggest(keyword, known)
+            if keyword.lower() in _ADDRESSES:
+                name = setting.where.rpartition(".")[2]
+                hint = f'Write the address itself: {name} = "postgresql://…" below a line [nodes].'
+            raise problem(item.where, "libpq knows no such keyword", hint)
         # libpq takes text only; port = 5432 is what people write.
         kind = int if type(value) is int else str
         keywords[keyword] = str(item.convert(kind, env))

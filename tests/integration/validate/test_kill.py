@@ -92,7 +92,7 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     assert started.returncode == 0, started.stderr
     log = Path(json.loads(started.stdout)["log"])
     assert log.stat().st_mode & 0o777 == 0o600
-    copy.until(lambda: "validating 1 tables" in log.read_text())
+    assert "validating 1 tables" in log.read_text(), "it is waited for"
     again = _trueup(copy, "start", "--name", "v")
     assert again.returncode == 2
     assert "is running already" in again.stderr
@@ -113,6 +113,18 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     assert _trueup(copy, "delete", "v").returncode == 0
     assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
     assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
+
+
+def test_one_that_cannot_begin_is_an_error_of_the_command_too(copy: Any, tmp_path: Path) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    log = tmp_path / "v.log"
+    started = _trueup(
+        copy, "start", "--from", "n1", "--to", "n2", "--tables", "public.t", "--name", "v", "--detach", "--log", f"{log}"
+    )  # fmt: skip
+    assert (started.returncode, started.stdout) == (2, "")
+    assert "v could not begin: " in started.stderr
+    assert "it is not known how far the target is behind" in started.stderr
+    assert "it is not known how far the target is behind" in log.read_text()
 
 
 def test_the_demo(capfd: pytest.CaptureFixture[str]) -> None:

@@ -158,6 +158,11 @@ def test_inline_nodes_alone() -> None:
         ('[nodes]\n"n,1" = "host=a"', "trueup.toml: nodes.n,1: this cannot be the name of a node", "letters"),
         ('[nodes]\n"" = "host=a"', "trueup.toml: nodes.: this cannot be the name of a node", "letters"),
         ('[nodes]\nall = "host=a"', 'trueup.toml: nodes.all: a node cannot be called "all"', ""),
+        (
+            '[nodes.n1]\nuri = "postgresql://a"',
+            "trueup.toml: nodes.n1.uri: libpq knows no such keyword",
+            'n1 = "postgresql:',
+        ),
         ('[nodes.n1]\nhots = "a"', "trueup.toml: nodes.n1.hots: libpq knows no such keyword", '"host"'),
         ("[nodes.n1]\nhost = true", "trueup.toml: nodes.n1.host: expected a text, found true or false", ""),
         ("[nodes.n1]\nport = 70000", "trueup.toml: nodes.n1: ", ""),

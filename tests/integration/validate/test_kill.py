@@ -118,9 +118,8 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
 def test_one_that_cannot_begin_is_an_error_of_the_command_too(copy: Any, tmp_path: Path) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     log = tmp_path / "v.log"
-    started = _trueup(
-        copy, "start", "--from", "n1", "--to", "n2", "--tables", "public.t", "--name", "v", "--detach", "--log", f"{log}"
-    )  # fmt: skip
+    new = ("--from", "n1", "--to", "n2", "--tables", "public.t", "--name", "v")
+    started = _trueup(copy, "start", *new, "--detach", "--log", str(log))
     assert (started.returncode, started.stdout) == (2, "")
     assert "v could not begin: " in started.stderr
     assert "it is not known how far the target is behind" in started.stderr

@@ -3,9 +3,14 @@
 A change log is a tube as well. It is made at the first start, in a schema of its own, and goes with the validation; a
 tube is somebody's, and only worked off.
 
-Pods have no position. So after pods are claimed, a mark is written into the source's log: all that they speak of was
-committed before it. They are judged when the syncer has passed the mark, and their numbers are kept in the checkpoint:
-pods that are deleted late are neither judged nor counted twice.
+Pods have no position. So before pods are claimed, a mark is written into the source's log. Whoever was committed before
+it is seen by the claim, but for one case: between its record in the log and the moment when others see it, a commit may
+wait. It still has its lock on the pods then. So those who have one right after the mark are waited for. The mark is on
+the disk, and so is the record: a moment is enough, unless a commit waits for a standby. As long as somebody may do
+that, what is claimed is judged, and the position stays.
+
+Pods are judged when the syncer has passed the mark, and their numbers are kept in the checkpoint: pods that are deleted
+late are neither judged nor counted twice.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ CHANGES_SCHEMA = "trueup_changes"
 _MOST = 400
 _REST_SECONDS = 0.5
 _SEE_SECONDS = 10.0
+_WRITERS_SECONDS = 1.0
 # The reason of a backfill that somebody wanted; any other one is a reason for concern.
 _ASKED = "asked for"
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
@@ -157,12 +163,14 @@ class TubeChanges:
         if not self._mark:
             if time.monotonic() < self._rest_until:
                 return False
+            mark = of.mark()
+            are_done = self._writers_are_done()
             found = [self._tubes.claim(self._name, each, most=_MOST) for each in range(self._partitions)]
             self._held = [pod for pods in found for pod in pods]
-            self._is_all = all(len(pods) < _MOST for pods in found)
-            self._mark = of.mark()
+            self._is_all = are_done and all(len(pods) < _MOST for pods in found)
             # After the mark: what is validated up to it was captured up to it.
             self._watch()
+            self._mark = mark
         if self._mark > upto:
             return False
         batch = self._batch()
@@ -187,6 +195,24 @@ class TubeChanges:
     def let_go(self, *, at_once: bool) -> None:
         """Pods are deleted as soon as they are judged."""
 
+    def _writers_are_done(self) -> bool:
+        """Wait a moment for those who have put pods into the tube; whether all that are committed are ended."""
+        assert self._tubes is not None
+        session = self._tubes.session
+        query = load("trueup.validate", "tubes.sql")["writers"]
+        pods = session.name(f"pods_{self._name}").as_string(session.connection)
+
+        def writers() -> dict[str, bool]:
+            with session.errors():
+                return dict(session.connection.execute(query, {"pods": pods}).fetchall())
+
+        left, give_up = writers(), time.monotonic() + _WRITERS_SECONDS
+        while left and time.monotonic() < give_up:
+            time.sleep(0.005)
+            now = writers()
+            left = {each: now[each] for each in left if each in now}
+        return not any(left.values())
+
     def _locks(self, partition: int) -> None:
         from trueup.tube.pods import take_lock
 
@@ -209,7 +235,7 @@ class TubeChanges:
                 payload = pod.payload or {}
                 if payload.get("type") == "truncate":
                     counts["truncate"] += 1
-                    batch.truncated[name] = Touch("truncate", self._mark, self._mark, 0, pod.at)
+                    batch.truncated[name] = Touch("truncate", of.position, self._mark, 0, pod.at)
                 elif payload.get("lost") or payload.get("reason", _ASKED) != _ASKED:
                     # Keys that no trigger could name, or rows that came with a partition: nobody knows which.
                     counts[UNCHECKED] += 1
@@ -218,7 +244,8 @@ class TubeChanges:
             op = _OPS.get(pod.op, "update")
             counts[op] += len(keys)
             for key in keys:
-                batch.touch(name, key, Touch(op, self._mark, self._mark, 0, pod.at))
+                # Committed after all that was read before; when exactly, nobody knows.
+                batch.touch(name, key, Touch(op, of.position, self._mark, 0, pod.at))
         return batch
 
 

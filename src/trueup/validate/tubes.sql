@@ -5,3 +5,13 @@ SELECT s.source, md5(string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' 
   FROM {sources} s LEFT JOIN pg_catalog.pg_trigger g ON g.tgrelid = s."table" AND starts_with(g.tgname, %(prefix)s)
  WHERE s.tube = %(tube)s AND s.detached_at IS NULL
  GROUP BY s.source
+
+-- name: writers
+-- Who has put pods into the tube and is not ended (the lock is let go after others see what was written), and whether it
+-- may be committed and wait for a standby; of those whom we may not see, that is not known.
+SELECT l.virtualtransaction::text,
+       current_setting('synchronous_standby_names') <> '' AND (a.state IS NULL OR a.wait_event IS NOT DISTINCT FROM 'SyncRep')
+  FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'relation' AND l.relation = %(pods)s::regclass AND l.mode = 'RowExclusiveLock' AND l.granted
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+   AND l.pid IS DISTINCT FROM pg_backend_pid()

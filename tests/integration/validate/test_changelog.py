@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 from tests.integration.validate.conftest import PG_BIN, Copy
 
@@ -90,6 +92,43 @@ def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> Non
     assert plain.validations.delete("v")
     assert plain.up.execute(TRIGGERS) == [(0,)]
     assert plain.up.execute(OURS) == []
+
+
+def test_a_commit_that_nobody_sees_yet_is_waited_for(plain: Copy) -> None:
+    """Between its record in the log and the moment when others see it, a commit may wait for a standby."""
+    _start(plain)
+    assert plain.fence().exit_code == 0
+    plain.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    plain.up.execute("SELECT pg_reload_conf()")
+    try:
+        with psycopg.connect(plain.up.uri, autocommit=True) as writer:
+            thread = threading.Thread(target=_ended, args=(writer, "INSERT INTO t VALUES (1, 1)"), daemon=True)
+            thread.start()
+            plain.until(lambda: plain.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+            fence = plain.fence(timeout=3)
+            assert (fence.validated, fence.exit_code) == (False, 2), "it is committed, and nobody looked at it"
+            plain.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            plain.up.execute("SELECT pg_reload_conf()")
+            thread.join(60)
+    finally:
+        plain.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        plain.up.execute("SELECT pg_reload_conf()")
+    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+
+
+def _ended(connection: psycopg.Connection[Any], statement: str) -> None:
+    connection.execute(statement)
+
+
+def test_a_writer_that_stays_keeps_the_position_and_not_the_work(plain: Copy) -> None:
+    _start(plain)
+    with psycopg.connect(plain.up.uri) as writer:
+        writer.execute("INSERT INTO t VALUES (1, 1)")
+        plain.up.execute("INSERT INTO t VALUES (2, 2)")
+        plain.until(lambda: [error.key for error in plain.errors()] == [("2",)])
+        writer.commit()
+    plain.until(lambda: len(plain.errors()) == 2)
+    assert plain.fence().exit_code == 1
 
 
 def test_it_goes_on_where_it_was(plain: Copy) -> None:

@@ -94,26 +94,27 @@ def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> Non
     assert plain.up.execute(OURS) == []
 
 
-def test_a_commit_that_nobody_sees_yet_is_waited_for(plain: Copy) -> None:
+def test_a_commit_that_nobody_sees_yet_is_waited_for(copy: Copy) -> None:
     """Between its record in the log and the moment when others see it, a commit may wait for a standby."""
-    _start(plain)
-    assert plain.fence().exit_code == 0
-    plain.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-    plain.up.execute("SELECT pg_reload_conf()")
+    copy.both(TABLES)
+    _start(copy)
+    assert copy.fence().exit_code == 0
+    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    copy.up.execute("SELECT pg_reload_conf()")
     try:
-        with psycopg.connect(plain.up.uri, autocommit=True) as writer:
+        with psycopg.connect(copy.up.uri, autocommit=True) as writer:
             thread = threading.Thread(target=_ended, args=(writer, "INSERT INTO t VALUES (1, 1)"), daemon=True)
             thread.start()
-            plain.until(lambda: plain.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
-            fence = plain.fence(timeout=3)
+            copy.until(lambda: copy.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+            fence = copy.fence(timeout=3)
             assert (fence.validated, fence.exit_code) == (False, 2), "it is committed, and nobody looked at it"
-            plain.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
-            plain.up.execute("SELECT pg_reload_conf()")
+            copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            copy.up.execute("SELECT pg_reload_conf()")
             thread.join(60)
     finally:
-        plain.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        plain.up.execute("SELECT pg_reload_conf()")
-    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+        copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        copy.up.execute("SELECT pg_reload_conf()")
+    copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 
 
 def _ended(connection: psycopg.Connection[Any], statement: str) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trueup.cli.options import inline_nodes, verbose_option
-from trueup.errors import ConfigError, TrueupError
+from trueup.errors import CheckFailed, ConfigError, TrueupError
 
 if TYPE_CHECKING:
     from trueup.validate.call import Validations
@@ -396,6 +396,10 @@ def _detached(validations: Validations, name: str, log_file: str | None) -> tupl
     import subprocess
     import sys
 
+    if validations.status(name).state == "running":
+        raise CheckFailed([f"the validation {name} is running already"], cure=f"trueup validate status {name}")
+    with validations.meta_of(name) as meta:
+        before = meta.need(name).started_at
     path = Path(log_file or f"trueup-validate-{name}.log").absolute()
     arguments = [each for each in sys.argv[1:] if each != "--detach"]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
@@ -410,9 +414,11 @@ def _detached(validations: Validations, name: str, log_file: str | None) -> tupl
         )
     give_up = time.monotonic() + _BEGIN_SECONDS
     while process.poll() is None and time.monotonic() < give_up:
-        if validations.status(name).state == "running":
-            return path, process.pid
-        time.sleep(0.05)
+        with validations.meta_of(name) as meta:
+            # Written down when its sessions are open and its tables planned.
+            if meta.need(name).started_at != before:
+                return path, process.pid
+        time.sleep(0.1)
     said = path.read_bytes()[written:].decode(errors="replace").strip()
     if process.poll() is None:
         raise TrueupError(f"{name} (process {process.pid}) does not validate yet: {said}", cure=f"look at {path}")

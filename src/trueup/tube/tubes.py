@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from trueup.db.publications import refuse_all_tables
 from trueup.errors import CheckFailed
 from trueup.tube.model import Attached, Backfill, Stats, Tube
 from trueup.tube.session import Session, block
@@ -12,6 +13,8 @@ from trueup.tube.session import Session, block
 
 def ensure(session: Session, tube: str, *, partitions: int, predicate: str, pod_size: int) -> None:
     """Make a tube, or give the one that is there these partitions, this predicate and this size of pods."""
+    with session.errors():
+        refuse_all_tables(session.connection, f"{session.schema}.pods_{tube}")
     session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
 
 

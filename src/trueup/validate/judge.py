@@ -79,7 +79,8 @@ def _differing(task: Check, target: Reader, source: Reader) -> list[KeyValues]:
     mine = rows_by_key(source, pair.source, task.keys, values=False, timeout=task.timeout)
     asked = set(task.keys)
     # A row that prints its key otherwise than the log does is compared under its own name.
-    others = [key for key in {**mine, **theirs} if key not in asked] if mine.keys() - asked else []
+    printed = mine.keys() - asked or theirs.keys() - asked
+    others = [key for key in {**mine, **theirs} if key not in asked] if printed else []
     if not others and mine == theirs:
         return []
     return [key for key in (*task.keys, *others) if mine.get(key) != theirs.get(key)]

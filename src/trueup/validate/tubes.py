@@ -61,8 +61,8 @@ class TubeChanges:
         self._mark = 0
         self._rest_until = 0.0
         self._is_all = False
-        # Of each attached table: which triggers capture it, in one word; and when all of it was looked at last.
-        self._triggers: dict[int, str] = {}
+        # Of each attached table: its partitions and the triggers that capture it, a word each; and when all was seen.
+        self._triggers: dict[int, tuple[str, str]] = {}
         self._seen_at = 0.0
 
     def open(self) -> int:
@@ -97,19 +97,28 @@ class TubeChanges:
 
     def _watch(self) -> None:
         """Look whether changes can have gone unseen; more than a glance only where something is another than before."""
+        triggers, before = self._captured(), self._triggers
+        if any(number in before and before[number][0] != word[0] for number, word in triggers.items()):
+            # Partitions came or went. New ones get their triggers; rows that came with them are in a control pod.
+            assert self._tubes is not None
+            self._tubes.cover(self._name)
+            triggers = self._captured()
+        if triggers != before or not triggers or time.monotonic() - self._seen_at > _SEE_SECONDS:
+            self._triggers, self._seen_at = triggers, time.monotonic()
+            self._see(self._find())
+
+    def _captured(self) -> dict[int, tuple[str, str]]:
         from psycopg import sql
 
         assert self._tubes is not None
         session = self._tubes.session
-        query = sql.SQL(load("trueup.validate", "tubes.sql")["triggers"]).format(sources=session.name("sources"))
+        names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
+        query = sql.SQL(load("trueup.validate", "tubes.sql")["triggers"]).format(**names)
         given = {"tube": self._name, "prefix": f"{session.schema}_{self._name}_"}
         try:
-            triggers = {row[0]: row[1] for row in session.rows(query, given)}
+            return {number: (relations, triggers) for number, relations, triggers in session.rows(query, given)}
         except CheckFailed:
-            triggers = {}
-        if triggers != self._triggers or not triggers or time.monotonic() - self._seen_at > _SEE_SECONDS:
-            self._triggers, self._seen_at = triggers, time.monotonic()
-            self._see(self._find())
+            return {}
 
     def _ensure(self, is_new: bool) -> None:
         """Make the change log, or attach tables that came later; one that is gone has lost changes."""
@@ -153,7 +162,9 @@ class TubeChanges:
             if found is None or wrong:
                 of.tables.stop(name, wrong)
                 continue
-            capture = f"{found.source} {found.attached_at.isoformat()} {self._triggers.get(found.source)}"
+            # Waiting pods of another key name other rows; and what the triggers were not there for, nobody knows.
+            words = (found.source, found.attached_at.isoformat(), *found.key, *self._triggers.get(found.source, ()))
+            capture = " ".join(map(str, words))
             of.meta.rows("capture", name=of.name, source=name, capture=capture)
 
     def read(self, upto: int) -> bool:
@@ -171,7 +182,8 @@ class TubeChanges:
             # After the mark: what is validated up to it was captured up to it.
             self._watch()
             self._mark = mark
-        if self._mark > upto:
+        if self._mark > min(of.place, of.flushed):
+            # Not `upto`: all marks are behind a cut-over position.
             return False
         batch = self._batch()
         numbers = [pod.seq for pod in self._held]
@@ -225,12 +237,14 @@ class TubeChanges:
         for pod in self._held:
             source = self._sources.get(pod.source)
             name = source.table if source else ""
-            keys = _keys(pod, len(source.key) if source else 1)
-            if source is None or name not in of.tables.pairs:
+            width = len(source.key) if source else 1
+            keys = _keys(pod, width)
+            is_ours = source is not None and name in of.tables.pairs
+            if not is_ours or any(len(key) != width for key in keys):
                 if name in of.tables.routes:
                     batch.counts.setdefault(name, Counter())[UNCHECKED] += max(1, len(keys))
                 continue
-            counts = batch.counts.setdefault(name, Counter())
+            counts, normal = batch.counts.setdefault(name, Counter()), of.tables.pairs[name].normal()
             if pod.is_control:
                 payload = pod.payload or {}
                 if payload.get("type") == "truncate":
@@ -245,13 +259,16 @@ class TubeChanges:
             counts[op] += len(keys)
             for key in keys:
                 # Committed after all that was read before; when exactly, nobody knows.
-                batch.touch(name, key, Touch(op, of.position, self._mark, 0, pod.at))
+                batch.touch(name, normal(key), Touch(op, of.position, self._mark, 0, pod.at))
         return batch
 
 
 def tube_of(settings: Settings) -> str:
     """The name of the tube that a validation works off."""
-    return settings.name if settings.changes == CHANGELOG else settings.tube
+    if settings.changes != CHANGELOG:
+        return settings.tube
+    # Of several meta databases, each may have a validation of this name: the seed tells them apart.
+    return f"v_{settings.name[:16]}_{settings.seed % 16**8:08x}"
 
 
 def open_tubes(node: Node, settings: Settings) -> Tubes:
@@ -286,4 +303,13 @@ def _unseen(tube: Tube, found: Attached | None, key: tuple[str, ...]) -> str:
 def _keys(pod: Pod, width: int) -> list[KeyValues]:
     if pod.keys is None:
         return [(str(each),) for each in pod.ids]
-    return [tuple(json.loads(each)) if width > 1 else (each,) for each in pod.keys]
+    return [_parts(each) if width > 1 else (each,) for each in pod.keys]
+
+
+def _parts(text: str) -> KeyValues:
+    """A key of several columns; what was none when it was noted is one part."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    return tuple(map(str, found)) if isinstance(found, list) else (text,)

@@ -1,9 +1,14 @@
 -- name: triggers
--- By which triggers each attached table is captured: rows of the catalog, and the transactions that wrote them. One that
--- was switched off and on again is another than before.
-SELECT s.source, md5(string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' ORDER BY g.oid))
-  FROM {sources} s LEFT JOIN pg_catalog.pg_trigger g ON g.tgrelid = s."table" AND starts_with(g.tgname, %(prefix)s)
- WHERE s.tube = %(tube)s AND s.detached_at IS NULL
+-- The partitions of each attached table, and by which triggers all of them are captured: rows of the catalog, and the
+-- transactions that wrote them. One that was switched off and on again is another than before.
+SELECT s.source, md5(string_agg(DISTINCT r.relation::oid::text, ',')),
+       md5(string_agg(concat_ws(':', g.oid, g.xmin, g.tgenabled), ',' ORDER BY g.oid))
+  FROM {sources} s
+ CROSS JOIN LATERAL {relations}(s."table") r(relation)
+  LEFT JOIN pg_catalog.pg_trigger g ON g.tgrelid = r.relation AND starts_with(g.tgname, %(prefix)s)
+       -- The kind of a trigger is one word: what has more is of a tube whose name begins like this one.
+       AND strpos(substr(g.tgname, length(%(prefix)s) + 1), '_') = 0
+ WHERE s.tube = %(tube)s AND s.detached_at IS NULL AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = s."table")
  GROUP BY s.source
 
 -- name: writers

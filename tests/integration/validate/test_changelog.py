@@ -208,13 +208,106 @@ def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plai
     assert plain.fence().exit_code == 0
     plain.stop()
     with trueup.tube.open(plain.up.uri, schema="trueup_changes") as logs:
-        logs.detach("v", "t")
+        (log,) = (each.tube for each in logs.list())
+        logs.detach(log, "t")
         plain.up.execute("INSERT INTO t VALUES (1, 1)")
-        logs.attach("v", "t", shard=0)
+        logs.attach(log, "t", shard=0)
     plain.go_on()
     assert plain.fence().exit_code == 2
     plain.validations.update("v", sweep=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+
+
+PARTITIONED = """
+CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200);
+INSERT INTO p VALUES (1, 1), (101, 1);
+CREATE TABLE p3 (id int NOT NULL, n int);
+INSERT INTO p3 VALUES (201, 1);
+"""
+UNSEEN = [
+    "ALTER TABLE p1 DISABLE TRIGGER ALL; INSERT INTO p VALUES (2, 2)",
+    "DROP TABLE p2",
+    "ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (200) TO (300)",
+]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("statement", UNSEEN)
+def test_what_happens_to_partitions_unseen_is_swept_before_it_is_validated(
+    plain: Copy, statement: str, is_running: bool
+) -> None:
+    plain.both(PARTITIONED)
+    _start(plain, "public.p")
+    assert plain.fence().exit_code == 0
+    if not is_running:
+        plain.stop()
+    plain.up.execute(statement)
+    if not is_running:
+        plain.go_on()
+    assert plain.fence().exit_code == 2
+
+
+def test_a_new_partition_is_captured_and_does_not_stop_its_table(plain: Copy) -> None:
+    plain.both(PARTITIONED)
+    _start(plain, "public.p", sweep=0.5)
+    plain.both("CREATE TABLE p4 PARTITION OF p FOR VALUES FROM (300) TO (400)")
+    plain.up.execute("INSERT INTO p VALUES (301, 1)")
+    plain.until(lambda: [error.key for error in plain.errors()] == [("301",)])
+    assert _reasons(plain)["public.p"] == ""
+    plain.down.execute("INSERT INTO p VALUES (301, 1)")
+    plain.until(lambda: plain.fence().exit_code == 0)
+
+
+def test_keys_are_found_by_their_value_also_when_they_are_gone(plain: Copy) -> None:
+    plain.both("CREATE TABLE x (id numeric(10, 2) PRIMARY KEY, n int); INSERT INTO x VALUES (3, 1), (4, 1)")
+    _start(plain, "public.x")
+    plain.up.execute("DELETE FROM x WHERE id = 3")
+    plain.until(lambda: [error.kind for error in plain.errors()] == ["extra"])
+
+
+def test_another_key_is_not_taken_for_the_old_one(plain: Copy) -> None:
+    plain.both(
+        "CREATE TABLE x (id int PRIMARY KEY, n int NOT NULL UNIQUE, m int NOT NULL); INSERT INTO x VALUES (5, 6, 7)"
+    )
+    _start(plain, "public.x")
+    assert plain.fence().exit_code == 0
+    plain.stop()
+    plain.up.execute("DELETE FROM x")
+    plain.both("ALTER TABLE x DROP CONSTRAINT x_pkey CASCADE")
+    plain.both("ALTER TABLE x ADD PRIMARY KEY (n, m)")
+    plain.go_on()
+    assert plain.fence().exit_code == 2
+    plain.validations.update("v", sweep=0.5)
+    plain.until(lambda: [error.kind for error in plain.errors()] == ["extra"])
+
+
+def test_validations_of_one_name_have_change_logs_of_their_own(plain: Copy, plain_server: Server) -> None:
+    third = plain_server.create_database(f"third_{os.getpid()}_{next(_numbers)}")
+    third.execute(TABLES)
+    other = Copy(plain.up, third)
+    _start(plain, "public.t")
+    plain.stop()
+    plain.up.execute("INSERT INTO t VALUES (1, 1)")
+    _start(other, "public.t")
+    assert other.fence().exit_code == 0
+    other.stop()
+    assert other.validations.delete("v")
+    plain.go_on()
+    plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
+    third.drop()
+
+
+def test_it_ends_at_the_cut_over(plain: Copy) -> None:
+    _start(plain)
+    plain.up.execute("INSERT INTO t VALUES (1, 1)")
+    plain.down.execute("INSERT INTO t VALUES (1, 1)")
+    position = plain.up.execute("SELECT pg_current_wal_lsn()::text")[0][0]
+    plain.validations.update("v", cutover=position)
+    plain.until(lambda: plain.ended)
+    assert plain.ended == [f"all is validated up to the cut-over position {position}"]
+    assert plain.status().total("inserts") == 1
 
 
 def test_a_change_log_that_is_gone_needs_a_full_check(plain: Copy) -> None:

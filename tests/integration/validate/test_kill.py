@@ -93,9 +93,10 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     log = Path(json.loads(started.stdout)["log"])
     assert log.stat().st_mode & 0o777 == 0o600
     assert "validating 1 tables" in log.read_text(), "it is waited for"
-    again = _trueup(copy, "start", "--name", "v")
-    assert again.returncode == 2
-    assert "is running already" in again.stderr
+    for also in ((), ("--detach",)):
+        again = _trueup(copy, "start", "--name", "v", *also)
+        assert again.returncode == 2
+        assert "is running already" in again.stderr
     copy.up.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
     fence = _trueup(copy, "fence", "v")
     assert fence.returncode == 1

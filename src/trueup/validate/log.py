@@ -7,13 +7,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from trueup.config.model import Node
 from trueup.db import pgoutput, slot
+from trueup.db.node import named
+from trueup.errors import QueryError
 from trueup.validate.meta import as_json
 
 if TYPE_CHECKING:
     from trueup.validate.validator import Validator
 
 _ADVANCE_SECONDS = 1.0
+# Undefined object, and object not in prerequisite state: what the server says of a slot that is gone or lost.
+_NO_SLOT = ("42704", "55000")
 # A slot begins to read at the last summary of running transactions, which the server writes every 15 s. After this much
 # log it is asked for one, where it lets us.
 _REREAD_BYTES = 8 * 1024 * 1024
@@ -77,7 +82,7 @@ class Log:
         """Read and judge what was committed before `upto`; whether there may be more."""
         of, limit = self._of, self._of.settings.batch
         peeked = slot.peek(self._session, of.stored.slot, of.stored.publication, upto=upto, most=limit)
-        messages = _Counted(peeked)
+        messages = _Counted(peeked, of.nodes[0])
         with self._lost_slot_said():
             of.take(pgoutput.decode(messages, of.tables.places), lambda end: end if messages.count >= limit else upto)
         return messages.count >= limit
@@ -97,8 +102,9 @@ class Log:
 
         try:
             yield
-        except (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteState):
-            self.look()
+        except (psycopg.Error, QueryError) as error:
+            if error.sqlstate in _NO_SLOT:
+                self.look()
             raise
 
     def _summarize(self) -> None:
@@ -112,16 +118,22 @@ class Log:
 
 
 class _Counted:
-    """Messages, counted as they pass."""
+    """Messages, counted as they pass; they are read inside of a transaction of another node, so errors say whose."""
 
-    def __init__(self, messages: Iterable[bytes]) -> None:
+    def __init__(self, messages: Iterable[bytes], node: Node) -> None:
+        from psycopg import Error
+
         self._messages = iter(messages)
+        self._node, self._error = node, Error
         self.count = 0
 
     def __iter__(self) -> _Counted:
         return self
 
     def __next__(self) -> bytes:
-        message = next(self._messages)
+        try:
+            message = next(self._messages)
+        except self._error as error:
+            raise named(error, self._node) from None
         self.count += 1
         return message

@@ -143,7 +143,10 @@ class Probes:
         """End it; the seconds of each."""
         self._stop.set()
         self._thread.join()
-        return [self._seen[key] - made for key, made in self._made.items() if key in self._seen]
+        lost = self._made.keys() - self._seen.keys()
+        if lost:
+            raise SystemExit(f"{len(lost)} of {len(self._made)} spoiled rows were never listed: {sorted(lost)[:5]}")
+        return [self._seen[key] - made for key, made in self._made.items()]
 
 
 def memory(up: Database, validations: Validations, process: psutil.Process, changes: int) -> list[tuple[int, int]]:
@@ -153,7 +156,6 @@ def memory(up: Database, validations: Validations, process: psutil.Process, chan
     load = Load(up, validations, 0)
     found: list[tuple[int, int]] = []
     began = time.monotonic()
-    time.monotonic()
     while (done := processed(validations)) < changes:
         if not found or done >= (len(found)) * changes / 10:
             found.append((done, process.memory_info().rss))

@@ -27,15 +27,15 @@ from trueup.diff.work import More
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.engine.work import Engine, Failure, Tasks
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed
 from trueup.repair.layout import Layout, layout_of
-from trueup.repair.modes import ACTS, Mode
+from trueup.repair.modes import Mode
 from trueup.repair.plan_file import Known, plan_of
-from trueup.repair.prepare import Left, Prepared, PrepareKeys, RepairJob, prepare
+from trueup.repair.prepare import Prepared, PrepareKeys, RepairJob, prepare
 from trueup.repair.request import RepairRequest
 from trueup.repair.result import Ending, conclude, new_path
 from trueup.repair.verify import verify
-from trueup.repair.write import Gathered, write_all
+from trueup.repair.write import Gathered, write_where_allowed
 from trueup.report.repair import RepairResult
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
@@ -185,31 +185,14 @@ def _read(
 
 
 def _write(ending: Ending, controls: Sequence[Control], application: str, progress: Progress) -> None:
-    """Check the rights on all nodes, then write each in a transaction of its own; a dry run ends before that."""
-    from trueup.repair.rights import rights_on
-
-    gathered, request = ending.gathered, ending.request
-    rights = {
-        control.node.name: rights_on(
-            control,
-            gathered.layouts[control.node.name],
-            gathered.planned[control.node.name],
-            fire_triggers=request.fire_triggers,
-        )
-        for control in controls
-    }
-    reasons = [reason for each in rights.values() for reason in each.reasons]
-    ending.remarks += [remark for each in rights.values() for remark in each.remarks]
-    if not request.execute:
-        ending.remarks += [f"--execute would be refused: {reason}" for reason in reasons]
-        return
-    if reasons:
-        raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
-    nodes = {node.name: node for node in ending.asked.nodes}
-    for node, outcome in write_all(gathered, nodes, rights, application, progress).items():
-        if isinstance(outcome, TrueupError):
-            ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
-        else:
-            ending.written[node] = {act: outcome.counts[act] for act in ACTS}
-            moved = "the row changed while the repair ran"
-            gathered.left += [Left(key, (node,), moved) for key in outcome.moved]
+    request = ending.request
+    write_where_allowed(
+        ending,
+        ending.asked.nodes,
+        controls,
+        execute=request.execute,
+        fire_triggers=request.fire_triggers,
+        moved="the row changed while the repair ran",
+        application=application,
+        progress=progress,
+    )

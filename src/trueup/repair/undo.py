@@ -21,14 +21,13 @@ from trueup.db.names import display_name
 from trueup.db.reader import TooMuch, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress, Silent, Told
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed
 from trueup.repair.layout import Layout
 from trueup.repair.lines import Line, key_id, key_of, lines_by_key
 from trueup.repair.modes import ACTS, Act
 from trueup.repair.prepare import Entry, Left, Prepared, Writes
-from trueup.repair.rights import rights_on
 from trueup.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head
-from trueup.repair.write import Gathered, write_all
+from trueup.repair.write import Gathered, write_where_allowed
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
 from trueup.rows.encode import column_spec, key_order
@@ -200,30 +199,16 @@ def _read(node: Node, layout: Layout, keys: Sequence[KeyValues], application: st
 def _write(
     request: UndoRequest, ending: _Ending, controls: Sequence[Control], application: str, progress: Progress
 ) -> None:
-    gathered = ending.gathered
-    rights = {
-        control.node.name: rights_on(
-            control,
-            gathered.layouts[control.node.name],
-            gathered.planned[control.node.name],
-            fire_triggers=request.fire_triggers,
-        )
-        for control in controls
-    }
-    reasons = [reason for each in rights.values() for reason in each.reasons]
-    ending.remarks += [remark for each in rights.values() for remark in each.remarks]
-    if not request.execute:
-        ending.remarks += [f"--execute would be refused: {reason}" for reason in reasons]
-        return
-    if reasons:
-        raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
-    nodes = {node.name: node for node in ending.nodes}
-    for node, outcome in write_all(gathered, nodes, rights, application, progress).items():
-        if isinstance(outcome, TrueupError):
-            ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
-        else:
-            ending.written[node] = {act: outcome.counts[act] for act in ACTS}
-            gathered.left += [Left(key, (node,), _CHANGED) for key in outcome.moved]
+    write_where_allowed(
+        ending,
+        ending.nodes,
+        controls,
+        execute=request.execute,
+        fire_triggers=request.fire_triggers,
+        moved=_CHANGED,
+        application=application,
+        progress=progress,
+    )
 
 
 def _verify(request: UndoRequest, ending: _Ending, application: str) -> None:

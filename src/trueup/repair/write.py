@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from trueup import __version__
 from trueup.config.model import Node
+from trueup.db.snapshot import Control
 from trueup.diff.together import together
 from trueup.engine.progress import Progress
-from trueup.errors import TrueupError
+from trueup.errors import CheckFailed, TrueupError
 from trueup.repair.execute import NodeWork, Written, write_node
 from trueup.repair.layout import Layout
 from trueup.repair.lines import split, text_of_field
-from trueup.repair.modes import Act
+from trueup.repair.modes import ACTS, Act
 from trueup.repair.pile import Pile
 from trueup.repair.prepare import EXAMPLES, Left, Prepared, Writes, first_of_each, without_rows
-from trueup.repair.rights import Rights
+from trueup.repair.rights import Rights, rights_on
 from trueup.repair.undo_file import UndoFile
 from trueup.report.repair import Example
 
@@ -145,3 +146,53 @@ def write_all(
     writers = [_Writer(work, undo, progress) for work in works]
     outcomes = together(writers, lambda writer: writer.write())
     return dict(zip((writer.node for writer in writers), outcomes, strict=True))
+
+
+class Ending(Protocol):
+    """What the end of a run is told of its writing, be it a repair or an undo."""
+
+    gathered: Gathered
+    remarks: list[str]
+    written: dict[str, dict[str, int]]
+    failed: dict[str, str]
+
+
+def write_where_allowed(
+    ending: Ending,
+    nodes: Sequence[Node],
+    controls: Sequence[Control],
+    *,
+    execute: bool,
+    fire_triggers: bool,
+    moved: str,
+    application: str,
+    progress: Progress,
+) -> None:
+    """Check the rights on all nodes, then write each in a transaction of its own; a dry run ends before that.
+
+    `moved`: what is said of rows that changed between reading and writing.
+    """
+    gathered = ending.gathered
+    rights = {
+        control.node.name: rights_on(
+            control,
+            gathered.layouts[control.node.name],
+            gathered.planned[control.node.name],
+            fire_triggers=fire_triggers,
+        )
+        for control in controls
+    }
+    reasons = [reason for each in rights.values() for reason in each.reasons]
+    ending.remarks += [remark for each in rights.values() for remark in each.remarks]
+    if not execute:
+        ending.remarks += [f"--execute would be refused: {reason}" for reason in reasons]
+        return
+    if reasons:
+        raise CheckFailed(reasons, cure="nothing was written on any node; mend what is named and run again")
+    by_name = {node.name: node for node in nodes}
+    for node, outcome in write_all(gathered, by_name, rights, application, progress).items():
+        if isinstance(outcome, TrueupError):
+            ending.failed[node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
+        else:
+            ending.written[node] = {act: outcome.counts[act] for act in ACTS}
+            gathered.left += [Left(key, (node,), moved) for key in outcome.moved]

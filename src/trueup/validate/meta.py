@@ -65,6 +65,9 @@ class Meta:
         with self.errors(), self.connection.transaction():
             # Two that begin at the same time would both try.
             self.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))")
+            if next(iter(self.rows("is_made")[0].values())):
+                # Whoever may only use them needs no right to make them.
+                return
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.validate", "meta.sql")["make"])
 

@@ -91,6 +91,11 @@ CREATE TABLE IF NOT EXISTS trueup.validation_error (
 CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_error (validation, source, md5(key))
     WHERE state <> 'resolved'
 
+-- name: is_made
+-- The last thing that `make` makes of a table: where it is, all is.
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'capture')
+   AND to_regclass('trueup.validation_error_open') IS NOT NULL
+
 -- name: exists
 SELECT to_regclass('trueup.validation') IS NOT NULL
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from trueup.db.slot import SlotLost
+from trueup.validate.call import Validations
 
 WIDE = """
     CREATE TABLE items (id int PRIMARY KEY, name text, price numeric, at timestamptz, doc jsonb, raw bytea, x float8);
@@ -192,6 +193,21 @@ def test_tables_are_stopped_by_name_and_added_columns_go_on(copy: Any) -> None:
     assert "no key" in stages["public.keyless"][1]
     assert copy.status().tables[0].inserts == 3
     assert [table.unchecked for table in copy.status().tables] == [0, 1, 0]
+
+
+def test_who_may_only_use_the_meta_database_can_go_on_with_a_validation(copy: Any) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY)")
+    copy.replicate()
+    copy.create()
+    role = f"user_{copy.down.name}"
+    copy.down.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p'; GRANT USAGE ON SCHEMA trueup TO {role}")
+    copy.down.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA trueup TO {role}")
+    try:
+        nodes = {"n1": copy.up.uri, "n2": copy.down.uri.replace("postgres@", f"{role}:p@")}
+        assert Validations(nodes=nodes).create(copy.name, row_error_delay=7.0).row_error_delay == 7.0
+        assert copy.status().state == "stopped"
+    finally:
+        copy.down.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_table_that_comes_later_is_swept_before_it_counts_as_validated(copy: Any) -> None:

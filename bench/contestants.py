@@ -18,10 +18,10 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from trueup.db import catalog
-from trueup.demo.postgres import Server
 from trueup.rows.digest import digest_query
 from trueup.rows.encode import column_spec
 from trueup.rows.spec import KeySpec, TableSpec
+from trueup.testing.postgres import Server
 
 TABLE = "public.orders"
 RELADIFF = "reladiff[postgresql]==0.6.0"

@@ -27,7 +27,7 @@ from contestants import CHECKSUMS, RELADIFF, Contestant, contestants
 from machine import Measured, machine, measure, version_of
 
 import trueup
-from trueup.demo.postgres import Database, Server
+from trueup.testing.postgres import Database, Server
 
 SETTINGS = {
     "shared_buffers": "1GB",

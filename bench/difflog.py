@@ -22,12 +22,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trueup.config import SparkSettings
-from trueup.difflog.call import spark_session
-from trueup.difflog.config import load_difflog
-from trueup.difflog.model import Difflog
-from trueup.difflog.run import run
-from trueup.difflog.state import StateTable
+from trueup.api.difflog import spark_session
+from trueup.config.settings import SparkSettings
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import Difflog
+from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.state import StateTable
 
 CONFIG = """
 work = "."
@@ -175,7 +175,7 @@ def measure(session: Any, folder: Path, state: int, visits: int, rows: int, *, p
     """One comparison: seconds of both, and whether they wrote the same log."""
     from dataclasses import replace
 
-    from trueup.difflog.model import Target
+    from trueup.verbs.difflog.model import Target
 
     log = generate(session, folder, state, visits, rows)
     files = [

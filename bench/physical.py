@@ -23,13 +23,13 @@ from contestants import table_spec
 from machine import drop_caches
 from psycopg import sql
 
-from trueup.demo.postgres import Database, Server
 from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.digest import digest_query
 from trueup.rows.encode import row_hash
 from trueup.rows.keys import KeyValues, chain, in_block, literals, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
+from trueup.testing.postgres import Database, Server
 
 TABLE = "public.events"
 BLOCK_SIZE = 100_000

@@ -24,7 +24,7 @@ import psycopg
 from machine import machine
 
 import trueup
-from trueup.demo.postgres import Database, Server
+from trueup.testing.postgres import Database, Server
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 TABLE = """

@@ -25,16 +25,18 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trueup.config.model import Node, SparkSettings
-from trueup.demo.postgres import Database, Server
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.store import TaskStore
-from trueup.switchover import execute, sync
-from trueup.switchover.outcome import Asked, Outcome
-from trueup.switchover.phases import PAUSE
-from trueup.switchover.plan import Wanted
-from trueup.switchover.prepare import prepare_only
-from trueup.switchover.start import SyncRequest
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover.outcome import Asked, Outcome
+from trueup.verbs.switchover.phases import PAUSE
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.plan import Wanted
+from trueup.verbs.sync.start import SyncRequest
 
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on"}
 SCHEMA = """

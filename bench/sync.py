@@ -23,11 +23,12 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from trueup.config.model import Node, SparkSettings
-from trueup.demo.postgres import Database, Server
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
-from trueup.switchover import sync
-from trueup.switchover.plan import Wanted
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.plan import Wanted
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "8GB", "maintenance_work_mem": "256MB"}
 TABLES = """

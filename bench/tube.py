@@ -34,10 +34,10 @@ from pathlib import Path
 import psycopg
 
 import trueup
-from trueup.demo.postgres import Database, Server
+from trueup.api.tube import open as open_tubes
 from trueup.engine.progress import Silent
-from trueup.tube.call import open as open_tubes
-from trueup.tube.sinks.postgres_target import MARKS
+from trueup.sinks.postgres_target import MARKS
+from trueup.testing.postgres import Database, Server
 
 WAYS = ("none", "trueup", "row trigger")
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "4GB"}

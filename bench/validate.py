@@ -27,9 +27,9 @@ import psutil
 import psycopg
 from machine import machine
 
-from trueup.db.slot import lsn_number
-from trueup.demo.postgres import Database, Server
-from trueup.validate.call import Validations
+from trueup.api.validate import Validations
+from trueup.capture.log.slot import lsn_number
+from trueup.testing.postgres import Database, Server
 
 ROWS = 200_000
 BATCH = 100

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trueup.source.changes import ChangesSource as DefaultSource
+from trueup.spark.changes import ChangesSource as DefaultSource
 
 __all__ = ["DefaultSource"]

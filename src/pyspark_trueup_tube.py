@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trueup.tube.stream.datasource import TubeSource as DefaultSource
+from trueup.spark.tube.datasource import TubeSource as DefaultSource
 
 __all__ = ["DefaultSource"]

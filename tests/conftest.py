@@ -15,8 +15,8 @@ import pytest
 from hypothesis import settings
 
 import trueup
-from trueup.demo.postgres import Database, Server
 from trueup.report.model import DiffResult
+from trueup.testing.postgres import Database, Server
 
 Compare = Callable[..., DiffResult]
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup import tube
-    from trueup.config import Config, DiffSettings, Node, SparkSettings, load
-    from trueup.diff.call import check, check_many, diff, diff_many, rerun, resume, resume_many
-    from trueup.doctor.call import doctor
-    from trueup.doctor.model import Diagnosis, Finding
+    from trueup.api import tube
+    from trueup.api.diff import check, check_many, diff, diff_many, rerun, resume, resume_many
+    from trueup.api.doctor import doctor
+    from trueup.api.repair import repair, undo
+    from trueup.api.repair_validation import repair_validation
+    from trueup.api.schema import schema_diff
+    from trueup.api.snapshot import snapshot
+    from trueup.api.sync import Sync
+    from trueup.api.validate import Validations
+    from trueup.config.load import load
+    from trueup.config.model import Config, Node
+    from trueup.config.settings import DiffSettings, SparkSettings
     from trueup.errors import (
         CheckFailed,
         ConfigError,
@@ -24,40 +31,38 @@ if TYPE_CHECKING:
         StoreError,
         TrueupError,
     )
-    from trueup.formats import register
-    from trueup.repair.call import repair, undo
-    from trueup.repair.validation import repair_validation
     from trueup.report.model import DiffResult, ManyResult, PairCounts
     from trueup.report.repair import RepairResult
     from trueup.report.repairs import RepairsResult
-    from trueup.schema.call import schema_diff
-    from trueup.schema.model import SchemaResult
-    from trueup.source.call import snapshot
+    from trueup.spark.formats import register
     from trueup.store import Task, TaskStore
-    from trueup.switchover.connect import connect
-    from trueup.switchover.library import Sync
-    from trueup.validate.call import Validations
+    from trueup.verbs.doctor.model import Diagnosis, Finding
+    from trueup.verbs.schema.model import SchemaResult
+    from trueup.verbs.switchover.connect import connect
 
 __version__ = "0.1.0"
 
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
-    "check": "trueup.diff.call",
-    "check_many": "trueup.diff.call",
-    "diff_many": "trueup.diff.call",
-    "rerun": "trueup.diff.call",
-    "resume": "trueup.diff.call",
-    "resume_many": "trueup.diff.call",
-    "repair_validation": "trueup.repair.validation",
-    "undo": "trueup.repair.call",
-    "Config": "trueup.config",
-    "connect": "trueup.switchover.connect",
-    "DiffSettings": "trueup.config",
-    "Diagnosis": "trueup.doctor.model",
-    "Finding": "trueup.doctor.model",
-    "Node": "trueup.config",
-    "SparkSettings": "trueup.config",
-    "load": "trueup.config",
+    "diff": "trueup.api.diff",
+    "doctor": "trueup.api.doctor",
+    "repair": "trueup.api.repair",
+    "check": "trueup.api.diff",
+    "check_many": "trueup.api.diff",
+    "diff_many": "trueup.api.diff",
+    "rerun": "trueup.api.diff",
+    "resume": "trueup.api.diff",
+    "resume_many": "trueup.api.diff",
+    "repair_validation": "trueup.api.repair_validation",
+    "undo": "trueup.api.repair",
+    "Config": "trueup.config.model",
+    "connect": "trueup.verbs.switchover.connect",
+    "DiffSettings": "trueup.config.settings",
+    "Diagnosis": "trueup.verbs.doctor.model",
+    "Finding": "trueup.verbs.doctor.model",
+    "Node": "trueup.config.model",
+    "SparkSettings": "trueup.config.settings",
+    "load": "trueup.config.load",
     "CheckFailed": "trueup.errors",
     "ConfigError": "trueup.errors",
     "EngineError": "trueup.errors",
@@ -71,14 +76,14 @@ _HOMES = {
     "PairCounts": "trueup.report.model",
     "RepairResult": "trueup.report.repair",
     "RepairsResult": "trueup.report.repairs",
-    "SchemaResult": "trueup.schema.model",
-    "schema_diff": "trueup.schema.call",
-    "register": "trueup.formats",
-    "snapshot": "trueup.source.call",
+    "SchemaResult": "trueup.verbs.schema.model",
+    "schema_diff": "trueup.api.schema",
+    "register": "trueup.spark.formats",
+    "snapshot": "trueup.api.snapshot",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
-    "Sync": "trueup.switchover.library",
-    "Validations": "trueup.validate.call",
+    "Sync": "trueup.api.sync",
+    "Validations": "trueup.api.validate",
 }
 
 __all__ = [
@@ -129,8 +134,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("diff", "doctor", "repair", "tube"):
-        return import_module(f"trueup.{name}")  # modules that can be called, and one that has names of its own
+    if name == "tube":
+        return import_module("trueup.api.tube")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

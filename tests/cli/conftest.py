@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from trueup.cli.main import run
-from trueup.demo.postgres import Database
+from trueup.testing.postgres import Database
 
 ITEMS = """
     CREATE TABLE items (id int PRIMARY KEY, name text, price numeric, note text);

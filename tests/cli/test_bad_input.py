@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from trueup.demo.postgres import Database, Server
-from trueup.demo.processes import wait_until
+from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
 
 # Found anywhere, it has leaked; it also holds what must be escaped in an address.
 PASSWORD = "Gr33n/Ch33se@M00n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trueup.demo.postgres import Database
+from trueup.testing.postgres import Database
 
 
 def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any, cli: Any, tmp_path: Path) -> None:

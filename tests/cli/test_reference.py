@@ -14,9 +14,9 @@ from trueup.cli.diff import diff as diff_command
 from trueup.cli.environment import options_of, shown_variable
 from trueup.cli.main import trueup as group
 from trueup.cli.reference import contexts, examples_of, reference, undocumented
-from trueup.config import load
-from trueup.difflog.config import load_difflog
+from trueup.config.load import load
 from trueup.errors import ConfigError, TrueupError
+from trueup.verbs.difflog.config import load_difflog
 
 ROOT = Path(__file__).parents[2]
 CONTEXTS = {context.command_path: context for context in contexts()}

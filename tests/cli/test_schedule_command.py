@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.postgres import Database
-from trueup.demo.processes import wait_until
 from trueup.store import Task, TaskStore
+from trueup.testing.postgres import Database
+from trueup.testing.processes import wait_until
 
 JOBS = """
 [schedule.quick]

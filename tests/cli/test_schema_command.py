@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trueup.demo.postgres import Database
+from trueup.testing.postgres import Database
 
 
 def test_differences_as_text_and_json(drifted: list[Database], cli: Any, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.processes import wait_until
 from trueup.store import TaskStore
+from trueup.testing.processes import wait_until
 
 SLOW = ("--max-rows-per-second", "150", "--block-size", "10", "--override-block-size", "--compare-unit-size", "5")
 

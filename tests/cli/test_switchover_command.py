@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from trueup.demo.postgres import Server
 from trueup.store import TaskStore
+from trueup.testing.postgres import Server
 
 SECRET = "s3cret-of-the-owner"
 SCHEMA = """

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.processes import wait_until
 from trueup.store import TaskStore
+from trueup.testing.processes import wait_until
 
 # The seed's three analytics queries, word for word.
 RECENT = """

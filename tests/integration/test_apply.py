@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from trueup.config import load
+from trueup.config.load import load
 from trueup.db.catalog import read_table
 from trueup.db.foreign_keys import ForeignKey, in_order, orphans, read_foreign_keys
 from trueup.db.node import connect
-from trueup.demo.postgres import Database
 from trueup.errors import TrueupError
-from trueup.rows.apply import (
+from trueup.rows.encode import column_spec
+from trueup.rows.fetch import among
+from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.write.apply import (
     Target,
     copy_keys,
     delete_keys,
@@ -26,9 +28,7 @@ from trueup.rows.apply import (
     target_of,
     upsert,
 )
-from trueup.rows.encode import column_spec
-from trueup.rows.fetch import among
-from trueup.rows.spec import KeySpec, TableSpec
+from trueup.testing.postgres import Database
 
 Databases = Callable[[int], list[Database]]
 

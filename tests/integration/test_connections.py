@@ -11,9 +11,9 @@ import pytest
 
 from trueup import CheckFailed
 from trueup.config.model import Node
-from trueup.db.connections import as_connected, check_free
 from trueup.db.snapshot import Control
-from trueup.demo.postgres import Database, Server
+from trueup.task.connections import as_connected, check_free
+from trueup.testing.postgres import Database, Server
 
 TABLE = "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id); GRANT SELECT ON items TO modest"
 PASSWORD = "p'w \\ 1"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trueup.diff import hash as hashing
+from trueup.verbs.diff import hash as hashing
 
 ROWS = 6000
 SETTINGS = {"block_size": 500, "override_block_size": True, "compare_unit_size": 50, "recheck": 0}
@@ -100,7 +100,7 @@ def test_rows_that_are_not_those_that_were_hashed_are_no_match(
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 77")
-    monkeypatch.setattr("trueup.diff.compare.rows_by_key", lambda *_, **__: {})
+    monkeypatch.setattr("trueup.verbs.diff.compare.rows_by_key", lambda *_, **__: {})
     result = compare(nodes, "t", **SETTINGS)
     assert result.verdict == "INCOMPLETE"
     assert "its hashes differ, its rows do not" in result.incomplete[0]

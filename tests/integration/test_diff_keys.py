@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from trueup import CheckFailed
-from trueup.demo.postgres import Database, Server
+from trueup.testing.postgres import Database, Server
 
 ROWS = 60
 UNITS = [1, 2, 7]

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from trueup import CheckFailed, TrueupError
-from trueup.demo.postgres import Database, Server
-from trueup.demo.processes import wait_until
+from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
 
 TABLE = """
     CREATE TABLE looks (

@@ -16,9 +16,9 @@ import pytest
 from psycopg import sql
 
 from trueup import CheckFailed
-from trueup.demo.postgres import Database, Server
 from trueup.rows.encode import row_hash
 from trueup.rows.spec import ColumnSpec, TableSpec
+from trueup.testing.postgres import Database, Server
 
 DIGESTS = ["native", "portable"]
 

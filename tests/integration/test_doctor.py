@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database, Server
-from trueup.demo.processes import wait_until
-from trueup.doctor import nodes as doctor_nodes
-from trueup.doctor.model import Diagnosis, Finding
+from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
+from trueup.verbs.doctor import nodes as doctor_nodes
+from trueup.verbs.doctor.model import Diagnosis, Finding
 
 # Autovacuum would analyse behind our back.
 ITEMS = """

@@ -15,15 +15,15 @@ import psutil
 import psycopg
 import pytest
 
-from trueup.demo import postgres
-from trueup.demo.postgres import Database, Server, find_bin
-from trueup.demo.processes import wait_until
 from trueup.errors import ConfigError, NodeError
+from trueup.testing import postgres
+from trueup.testing.postgres import Database, Server, find_bin
+from trueup.testing.processes import wait_until
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from trueup.demo.postgres import Server
+from trueup.testing.postgres import Server
 server = Server.start(Path(sys.argv[1]) if sys.argv[1] else None, keep=sys.argv[2] == "keep")
 print(server.pid, server.folder, server.data_dir, flush=True)
 if sys.argv[2] == "wait":

@@ -20,9 +20,9 @@ import psycopg
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database
-from trueup.demo.processes import wait_until
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
+from trueup.testing.processes import wait_until
 
 TABLE = """
     CREATE TABLE items (id int PRIMARY KEY, name text);

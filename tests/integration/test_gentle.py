@@ -17,14 +17,14 @@ import pytest
 import trueup
 from trueup.db.node import connect
 from trueup.db.watch import Load, Watch, load_of
-from trueup.demo.postgres import Database, Server
-from trueup.demo.processes import wait_until
-from trueup.diff import hash as hashing
-from trueup.diff.steering import Budget, too_busy
 from trueup.engine.progress import Silent
 from trueup.errors import ConfigError
 from trueup.rows import digest as digest_module
 from trueup.rows.digest import Digest
+from trueup.task.steering import Budget, too_busy
+from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
+from trueup.verbs.diff import hash as hashing
 
 ROWS = 20_000
 NOW = {"recheck": 1, "recheck_wait": 0}
@@ -87,7 +87,7 @@ def _diff(nodes: list[Database], **options: Any) -> trueup.DiffResult:
 def test_small_queries_find_the_same(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trueup.diff.collect.FIRST_STEP", 300)
+    monkeypatch.setattr("trueup.verbs.diff.collect.FIRST_STEP", 300)
     result = _diff(nodes, gentle=True, gentle_seconds=0.01)
     assert result.engine == "local"
     assert result.rows == {"n1": ROWS, "n2": ROWS}
@@ -103,7 +103,7 @@ def test_the_size_of_a_query_follows_its_time(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every row takes a millisecond: queries that begin with 200 rows shrink to some 50 milliseconds' worth."""
-    monkeypatch.setattr("trueup.diff.collect.FIRST_STEP", 200)
+    monkeypatch.setattr("trueup.verbs.diff.collect.FIRST_STEP", 200)
     monkeypatch.setattr(hashing, "_SMALLEST_STEP", 10)
     slow = "id BETWEEN 10 AND 409 AND pg_sleep(0.001) IS NOT NULL"
     result = _diff(nodes, gentle=True, gentle_seconds=0.05, table_filter=slow, recheck=0)

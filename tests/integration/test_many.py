@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database
 from trueup.engine.progress import Silent
 from trueup.errors import ConfigError, Interrupted
 from trueup.report.model import ManyResult, TableOutcome
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
 
 TABLES = """
     CREATE SCHEMA sales;

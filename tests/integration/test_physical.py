@@ -8,11 +8,11 @@ import pytest
 
 import trueup
 from trueup.db import catalog
-from trueup.diff import physical
 from trueup.engine.progress import Silent
 from trueup.errors import Interrupted
 from trueup.rows.keys import chain
 from trueup.store import TaskStore
+from trueup.verbs.diff import physical
 
 ROWS = 6000
 SETTINGS = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}

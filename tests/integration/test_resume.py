@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database
-from trueup.demo.processes import wait_until
-from trueup.diff import compare
-from trueup.diff import hash as hashing
-from trueup.diff.journal import journal_path, read_journal
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, Interrupted, StoreError
 from trueup.rows.keys import Block
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
+from trueup.testing.processes import wait_until
+from trueup.verbs.diff import compare
+from trueup.verbs.diff import hash as hashing
+from trueup.verbs.diff.journal import journal_path, read_journal
 
 ROWS = 20_000
 SETTINGS = {"engine": "local", "block_size": 1000, "compare_unit_size": 200, "recheck": 1, "recheck_wait": 0}
@@ -161,10 +161,10 @@ def test_a_block_that_failed_is_looked_at_again(
         raise trueup.QueryError("no", node="n2")
 
     # The first block differs, and what is in it cannot be read: INCOMPLETE, and to be taken up.
-    monkeypatch.setattr("trueup.diff.hash.marks_of", broken)
+    monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", broken)
     result = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     assert result.verdict == "INCOMPLETE"
-    monkeypatch.setattr("trueup.diff.hash.marks_of", whole)
+    monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", whole)
     hashed.clear()
     again = trueup.resume(result.task_id, nodes=_addresses(nodes))
     counts = again.pairs["n1/n2"]
@@ -217,7 +217,7 @@ def test_pause_go_on_and_stop_from_outside(
     nodes: list[Database], gentle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process pauses the run after some blocks, lets it go on, and stops it."""
-    monkeypatch.setattr("trueup.diff.steering._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("trueup.task.steering._ASK_SECONDS", 0.0)
 
     class Outside(Silent):
         def __init__(self) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from trueup.config import Node
+from trueup.api.tube import open as open_tubes
+from trueup.config.model import Node
 from trueup.db.node import connect
 from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
-from trueup.demo.postgres import Database
-from trueup.tube.call import open as open_tubes
+from trueup.testing.postgres import Database
 
 OBJECTS = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');

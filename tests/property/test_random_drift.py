@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 import trueup
-from trueup.demo.postgres import Database, Server
 from trueup.rows.align import align, align_copies, differing_keys, differing_pairs, kind_of, pairs_of, rows_in
 from trueup.rows.fetch import Row
 from trueup.rows.keys import Block, KeyValues, chain
+from trueup.testing.postgres import Database, Server
 
 # Values as the server prints them. Of each column some are neighbours that a careless hash or comparison mixes up.
 _NUMBERS = ["1", "4294967296", "4294967298", "8589934593", "9007199254740993", None]

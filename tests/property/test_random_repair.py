@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trueup
-from trueup.demo.postgres import Server
+from trueup.testing.postgres import Server
 
 TABLE = "CREATE TABLE items (k0 text, k1 numeric, u int UNIQUE, a text, n numeric, PRIMARY KEY (k0, k1))"
 # Few keys and few unique values: rows meet, swap and collide.

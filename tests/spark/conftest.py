@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trueup.demo.processes import wait_until
 from trueup.engine.java import find_java
+from trueup.testing.processes import wait_until
 
 # Quick to start, and small: several JVMs share the machine.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC -Xss4m"

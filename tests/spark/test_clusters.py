@@ -22,8 +22,8 @@ import psycopg
 import pytest
 
 import trueup
-from trueup.demo.postgres import Server
-from trueup.demo.processes import wait_until
+from trueup.testing.postgres import Server
+from trueup.testing.processes import wait_until
 
 SECRET = "q7-Heron-2290"
 TABLE = """

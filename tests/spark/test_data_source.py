@@ -12,7 +12,7 @@ import pytest
 
 import trueup
 from trueup.errors import NodeError, QueryError, TrueupError
-from trueup.source.datasource import TrueupSource
+from trueup.spark.datasource import TrueupSource
 
 SECRET = "q7-Zebra-0451"
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.types import DecimalType, StructField, StructType
 
 from trueup.errors import TrueupError
-from trueup.source.datasource import TrueupSource
+from trueup.spark.datasource import TrueupSource
 
 TYPES = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');

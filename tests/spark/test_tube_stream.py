@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.config import SparkSettings
+from trueup.api.tube import Tubes
+from trueup.api.tube import open as open_tubes
+from trueup.capture.triggers.batch import Keys
+from trueup.capture.triggers.hold import HoldLost
+from trueup.capture.triggers.shape import Shapes, tables_of
+from trueup.config.settings import SparkSettings
 from trueup.engine.work import Room
-from trueup.tube.batch import Keys
-from trueup.tube.call import Tubes
-from trueup.tube.call import open as open_tubes
-from trueup.tube.hold import HoldLost
-from trueup.tube.lanes import SparkTask, deliver_task
-from trueup.tube.shape import Shapes, tables_of
-from trueup.tube.sinks import open_sink
-from trueup.tube.sinks.base import Mark
-from trueup.tube.stream.datasource import SCHEMA, TubeSource
-from trueup.tube.stream.offsets import Offset, packed, unpacked
+from trueup.sinks import open_sink
+from trueup.sinks.base import Mark
+from trueup.spark.tube.datasource import SCHEMA, TubeSource
+from trueup.spark.tube.offsets import Offset, packed, unpacked
+from trueup.verbs.tube.lanes import SparkTask, deliver_task
 
 
 @pytest.fixture

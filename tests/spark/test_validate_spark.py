@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trueup.demo.postgres import Database
-from trueup.validate.call import Validations
+from trueup.api.validate import Validations
+from trueup.testing.postgres import Database
 
 PATIENCE = 60.0
 

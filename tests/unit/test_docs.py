@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trueup.config import TEMPLATE, DiffSettings, SparkSettings
-from trueup.source.options import OPTIONS
+from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.template import TEMPLATE
+from trueup.spark.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

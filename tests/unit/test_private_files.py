@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trueup.config import write_template
+from trueup.config.template import write_template
 from trueup.errors import TrueupError
 from trueup.report.json_file import private_file, report_path, write_private
 

@@ -158,7 +158,7 @@ def _switchover(rows: int) -> int:
 
 def _validate(rows: int, seconds: float) -> int:
     from trueup.demo import validate
-    from trueup.validate.status import status_text
+    from trueup.verbs.validate.status import status_text
 
     shown = validate.run(rows=rows, seconds=seconds, say=click.echo)
     click.echo(status_text(shown.status))

@@ -70,8 +70,8 @@ def check(table: str | None, **options: Any) -> int:
 
 
 def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
-    from trueup.config import load
-    from trueup.diff import call
+    from trueup.api import diff as call
+    from trueup.config.load import load
     from trueup.engine.progress import Shown
 
     result: DiffResult | ManyResult

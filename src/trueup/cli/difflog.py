@@ -52,7 +52,7 @@ def init(path: Path, force: bool) -> None:
       trueup difflog init
       trueup difflog init conf/difflog.toml --force
     """
-    from trueup.difflog.template import write_example
+    from trueup.verbs.difflog.template import write_example
 
     click.echo(f"wrote {write_example(path, force=force)}; describe your entity in it, then: trueup difflog run")
 
@@ -68,7 +68,7 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
     Examples:
       trueup difflog join --visits raw/visits --log conversions=raw/conversions --log money=raw/money
     """
-    from trueup.difflog.call import join_logs
+    from trueup.api.difflog import join_logs
     from trueup.errors import ConfigError
 
     config, spark = _settings(options)
@@ -103,7 +103,7 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
       trueup difflog run
       trueup difflog run --chunks 000001 --late rejoin
     """
-    from trueup.difflog.call import run_log
+    from trueup.api.difflog import run_log
     from trueup.engine.progress import Shown
     from trueup.report.difflog import run_summary
 
@@ -138,7 +138,7 @@ def prove(fast_log: tuple[str, ...], **options: Any) -> int:
 
     Exit codes: 0 proven, 1 keys differ, 2 trouble.
     """
-    from trueup.difflog.call import prove_log_table
+    from trueup.api.difflog import prove_log_table
     from trueup.report.difflog import proof_summary
 
     config, spark = _settings(options)
@@ -149,8 +149,8 @@ def prove(fast_log: tuple[str, ...], **options: Any) -> int:
 
 
 def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
-    from trueup.config import SparkSettings
-    from trueup.difflog.config import load_difflog
+    from trueup.config.settings import SparkSettings
+    from trueup.verbs.difflog.config import load_difflog
 
     spark = SparkSettings(master=options["master"], remote=options["remote"]).validated()
     return load_difflog(options["config"]), spark

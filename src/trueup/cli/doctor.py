@@ -12,7 +12,7 @@ from trueup.cli.environment import stray_variables
 from trueup.cli.options import doctor_options, inline_nodes, node_options
 
 if TYPE_CHECKING:
-    from trueup.doctor.model import Finding
+    from trueup.verbs.doctor.model import Finding
 
 _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 
@@ -39,8 +39,8 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
     Exit codes: 0 no check failed (there may be warnings), 2 a check failed.
     """
-    from trueup.doctor import call
-    from trueup.doctor.text import last_line
+    from trueup.api import doctor as call
+    from trueup.verbs.doctor.text import last_line
 
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
     inline = inline_nodes(options.pop("inline"))
@@ -66,7 +66,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
 
 def _shown(finding: Finding) -> str:
-    from trueup.doctor.text import line
+    from trueup.verbs.doctor.text import line
 
     text = line(finding)
     if os.environ.get("NO_COLOR"):

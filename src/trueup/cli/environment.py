@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-# The log-in of a search index (trueup.tube.sinks.http), which no option may hold.
+# The log-in of a search index (trueup.sinks.http), which no option may hold.
 SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWORD")
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")
 

@@ -20,7 +20,7 @@ def init(path: Path, force: bool) -> None:
 
     Every setting is in it, with its default and what it does.
     """
-    from trueup.config import write_template
+    from trueup.config.template import write_template
 
     click.echo(f"wrote {write_template(path, force=force)}")
     click.echo("  next: put your nodes into it, then: trueup check TABLE")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from trueup.config.model import DiffSettings, SparkSettings
+from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.config.values import interpolate
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError

@@ -9,10 +9,10 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from trueup.config import template
-from trueup.config.model import kind_name
+from trueup.config.settings import kind_name
 from trueup.config.sources import FIXED, PREFIX
-from trueup.difflog import template as difflog_template
-from trueup.difflog.model import RULES, Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog import template as difflog_template
+from trueup.verbs.difflog.model import RULES, Difflog, Entity, Rule, SideLog, StatePlace, Target
 
 # Tables of difflog.toml -> what they become. Fields that are tables themselves stand under their own name.
 DIFFLOG = {"": Difflog, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}

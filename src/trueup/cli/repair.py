@@ -12,7 +12,7 @@ from trueup.cli.options import F, acting_options, inline_nodes, node_options_of_
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trueup.config import Config
+    from trueup.config.model import Config
     from trueup.engine.progress import Progress
     from trueup.report.repair import RepairResult
 
@@ -32,7 +32,7 @@ def rerun(report: str, **options: Any) -> int:
     REPORT is the id of a diff's task (the start is enough), or the path of its JSON report. Reads only. Writes a new
     report of the same form. Exit codes: 0 all of these keys agree, 1 some differ, 2 trouble.
     """
-    from trueup.diff.call import rerun as call
+    from trueup.api.diff import rerun as call
     from trueup.report.text import summary
 
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
@@ -139,7 +139,7 @@ def repair(
     REPAIRED. With --validation the target becomes like the source, unless another way is given. Exit codes: 0 all of
     these keys agree, 1 some differ (or would be written), 2 trouble.
     """
-    from trueup.repair import call
+    from trueup.api import repair as call
 
     _check_what(report, validation, meta=meta, tables=tables, write_plan=write_plan)
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
@@ -171,7 +171,7 @@ def undo(file: str, **options: Any) -> int:
     Rows that somebody changed since the repair are left as they are, and listed. Exit codes: 0 all rows are as they
     were, 1 some are not (or would be written), 2 trouble.
     """
-    from trueup.repair import call
+    from trueup.api import repair as call
 
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
     config, given = _config(options, quiet=quiet)
@@ -195,7 +195,7 @@ def _check_what(
 
 
 def _repair_validation(name: str, given: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
-    from trueup.repair.validation import repair_validation
+    from trueup.api.repair_validation import repair_validation
     from trueup.report.repairs import repairs_text
 
     result = _shown(quiet, lambda progress: repair_validation(name, progress=progress, **given))
@@ -215,7 +215,7 @@ def _repair_validation(name: str, given: dict[str, Any], *, quiet: bool, as_json
 
 
 def _config(options: dict[str, Any], *, quiet: bool) -> tuple[Config, dict[str, Any]]:
-    from trueup.config import load
+    from trueup.config.load import load
 
     given = dict(options)
     config = load(given.pop("config"), nodes=inline_nodes(given.pop("inline")))

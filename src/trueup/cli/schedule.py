@@ -11,7 +11,7 @@ from trueup.cli.options import verbose_option
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
-    from trueup.schedule.model import Job
+    from trueup.verbs.schedule.model import Job
 
 
 @click.command()
@@ -38,11 +38,11 @@ def schedule(
 
     A job is a table [schedule.NAME] with verb, arguments, and every or cron; `trueup init` writes an example.
     """
-    from trueup.config import load
-    from trueup.schedule.config import load_jobs
-    from trueup.schedule.listing import due, due_json, due_text
-    from trueup.schedule.run import run
+    from trueup.config.load import load
     from trueup.store import TaskStore
+    from trueup.verbs.schedule.config import load_jobs
+    from trueup.verbs.schedule.listing import due, due_json, due_text
+    from trueup.verbs.schedule.run import run
 
     root = ctx.find_root()
     assert isinstance(root.command, click.Group)

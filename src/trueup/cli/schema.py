@@ -42,9 +42,9 @@ def schema_diff(**options: Any) -> int:
 
     Reads only: nothing is written on any node. Exit codes as diff(1).
     """
-    from trueup.config import load
-    from trueup.schema import call
-    from trueup.schema.text import result_text
+    from trueup.api import schema as call
+    from trueup.config.load import load
+    from trueup.verbs.schema.text import result_text
 
     output, to, quiet = options.pop("output"), options.pop("to"), options.pop("quiet")
     inline = inline_nodes(options.pop("inline"))

@@ -12,7 +12,7 @@ import click
 from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
-    from trueup.switchover.ending import Ended
+    from trueup.verbs.switchover.ending import Ended
 
 _options = partial(sync_options, "The node that the sync copies from.", "The node that the sync copies to.")
 _PATIENCE = click.option(
@@ -117,7 +117,7 @@ def prepare(**options: Any) -> None:
       trueup switchover prepare --from n1 --to n2
       trueup switchover prepare --from n1 --to n2 --second-address "host=db2.internal dbname=shop"
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     as_json, ends, given = _given(options)
     in_use, guards = call.prepare(*ends, **given)
@@ -139,7 +139,7 @@ def execute(**options: Any) -> None:
       trueup switchover execute --from n1 --to n2 --proof validated --validation shop
       trueup switchover execute --from n1 --to n2 --json
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     _moved(call.execute, options)
 
@@ -156,7 +156,7 @@ def rollback(**options: Any) -> None:
       trueup switchover rollback --from n1 --to n2
       trueup switchover rollback --from n1 --to n2 --proof keys --budget 500ms
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     _moved(call.rollback, options)
 
@@ -184,8 +184,8 @@ def status(watch: bool, interval: float, **options: Any) -> None:
     """
     import time
 
-    from trueup.switchover import call
-    from trueup.switchover.status import status_text
+    from trueup.api import switchover as call
+    from trueup.verbs.switchover.status import status_text
 
     as_json, ends, given = _given(options)
     while True:
@@ -207,7 +207,7 @@ def abort(**options: Any) -> None:
     Examples:
       trueup switchover abort --from n1 --to n2
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     as_json, ends, given = _given(options)
     _ended(call.abort(*ends, **given), as_json)
@@ -224,7 +224,7 @@ def reset(**options: Any) -> None:
     Examples:
       trueup switchover reset --from n1 --to n2
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     as_json, ends, given = _given(options)
     _ended(call.reset(*ends, **given), as_json)
@@ -245,7 +245,7 @@ def finish(**options: Any) -> None:
       trueup switchover finish --from n1 --to n2
       trueup switchover finish --from n1 --to n2 --keep-refusal
     """
-    from trueup.switchover import call
+    from trueup.api import switchover as call
 
     as_json, ends, given = _given(options)
     _ended(call.finish(*ends, **given), as_json)
@@ -253,7 +253,7 @@ def finish(**options: Any) -> None:
 
 def _moved(move: Callable[..., Any], options: dict[str, Any]) -> None:
     from trueup.engine.progress import Shown
-    from trueup.switchover.outcome import outcome_text
+    from trueup.verbs.switchover.outcome import outcome_text
 
     quiet = options.pop("quiet")
     as_json, ends, given = _given(options)

@@ -11,8 +11,8 @@ import click
 from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
-    from trueup.config import Config
-    from trueup.switchover.start import SyncRequest
+    from trueup.config.model import Config
+    from trueup.verbs.sync.start import SyncRequest
 
 _options = partial(sync_options, "The node that is copied.", "The node that becomes the copy.")
 _WHAT = (
@@ -93,8 +93,8 @@ def plan(**options: Any) -> int:
       trueup sync plan --from n1 --to n2 --tables public.orders,public.customers --json
       trueup sync plan --from n1 --to n2 --create-schema --leave-out public.log
     """
-    from trueup.switchover import sync as path
-    from trueup.switchover.sync_text import plan_text
+    from trueup.verbs.sync import run as path
+    from trueup.verbs.sync.text import plan_text
 
     as_json, request, _ = _request(options)
     found = path.plan(request)
@@ -125,8 +125,8 @@ def start(quiet: bool, task_db: str | None, **options: Any) -> None:
       trueup sync start --from n1 --to n2 --create-schema
       trueup sync start --from n1 --to n2 --engine spark --master spark://host:7077
     """
+    from trueup.api import sync_calls as sync_call
     from trueup.engine.progress import Shown
-    from trueup.switchover import sync_call
 
     as_json, request, config = _request(options)
     with Shown(quiet=quiet) as progress:
@@ -190,9 +190,9 @@ def run(
       trueup sync run --from n1 --to n2 --follow
       trueup sync run --from n1 --to n2 --once --json
     """
+    from trueup.api import sync_calls as sync_call
     from trueup.engine.progress import Shown
-    from trueup.switchover import sync as path
-    from trueup.switchover import sync_call
+    from trueup.verbs.sync import run as path
 
     as_json, request, config = _request(options)
     until = path.Until(how == "once", how == "follow", close_keys, close_seconds, interval)
@@ -214,8 +214,8 @@ def status(**options: Any) -> None:
       trueup sync status --from n1 --to n2
       trueup sync status --from n1 --to n2 --json
     """
-    from trueup.switchover import sync as path
-    from trueup.switchover.sync_text import state_json, state_text
+    from trueup.verbs.sync import run as path
+    from trueup.verbs.sync.text import state_json, state_text
 
     as_json, request, _ = _request(options)
     found = path.status(request)
@@ -240,7 +240,7 @@ def stop(timeout: float, **options: Any) -> None:
     Examples:
       trueup sync stop --from n1 --to n2
     """
-    from trueup.switchover import sync as path
+    from trueup.verbs.sync import run as path
 
     as_json, request, _ = _request(options)
     was = path.stop(request, timeout=timeout)
@@ -257,7 +257,7 @@ def drop(**options: Any) -> None:
     Examples:
       trueup sync drop --from n1 --to n2
     """
-    from trueup.switchover import sync as path
+    from trueup.verbs.sync import run as path
 
     as_json, request, _ = _request(options)
     had_log, had_sync = path.drop(request)
@@ -267,7 +267,7 @@ def drop(**options: Any) -> None:
 
 
 def _request(options: dict[str, Any]) -> tuple[bool, SyncRequest, Config]:
-    from trueup.switchover.sync_call import request_of
+    from trueup.api.sync_calls import request_of
 
     given = dict(options)
     for name in ("tables", "leave_out"):

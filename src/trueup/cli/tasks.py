@@ -211,7 +211,7 @@ def _given(text: str, to: Path | None) -> str:
 
 
 def _store(task_db: str | None) -> TaskStore:
-    from trueup.config import load
+    from trueup.config.load import load
     from trueup.store import TaskStore
 
     # Where the store is known without it, the configuration (and what it may lack) does not matter.

@@ -80,8 +80,8 @@ def list_(**options: Any) -> None:
       trueup tube list
       trueup tube list --on n1 --json
     """
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import tubes_text
+    from trueup.capture.triggers.model import as_json as plain
+    from trueup.verbs.tube.text import tubes_text
 
     as_json = options.pop("as_json")
     with _open(**options) as tubes:
@@ -164,8 +164,8 @@ def attach(name: str, table: str, **options: Any) -> None:
       trueup tube attach search public.orders --shard 0
       trueup tube attach search public.orders --routing "tenant_id % 100" --predicate "NOT is_draft"
     """
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import table_text
+    from trueup.capture.triggers.model import as_json as plain
+    from trueup.verbs.tube.text import table_text
 
     given = {each: options.pop(each) for each in ("shard", "routing", "predicate", "capture", "patience")}
     as_json = options.pop("as_json")
@@ -251,9 +251,9 @@ def backfill(name: str, table: str, order_col: str, shard: int | None, **options
       trueup tube backfill search public.orders --order-col created_at
       trueup tube backfill search public.orders --schedule
     """
+    from trueup.capture.triggers.model import as_json as plain
     from trueup.engine.progress import Shown
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import backfill_text
+    from trueup.verbs.tube.text import backfill_text
 
     as_json, quiet, schedule = options.pop("as_json"), options.pop("quiet"), options.pop("schedule")
     timeout, restart = options.pop("timeout"), options.pop("restart")
@@ -295,7 +295,7 @@ def stats(watch: bool, every: float, times: int, **options: Any) -> None:
       trueup tube stats --watch
       trueup tube stats --watch --every 10 --json
     """
-    from trueup.tube import watch as looks
+    from trueup.verbs.tube import watch as looks
 
     as_json = options.pop("as_json")
     with _open(**options) as tubes:

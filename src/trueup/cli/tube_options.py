@@ -11,7 +11,7 @@ import click
 from trueup.cli.options import inline_nodes, verbose_option
 
 if TYPE_CHECKING:
-    from trueup.tube.call import Tubes
+    from trueup.api.tube import Tubes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +49,7 @@ def options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
 
 def open_tubes(*, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tubes:
     """The tubes of the node that is meant."""
-    from trueup.tube.call import open as opened
+    from trueup.api.tube import open as opened
 
     return opened(node, schema=schema, addresses=inline_nodes(inline), config=config)
 

@@ -14,8 +14,8 @@ import click
 from trueup.cli.tube_options import ON, open_tubes, options, show
 
 if TYPE_CHECKING:
-    from trueup.config import Config
-    from trueup.tube.run import Summary
+    from trueup.config.model import Config
+    from trueup.verbs.tube.run import Summary
 
 
 @click.command("run")
@@ -86,7 +86,7 @@ def run(name: str, **given: Any) -> int:
 
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
-    from trueup.tube.run import Limits
+    from trueup.verbs.tube.run import Limits
 
     as_json, quiet = given.pop("as_json"), given.pop("quiet")
     wanted = {each: given.pop(each) for each in ("until_empty", "wait", "task_db")}
@@ -140,9 +140,9 @@ def dead_letters(name: str, keys: tuple[str, ...], retry: bool, drop: bool, limi
       trueup tube dead-letters search 4711 --retry
       trueup tube dead-letters search --drop
     """
+    from trueup.capture.triggers.model import as_json as plain
     from trueup.errors import ConfigError
-    from trueup.tube.model import as_json as plain
-    from trueup.tube.text import letters_text
+    from trueup.verbs.tube.text import letters_text
 
     if retry and drop:
         raise ConfigError("--retry and --drop cannot be given together", cure="choose one")
@@ -179,7 +179,7 @@ def _stopping() -> Iterator[threading.Event]:
 
 def _config(given: dict[str, Any]) -> Config:
     from trueup.cli.options import inline_nodes
-    from trueup.config import load
+    from trueup.config.load import load
 
     return load(given["config"], nodes=inline_nodes(given["inline"]))
 

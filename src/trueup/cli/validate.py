@@ -14,7 +14,7 @@ from trueup.cli.options import inline_nodes, verbose_option
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 
 if TYPE_CHECKING:
-    from trueup.validate.call import Validations
+    from trueup.api.validate import Validations
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -216,7 +216,7 @@ def status(name: str | None, watch: bool, every: float, as_json: bool, **options
       trueup validate status shop --watch
       trueup validate status shop --json
     """
-    from trueup.validate.status import status_text
+    from trueup.verbs.validate.status import status_text
 
     validations = _validations(options)
     while True:
@@ -380,7 +380,7 @@ def _chosen(ids: tuple[int, ...], everything: bool) -> list[int] | None:
 
 
 def _validations(options: dict[str, Any]) -> Validations:
-    from trueup.validate.call import Validations
+    from trueup.api.validate import Validations
 
     return Validations(
         meta=options.pop("meta"), nodes=inline_nodes(options.pop("inline")), config=options.pop("config")

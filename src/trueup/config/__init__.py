@@ -6,21 +6,3 @@ Read in this order: `model` (what there is to configure), `load` (the whole path
 """
 
 from __future__ import annotations
-
-from trueup.config.load import load
-from trueup.config.model import Config, DiffSettings, Node, SparkSettings, TaskSettings
-from trueup.config.secrets import mask, secrets_of
-from trueup.config.template import TEMPLATE, write_template
-
-__all__ = [
-    "TEMPLATE",
-    "Config",
-    "DiffSettings",
-    "Node",
-    "SparkSettings",
-    "TaskSettings",
-    "load",
-    "mask",
-    "secrets_of",
-    "write_template",
-]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from psycopg import Error, pq
+from psycopg.conninfo import conninfo_to_dict
+
 from trueup.config.secrets import mask
 
 _ANY_URI = r"[a-zA-Z][a-zA-Z0-9+.\-]*://"
@@ -42,8 +45,6 @@ def parse(conninfo: str) -> tuple[dict[str, str], str]:
     if "\0" in conninfo:
         return {}, "it holds a NUL character"
     # psycopg loads libpq, which costs more time than `trueup --help` may take.
-    from psycopg import Error
-    from psycopg.conninfo import conninfo_to_dict
 
     try:
         params = {keyword: str(value) for keyword, value in conninfo_to_dict(conninfo).items()}
@@ -62,8 +63,6 @@ def join(keywords: dict[str, str]) -> str:
 
 def known_keywords() -> tuple[str, ...]:
     """All keywords of the libpq in use."""
-    from psycopg import pq
-
     return tuple(option.keyword.decode() for option in pq.Conninfo.parse(b""))
 
 

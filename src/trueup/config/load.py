@@ -9,7 +9,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from trueup.config import address, sources
-from trueup.config.model import Config, DiffSettings, Node, SparkSettings, TaskSettings, expected_found
+from trueup.config.model import Config, Node
+from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 

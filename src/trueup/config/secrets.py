@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
@@ -89,9 +91,6 @@ def _unquoted(written: str) -> str:
 
 def _forms(secret: str) -> set[str]:
     """The ways in which a secret may be written in a text."""
-    import json
-    from urllib.parse import quote
-
     encodable = secret.encode("utf-8", "surrogatepass")
     return {
         secret,

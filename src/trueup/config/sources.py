@@ -8,10 +8,12 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.config.model import DiffSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.secrets import SECRET_KEYWORDS, find_secrets
+from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.values import Setting, literal_part
 from trueup.config.wording import problem, suggest
 
@@ -37,24 +39,21 @@ Settings = dict[str, dict[str, Setting]]
 
 def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
     """The given file, else $TRUEUP_CONFIG, ./trueup.toml, the user's, the machine's, else None."""
-    from pathlib import Path
-
     named = named_file(path, env, "TRUEUP_CONFIG", "trueup init")
     if named:
         return named
     if Path(FILE_NAME).is_file():
         return Path(FILE_NAME)
-    from platformdirs import site_config_dir, user_config_dir
 
     # appauthor=False: without it Windows repeats the name, trueup\\trueup.
+    from platformdirs import site_config_dir, user_config_dir
+
     folders = [user_config_dir("trueup", appauthor=False), site_config_dir("trueup", appauthor=False)]
     return next((Path(folder, FILE_NAME) for folder in folders if Path(folder, FILE_NAME).is_file()), None)
 
 
 def named_file(path: str | None, env: Mapping[str, str], variable: str, maker: str) -> Path | None:
     """The given file, else the one that a variable names, which must be there; else None."""
-    from pathlib import Path
-
     given = path or env.get(variable)
     if not given:
         return None
@@ -68,8 +67,6 @@ def named_file(path: str | None, env: Mapping[str, str], variable: str, maker: s
 
 def read_file(file: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
-    from importlib import import_module
-
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         text = file.read_text(encoding="utf-8")

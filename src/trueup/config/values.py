@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trueup.config.model import expected_found, has_type, kind_name
+from trueup.config.settings import expected_found, has_type, kind_name
 from trueup.config.wording import problem
 
 _REFERENCE = r"\$\$\{|\$\{(?P<inside>[^}]*)(?P<close>\}?)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from trueup.config.secrets import mask
 from trueup.errors import ConfigError
@@ -16,7 +17,6 @@ def problem(where: str, what: str, cure: str = "") -> ConfigError:
 def suggest(name: str, known: Iterable[str]) -> str:
     """The cure for an unknown name: the nearest known one, and all that are known."""
     # Only reached when something is wrong: not worth its import time in every start of the program.
-    from difflib import get_close_matches
 
     names = sorted(known)
     if not names:

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psycopg.conninfo import make_conninfo
+
 from trueup.db.node import PINNED, WISHED, told
 from trueup.db.snapshot import GONE
 from trueup.errors import CheckFailed, QueryError, TrueupError
@@ -39,8 +41,6 @@ class View:
 
 def address_of(connection: psycopg.Connection[Any], *, application: str) -> str:
     """All that a connection was made with, the password too, from wherever libpq took it: for sessions elsewhere."""
-    from psycopg.conninfo import make_conninfo
-
     given = {
         option.keyword.decode(): option.val.decode()
         for option in connection.pgconn.info

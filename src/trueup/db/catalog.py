@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql as s
+from psycopg.rows import dict_row
+
 from trueup.db.names import display_name
 from trueup.db.statements import load
 
@@ -183,8 +186,6 @@ def nearest_table(connection: Connection, shown: str) -> str:
 
 def estimate_rows(connection: Connection, source: sql.Composed) -> int:
     """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
-    from psycopg import sql as s
-
     # Without parameters: with them, a % in a name would be read as a placeholder.
     row = connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)).fetchone()
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
@@ -201,7 +202,5 @@ def correlation(connection: Connection, schema: str, table: str, column: str) ->
 
 
 def _rows(connection: psycopg.Connection[Any], block: str, values: dict[str, object]) -> list[dict[str, Any]]:
-    from psycopg.rows import dict_row
-
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(load("trueup.db", "catalog.sql")[block], values).fetchall()

@@ -6,6 +6,8 @@ import select
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
@@ -29,8 +31,6 @@ class CopyOut:
         self.rows = -1
 
     def __iter__(self) -> Iterator[bytes]:
-        import psycopg
-
         pgconn = self._connection.pgconn
         ready = select.poll()
         ready.register(pgconn.socket, select.POLLIN)
@@ -82,8 +82,6 @@ def _answer(pgconn: Any, ready: select.poll) -> Any:
 
 
 def _error(result: Any, pgconn: Any) -> Exception:
-    import psycopg
-
     if result is None:
         return psycopg.OperationalError("the server ended the COPY without an answer")
     error = psycopg.errors.error_from_result(result)

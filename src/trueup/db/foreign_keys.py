@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+from psycopg.rows import dict_row
+
 from trueup.db.names import display_name
 from trueup.db.statements import load
 
@@ -55,8 +58,6 @@ class Order:
 
 def read_foreign_keys(connection: Any, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
     """The foreign keys of a database, or those that begin or end at one of these tables."""
-    from psycopg.rows import dict_row
-
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(load("trueup.db", "foreign_keys.sql")["foreign_keys"], {}).fetchall()
     found = [
@@ -131,8 +132,6 @@ def orphans(
     `among` is a condition on the child, which is named `c` in it, or as `child` says. A foreign key that was not
     checked (its triggers did not fire) shows its broken rows here and nowhere else.
     """
-    from psycopg import sql
-
     mine = [sql.Identifier(child, name) for name in key.child_columns]
     pairs = [
         sql.SQL("p.{} {} {}").format(sql.Identifier(theirs), sql.SQL(operator), own)

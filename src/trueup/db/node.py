@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+from psycopg import conninfo
+
 from trueup.config.secrets import mask, secrets_of
 from trueup.errors import NodeError, QueryError, TrueupError
 
@@ -65,9 +68,6 @@ _CURES = {
 
 def connect(node: Node, *, application: str, read_only: bool = True) -> psycopg.Connection[tuple[object, ...]]:
     """Open a pinned session that shows itself as `application` in `pg_stat_activity`."""
-    import psycopg
-    from psycopg import conninfo
-
     try:
         given = conninfo.conninfo_to_dict(node.conninfo)
         defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in given}
@@ -90,8 +90,6 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> psycopg.
 
 def pin(connection: psycopg.Connection[tuple[object, ...]], *, read_only: bool) -> None:
     """Set what the answers depend on; a reading verb gets a session that cannot write."""
-    import psycopg
-
     mode = "on" if read_only else "off"
     connection.execute("; ".join((*PINNED, f"SET default_transaction_read_only = {mode}")))
     for wish in WISHED:
@@ -105,8 +103,6 @@ def pin(connection: psycopg.Connection[tuple[object, ...]], *, read_only: bool) 
 
 def is_lost(error: BaseException) -> bool:
     """Whether the connection is gone (as opposed to: the server answered with an error)."""
-    import psycopg
-
     if isinstance(error, NodeError):
         return True
     if not isinstance(error, psycopg.Error):
@@ -119,8 +115,6 @@ def is_lost(error: BaseException) -> bool:
 
 def named(error: BaseException, node: Node, *, table: str | None = None, block: str | None = None) -> TrueupError:
     """A driver's error as one of ours: which node, what happened, what to do, and no password."""
-    import psycopg
-
     if isinstance(error, TrueupError):
         return error
     state = getattr(error, "sqlstate", None) or ""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from psycopg import sql
+
 from trueup.db.node import connect, is_lost, named
 from trueup.errors import Interrupted, QueryError, TrueupError
 
@@ -127,8 +129,6 @@ class Reader:
 
     def warm_up(self) -> None:
         """Open the session, so that the time of the next query is its own."""
-        from psycopg import sql
-
         if self._connection is None:
             self.rows(sql.SQL("SELECT 1").format())
 

@@ -11,6 +11,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from psycopg import errors
+from psycopg.rows import dict_row
+
 from trueup.db.names import display_part
 from trueup.db.statements import load
 
@@ -132,8 +135,6 @@ def compare_schemas(schemas: Mapping[str, Mapping[Name, Item]]) -> list[SchemaDi
 
 
 def _items(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any], version: int) -> Iterator[Item]:
-    from psycopg import errors
-
     try:
         with connection.transaction():
             rows = _rows(connection, block, values)
@@ -232,7 +233,5 @@ def _order(entry: tuple[Name, Item]) -> tuple[Any, ...]:
 
 
 def _rows(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from psycopg.rows import dict_row
-
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(load("trueup.db", "schema.sql")[block], values).fetchall()

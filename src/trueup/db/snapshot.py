@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import errors, sql
+
 from trueup.db.names import display_name
 from trueup.db.node import connect, named
 
@@ -42,8 +44,6 @@ class Control:
 
         A named table is locked first, as any reader does: a TRUNCATE after the snapshot would show it empty.
         """
-        from psycopg import errors, sql
-
         try:
             # The server must not end a session that only waits for the tasks.
             self.connection.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")

@@ -7,15 +7,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trueup.config.model import SparkSettings
-from trueup.difflog.call import join_logs, prove_log_table, run_log, spark_session
-from trueup.difflog.clickhouse import ClickHouse, open_target
-from trueup.difflog.config import load_difflog
-from trueup.difflog.model import Difflog
-from trueup.difflog.prove import Proof
-from trueup.difflog.run import RunResult
+from trueup.api.difflog import join_logs, prove_log_table, run_log, spark_session
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
+from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import Difflog
+from trueup.verbs.difflog.prove import Proof
+from trueup.verbs.difflog.run import RunResult
 
 _WIDE = (
     "VisitID bigint, Sign tinyint, SlowVersion bigint, y_VisitVersion bigint, Version bigint, Duration int,"

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from trueup.config import load
+from trueup.api.diff import diff
+from trueup.config.load import load
 from trueup.db.statements import load as load_statements
-from trueup.demo.postgres import Server
-from trueup.diff.call import diff
-from trueup.diff.together import together
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.report.model import DiffResult
+from trueup.task.together import together
+from trueup.testing.postgres import Server
 
 NODES = ("n1", "n2", "n3")
 TABLE = "public.customers"

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from trueup.config.model import Node, SparkSettings
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
 from trueup.db.statements import load
-from trueup.demo.postgres import Database, Server
 from trueup.engine.progress import Progress
 from trueup.store import TaskStore
-from trueup.switchover import ending, execute, sync
-from trueup.switchover.connect import connect
-from trueup.switchover.outcome import Asked, Outcome
-from trueup.switchover.plan import Wanted
-from trueup.switchover.prepare import prepare_only
-from trueup.switchover.start import SyncRequest
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.switchover import ending
+from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover.connect import connect
+from trueup.verbs.switchover.outcome import Asked, Outcome
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.plan import Wanted
+from trueup.verbs.sync.start import SyncRequest
 
 _WRITERS = 3
 # Transactions that each writer makes before something happens, and a writer's pause between two.

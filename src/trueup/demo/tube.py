@@ -12,17 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from trueup.api.diff import diff
+from trueup.api.tube import Tubes
+from trueup.api.tube import open as open_tubes
 from trueup.db.statements import load as load_statements
-from trueup.demo.postgres import Database, Server
-from trueup.diff.call import diff
 from trueup.engine.progress import Progress
 from trueup.errors import TrueupError
 from trueup.report.model import DiffResult
-from trueup.tube.call import Tubes
-from trueup.tube.call import open as open_tubes
-from trueup.tube.run import Summary
-from trueup.tube.sinks.postgres_target import MARKS
-from trueup.tube.watch import look
+from trueup.sinks.postgres_target import MARKS
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.tube.run import Summary
+from trueup.verbs.tube.watch import look
 
 TUBE = "shop"
 TABLE = "public.orders"

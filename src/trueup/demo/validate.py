@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 
 import psycopg
 
+from trueup.api.repair_validation import repair_validation
+from trueup.api.validate import Validations
 from trueup.db.statements import load
-from trueup.demo.postgres import Database, Server
 from trueup.errors import TrueupError
-from trueup.repair.validation import repair_validation
-from trueup.validate.call import Validations
-from trueup.validate.fence import Fence
-from trueup.validate.status import Status, status_text
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.validate.fence import Fence
+from trueup.verbs.validate.status import Status, status_text
 
 TABLE = "public.customers"
 _PATIENCE = 120.0

@@ -11,7 +11,7 @@ from trueup.engine.slots import Share, cores_here
 from trueup.engine.work import Engine
 
 if TYPE_CHECKING:
-    from trueup.config.model import SparkSettings
+    from trueup.config.settings import SparkSettings
 
 
 def wants_spark(settings: SparkSettings, rows: int) -> bool:

@@ -5,6 +5,7 @@ The envelope is opened only by the trueup that closed it: another version might 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pickle
 import re
@@ -136,7 +137,5 @@ def _settle() -> None:
     """Once a worker: Spark collects all garbage after every slice, which is slow with a large import behind us."""
     global _settled
     if not _settled:
-        import gc
-
         gc.freeze()
         _settled = True

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
+
 from trueup.errors import EngineError
 
 OLDEST = 17
@@ -178,8 +180,6 @@ def _wrapped(home: Path, version: str) -> Path:
 
 def _private_folder() -> Path:
     """A folder that only we can write: in the user's cache, else a temp folder for this run."""
-    import platformdirs
-
     folder = Path(platformdirs.user_cache_dir("trueup"))
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,10 +6,14 @@ The differences stand in the page once, as JSON that no browser runs; its script
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from trueup.report.json_file import private_file
 from trueup.report.page import Page
@@ -29,8 +33,6 @@ PairDifferences = tuple[str, Mapping[str, Any], Differences]
 
 def write_html(path: Path, page: Page, pairs: Sequence[PairDifferences] = ()) -> Path:
     """Write a page, and the differences of the pairs as they come; returns where it is."""
-    from markupsafe import Markup
-
     environment = _environment()
     style, script = (_file(environment, name) for name in ("report.css", "report.js"))
     plain: dict[str, list[Mapping[str, Any]]] = {}
@@ -62,8 +64,6 @@ def _environment() -> Environment:
 
 def _file(environment: Environment, name: str) -> Any:
     """A file of ours that goes into the page as it is."""
-    from markupsafe import Markup
-
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
 
@@ -86,9 +86,6 @@ def _policy(style: str, script: str) -> str:
 
 
 def _hash(text: str) -> str:
-    from base64 import b64encode
-    from hashlib import sha256
-
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -156,8 +157,6 @@ def _next(result: DiffResult) -> str:
 
 
 def _shell(text: str) -> str:
-    import shlex
-
     return shlex.quote(text)
 
 

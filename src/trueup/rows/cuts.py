@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from trueup.db import catalog
 from trueup.rows.keys import KeyValues, key_texts, order_by, ordered, source, where
 from trueup.rows.spec import TableSpec
@@ -39,8 +41,6 @@ def sampling(connection: catalog.Connection, spec: TableSpec, rows: int, blocks:
 
 def first_keys(connection: catalog.Connection, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:
     """The first key of each bucket of the sample; the table's first and last key are always in it."""
-    from psycopg import sql
-
     tablesample = sql.SQL(f"TABLESAMPLE {sample} REPEATABLE ({spec.seed % 1_000_000})")
     names = sql.SQL(", ").join(sql.Identifier(name) for name in spec.key_names)
     query = sql.SQL(
@@ -65,6 +65,4 @@ def first_keys(connection: catalog.Connection, spec: TableSpec, blocks: int, sam
 
 
 def _backwards(spec: TableSpec) -> sql.Composed:
-    from psycopg import sql
-
     return sql.SQL(", ").join(sql.SQL("{} DESC").format(ordered(part)) for part in spec.key)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from trueup.db.reader import Reader, timed_out
 from trueup.errors import QueryError
 from trueup.rows.encode import row_hash
@@ -66,8 +68,6 @@ def boundaries(
     reader: Reader, spec: TableSpec, block: Block, *, step: int, steps: int, timeout: float
 ) -> list[KeyValues]:
     """Every `step`-th key of a block in key order, at most `steps` of them, by walking the key index."""
-    from psycopg import sql
-
     query = sql.SQL(
         "SELECT {keys} FROM (SELECT *, row_number() OVER (ORDER BY {order}) AS trueup_row FROM"
         " (SELECT {names} FROM {source}{where} ORDER BY {order} LIMIT {limit}) walk) numbered"
@@ -88,8 +88,6 @@ def boundaries(
 
 
 def _digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], timeout: float) -> list[Digest]:
-    from psycopg import sql
-
     parts = [digest_query(spec, sql.Literal(at), in_block(spec, block)) for at, block in enumerate(blocks)]
     found = {
         at: Digest(count, int(total))
@@ -100,8 +98,6 @@ def _digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], timeout: 
 
 def digest_query(spec: TableSpec, label: sql.Composable, conditions: Sequence[sql.Composable]) -> sql.Composed:
     """One row: label, count and sum of the rows that meet the conditions."""
-    from psycopg import sql
-
     return sql.SQL("(SELECT {label}, count(*), coalesce(sum({hash}), 0)::text FROM {source}{where})").format(
         label=label, hash=row_hash(spec), source=source(spec), where=where(spec, *conditions)
     )

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from trueup.rows.spec import ColumnSpec, Encoding, KeyOrder, NumericRule, TableSpec
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ Value = str | LongValue | None
 
 def column_spec(column: Column) -> ColumnSpec:
     """How to treat a column of the catalog."""
-    from psycopg import sql
-
     is_builtin = column.base_schema == "pg_catalog"
     encoding: Encoding = "text"
     if is_builtin and column.base_name in NATIVE_TYPES:
@@ -91,8 +91,6 @@ def key_order(columns: Sequence[Column]) -> KeyOrder:
 
 def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
     """The expression that stands for the column inside the row hash."""
-    from psycopg import sql
-
     name = sql.Identifier(column.name)
     if column.encoding == "numeric" and spec.numeric == "value":
         text: sql.Composable = sql.SQL("trim_scale({})::text").format(name)
@@ -110,8 +108,6 @@ def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
 
 def row_hash(spec: TableSpec) -> sql.Composed:
     """The 64-bit hash of a row, computed by the node."""
-    from psycopg import sql
-
     inputs = sql.SQL(", ").join(hash_input(column, spec) for column in spec.columns)
     seed = sql.Literal(spec.seed)
     if spec.digest == "portable":
@@ -128,8 +124,6 @@ def row_hash(spec: TableSpec) -> sql.Composed:
 
 def text_of(column: ColumnSpec) -> sql.Composed:
     """The value as text, to the letter."""
-    from psycopg import sql
-
     name = sql.Identifier(column.name)
     if column.encoding == "bpchar":
         # The cast to text would drop trailing blanks.
@@ -139,8 +133,6 @@ def text_of(column: ColumnSpec) -> sql.Composed:
 
 def value_of(column: ColumnSpec, spec: TableSpec) -> sql.Composed:
     """The value as fetched: text, or for what may be long a marked text (`v…` the value, `h…` length and sha256)."""
-    from psycopg import sql
-
     text = text_of(column)
     if not column.may_be_long:
         return text

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from psycopg import sql
+
 from trueup.db.reader import Reader
 from trueup.errors import CheckFailed
 from trueup.rows.encode import Value, decode, row_hash, value_of
@@ -41,8 +43,6 @@ def hashes_in_block(
     reader: Reader, spec: TableSpec, block: Block, *, timeout: float, also: Sequence[sql.Composable] = ()
 ) -> dict[KeyValues, Row]:
     """Key and row hash of the rows of a block that meet further conditions: a few bytes a row instead of the row."""
-    from psycopg import sql
-
     query = sql.SQL("SELECT {keys}, {hash} FROM {source}{where}").format(
         keys=key_texts(spec),
         hash=row_hash(spec),
@@ -57,8 +57,6 @@ def rows_by_key(
     reader: Reader, spec: TableSpec, keys: Sequence[KeyValues], *, values: bool, timeout: float
 ) -> dict[KeyValues, Row]:
     """The rows of these keys as they are now; a key that is not there has no row."""
-    from psycopg import sql
-
     wanted: list[sql.Composable] = [key_texts(spec), row_hash(spec)]
     if values:
         wanted += [value_of(column, spec) for column in spec.columns]
@@ -78,8 +76,6 @@ def rows_by_key(
 
 def among(spec: TableSpec, keys: Sequence[KeyValues]) -> sql.Composed:
     """The condition that a row's key is one of these."""
-    from psycopg import sql
-
     mine = sql.SQL(", ").join(ordered(part) for part in spec.key)
     if len(spec.key) == 1:
         part = spec.key[0]

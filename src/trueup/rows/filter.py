@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from trueup.db.node import named
 from trueup.errors import QueryError
 from trueup.rows.keys import source, where
@@ -61,8 +63,6 @@ def problem_with(text: str) -> str | None:
 
 def refusal(connection: Connection, node: Node, spec: TableSpec) -> str | None:
     """What the server says against the spec's filter, or None if it can be asked that way."""
-    from psycopg import sql
-
     try:
         connection.execute(sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec)), binary=True)
     except Exception as error:

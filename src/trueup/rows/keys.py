@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from trueup.rows.encode import text_of, trim_scale
 from trueup.rows.spec import KeySpec, TableSpec
 
@@ -41,16 +43,12 @@ def chain(boundaries: Iterable[KeyValues], within: Block | None = None) -> list[
 
 def source(spec: TableSpec, sample: sql.Composable | None = None) -> sql.Composed:
     """What stands behind FROM: the table."""
-    from psycopg import sql
-
     table = sql.Identifier(spec.schema, spec.table)
     return sql.SQL("{} {}").format(table, sample) if sample else sql.SQL("{}").format(table)
 
 
 def where(spec: TableSpec, *conditions: sql.Composable) -> sql.Composed:
     """A WHERE of the table's filter and more conditions, or nothing."""
-    from psycopg import sql
-
     parts = list(conditions)
     if spec.filter:
         # A line of its own: a comment at the end of the filter must not swallow the bracket.
@@ -62,8 +60,6 @@ def where(spec: TableSpec, *conditions: sql.Composable) -> sql.Composed:
 
 def in_block(spec: TableSpec, block: Block) -> list[sql.Composable]:
     """The conditions that hold for the rows of a block."""
-    from psycopg import sql
-
     conditions: list[sql.Composable] = []
     for edge, sign in ((block.start, sql.SQL(">=")), (block.end, sql.SQL("<"))):
         if edge is not None:
@@ -75,15 +71,11 @@ def in_block(spec: TableSpec, block: Block) -> list[sql.Composable]:
 
 def order_by(spec: TableSpec) -> sql.Composed:
     """The key as an ordering list."""
-    from psycopg import sql
-
     return sql.SQL(", ").join(ordered(part) for part in spec.key)
 
 
 def ordered(part: KeySpec) -> sql.Composable:
     """One key column in the form it is ordered and looked up by."""
-    from psycopg import sql
-
     if part.order == "bytes":
         return sql.SQL('({} COLLATE "C")').format(text_of(part.column))
     name = sql.Identifier(part.column.name)
@@ -92,8 +84,6 @@ def ordered(part: KeySpec) -> sql.Composable:
 
 def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:
     """Key values as typed literals that compare with `ordered`."""
-    from psycopg import sql
-
     return [
         sql.SQL("{}::{}").format(
             sql.Literal(value),
@@ -105,8 +95,6 @@ def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:
 
 def key_texts(spec: TableSpec) -> sql.Composed:
     """The key's values as text, as a select list."""
-    from psycopg import sql
-
     return sql.SQL(", ").join(text_of(part.column) for part in spec.key)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from trueup.db.reader import Reader
 from trueup.rows.encode import row_hash
 from trueup.rows.fetch import Row, hashes_in_block
@@ -41,16 +43,12 @@ class Marks:
 
 def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Marks]:
     """Mark and hash of every row of these blocks, in one statement."""
-    from psycopg import sql
-
     parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
     found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)}
     return [sorted_marks(*(found[number][at] or b"" for at in (0, 1))) for number in range(len(blocks))]
 
 
 def _marks_query(spec: TableSpec, number: int, block: Block) -> sql.Composed:
-    from psycopg import sql
-
     # Both aggregates take the rows in the same order, whichever it is.
     return sql.SQL(
         "(SELECT {number}, string_agg(int8send({mark}), ''::bytea), string_agg(int8send({hash}), ''::bytea)"
@@ -121,15 +119,11 @@ def rows_with(
     reader: Reader, spec: TableSpec, block: Block, marks: Sequence[int], *, timeout: float
 ) -> dict[KeyValues, Row]:
     """The rows with these marks, by key, asked of the node."""
-    from psycopg import sql
-
     wanted = sql.SQL("{} = ANY({}::int8[])").format(_mark(spec), sql.Literal("{" + ",".join(map(str, marks)) + "}"))
     return hashes_in_block(reader, spec, block, timeout=timeout, also=[wanted])
 
 
 def _mark(spec: TableSpec) -> sql.Composable:
-    from psycopg import sql
-
     if is_whole_number(spec):
         return sql.SQL("{}::int8").format(ordered(spec.key[0]))
     return row_hash(replace(spec, columns=tuple(part.column for part in spec.key)))

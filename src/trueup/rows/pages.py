@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from psycopg import sql
+
 from trueup.rows.spec import TableSpec
 
 if TYPE_CHECKING:
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
 
 def on_pages(first: int, end: int | None) -> list[sql.Composable]:
     """The conditions that hold for the rows on the pages from `first` up to `end` (None: to the last)."""
-    from psycopg import sql
-
     conditions: list[sql.Composable] = []
     if first:
         conditions.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({first},0)")))

@@ -1,6 +1,6 @@
 """The task store: one SQLite file that remembers every task, who runs it, and how it ended.
 
-Reading order: `tasks` (what can be done with a task), `working` (around the work on one), `schema.sql` (what is kept of
+Reading order: `tasks` (what can be done with a task), `schema.sql` (what is kept of
 it), `owner` (does the process behind a task still live), `values` (what may go into the JSON columns), `file` (where
 the file is, and how it is opened).
 """
@@ -9,6 +9,5 @@ from __future__ import annotations
 
 from trueup.store.file import tasks_db_path
 from trueup.store.tasks import COMPLETED, FAILED, INTERRUPTED, RUNNING, Task, TaskStore
-from trueup.store.working import working
 
-__all__ = ["COMPLETED", "FAILED", "INTERRUPTED", "RUNNING", "Task", "TaskStore", "tasks_db_path", "working"]
+__all__ = ["COMPLETED", "FAILED", "INTERRUPTED", "RUNNING", "Task", "TaskStore", "tasks_db_path"]

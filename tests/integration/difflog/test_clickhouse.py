@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trueup.difflog.clickhouse import ClickHouse, insert_files, open_target
-from trueup.difflog.model import Target
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, StoreError
+from trueup.verbs.difflog.clickhouse import ClickHouse, insert_files, open_target
+from trueup.verbs.difflog.model import Target
 
 Row = tuple[int, int, int, int, int]  # k, Sign, SlowVersion, F, Version
 LOG = "k bigint, Sign tinyint, SlowVersion bigint, F bigint, Version bigint"
@@ -306,8 +306,8 @@ def test_after_any_number_of_files_the_rest_is_inserted(
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from trueup.difflog.clickhouse import insert_files, open_target
-from trueup.difflog.model import Target
+from trueup.verbs.difflog.clickhouse import insert_files, open_target
+from trueup.verbs.difflog.model import Target
 folder, files, after = sys.argv[1], [Path(each) for each in sys.argv[3:]], int(sys.argv[2])
 seen = []
 def kill(path):
@@ -432,7 +432,10 @@ def test_a_folder_is_given_back_and_taken_again(tmp_path: Path) -> None:
         assert "one folder in a process" in caught.value.cure
         with open_target(first) as again:
             assert again.columns()
-        code = "import sys; from trueup.difflog.clickhouse import *; open_target(Target(table='log', path=sys.argv[1]))"
+        code = (
+            "import sys; from trueup.verbs.difflog.clickhouse import *; "
+            "open_target(Target(table='log', path=sys.argv[1]))"
+        )
         other = subprocess.run([sys.executable, "-c", code, first.path], capture_output=True, text=True, timeout=60)
         assert "NodeError: the embedded ClickHouse in" in other.stderr
         assert house.columns()

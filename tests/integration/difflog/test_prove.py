@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from trueup.difflog.clickhouse import insert_files, open_target
-from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
-from trueup.difflog.prove import PROBLEMS, Proof, prove_clickhouse, prove_log
-from trueup.difflog.step import step
 from trueup.errors import CheckFailed
+from trueup.verbs.difflog.clickhouse import insert_files, open_target
+from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.prove import PROBLEMS, Proof, prove_clickhouse, prove_log
+from trueup.verbs.difflog.step import step
 
 FAST = "k long, F long, Sign int"
 STATE = "k long, F long, SlowVersion long, IsDeleted boolean, money decimal(10,2), goals array<int>, note string"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database
+from trueup.testing.postgres import Database
 
 Rows = list[tuple[Any, ...]]
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"

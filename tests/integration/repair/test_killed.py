@@ -26,7 +26,7 @@ SELECT count(*) FROM pg_stat_activity
 # The repair of these keys, in a process that can be killed.
 PROGRAM = """
 import sys, trueup
-from trueup.repair.call import repair_keys
+from trueup.api.repair import repair_keys
 config = trueup.load(nodes={"n1": sys.argv[1], "n2": sys.argv[2]})
 keys = [(str(number),) for number in range(1, int(sys.argv[3]) + 1)]
 options = dict(source_of_truth="n1", execute=True, engine="local", recheck=0, undo=sys.argv[4])

@@ -13,7 +13,7 @@ import pytest
 
 import trueup
 from trueup.errors import CheckFailed, ConfigError
-from trueup.repair import prepare
+from trueup.verbs.repair import prepare
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"
 A = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'three', 3), (5, 'five', 5)"
@@ -132,7 +132,7 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
     nodes_with: Any, monkeypatch: pytest.MonkeyPatch, fire: bool
 ) -> None:
     """Between reading and writing: an update, a delete and an insert of somebody else are not written over."""
-    from trueup.repair import run
+    from trueup.verbs.repair import run
 
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from trueup.api.repair import write_plan
 from trueup.errors import ConfigError
-from trueup.repair.call import write_plan
-from trueup.repair.plan import SKIPPED, UNDECIDED
+from trueup.verbs.repair.plan import SKIPPED, UNDECIDED
 
 TABLE = 'CREATE TABLE items ("Id" text, at int, name text, "select" int, n numeric, PRIMARY KEY ("Id", at))'
 FILL = "INSERT INTO items SELECT chr(96 + i / 10 + 1), i, 'name ' || i, i, i FROM generate_series(1, 30) i"

@@ -67,8 +67,8 @@ def test_rows_without_a_key_are_counted_again(nodes_with: Any) -> None:
 
 
 def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trueup.diff import rerun
     from trueup.errors import QueryError
+    from trueup.verbs.diff import rerun
 
     nodes = nodes_with(TABLE, FILL, "")
     report = nodes.diff()

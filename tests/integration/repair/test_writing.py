@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import trueup
+from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
-from trueup.repair import prepare, undo
-from trueup.repair.call import repair_keys
+from trueup.verbs.repair import prepare, undo
 
 EVERYTHING = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');

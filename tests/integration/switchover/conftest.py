@@ -12,15 +12,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from trueup.config.model import Node, SparkSettings
-from trueup.demo.postgres import Database
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.store import TaskStore
-from trueup.switchover import execute, sync
-from trueup.switchover.outcome import Asked, Outcome
-from trueup.switchover.plan import Wanted
-from trueup.switchover.prepare import prepare_only
-from trueup.switchover.start import SyncRequest
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover.outcome import Asked, Outcome
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.plan import Wanted
+from trueup.verbs.sync.start import SyncRequest
 
 SCHEMA = """
 CREATE TABLE people (id serial PRIMARY KEY, name text UNIQUE, boss int REFERENCES people);

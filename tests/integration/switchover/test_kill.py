@@ -14,9 +14,9 @@ import pytest
 import trueup
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
-from trueup.switchover import ending, pointer
-from trueup.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES, Phases
-from trueup.switchover.status import status
+from trueup.verbs.switchover import ending, pointer
+from trueup.verbs.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES, Phases
+from trueup.verbs.switchover.status import status
 
 WRITE = "INSERT INTO places VALUES ('k', 0, '')"
 

@@ -14,11 +14,11 @@ import pytest
 import trueup
 from trueup.config.model import Node
 from trueup.db.node import connect as pinned
-from trueup.demo.postgres import Database
 from trueup.errors import ConfigError, QueryError
-from trueup.switchover import guard, pointer
-from trueup.switchover.fence import Fence
-from trueup.switchover.phases import Budget, BudgetSpent
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import guard, pointer
+from trueup.verbs.switchover.fence import Fence
+from trueup.verbs.switchover.phases import Budget, BudgetSpent
 
 TABLES = """
 CREATE TABLE public.t (id int PRIMARY KEY, v int);

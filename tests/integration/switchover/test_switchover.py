@@ -12,14 +12,15 @@ import psycopg
 import pytest
 
 import trueup
-from trueup.demo.postgres import Database
 from trueup.errors import CheckFailed, TrueupError
-from trueup.switchover import ending, execute
-from trueup.switchover import round as round_of_sync
-from trueup.switchover.gate import GateClosed
-from trueup.switchover.phases import PAUSE, BudgetSpent
-from trueup.switchover.prepare import Ready
-from trueup.switchover.status import status, status_text
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import ending
+from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover.gate import GateClosed
+from trueup.verbs.switchover.phases import PAUSE, BudgetSpent
+from trueup.verbs.switchover.prepare import Ready
+from trueup.verbs.switchover.status import status, status_text
+from trueup.verbs.sync import round as round_of_sync
 
 Wait = Callable[..., None]
 

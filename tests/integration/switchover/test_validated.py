@@ -9,13 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from trueup.demo.postgres import Database
+from trueup.api.validate import Validations
 from trueup.errors import CheckFailed, ConfigError
-from trueup.switchover import execute
-from trueup.switchover import round as round_of_sync
-from trueup.switchover.gate import GateClosed
-from trueup.switchover.phases import BudgetSpent
-from trueup.validate.call import Validations
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover.gate import GateClosed
+from trueup.verbs.switchover.phases import BudgetSpent
+from trueup.verbs.sync import round as round_of_sync
 
 Wait = Callable[..., None]
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from trueup.config.model import Node, SparkSettings
-from trueup.demo.postgres import Database
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
-from trueup.switchover import sync
-from trueup.switchover.model import Plan
-from trueup.switchover.plan import Wanted
-from trueup.switchover.start import SyncRequest
+from trueup.testing.postgres import Database
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.model import Plan
+from trueup.verbs.sync.plan import Wanted
+from trueup.verbs.sync.start import SyncRequest
 
 
 @dataclass

@@ -17,10 +17,11 @@ import psycopg
 import pytest
 
 import trueup
-from trueup.config.model import SparkSettings
+from trueup.config.settings import SparkSettings
 from trueup.errors import CheckFailed
-from trueup.switchover import copy, round, sync
-from trueup.switchover.copy import cut
+from trueup.verbs.sync import copy, round
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.copy import cut
 
 TABLES = """
 CREATE SEQUENCE free_numbers START 7;
@@ -68,7 +69,8 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 KILLED = """
 import os, signal, sys
 from trueup.cli.main import run
-from trueup.switchover import copy, start
+from trueup.verbs.sync import copy
+from trueup.verbs.sync import start
 
 real_parts, real_once, done = copy.parts_of, copy._copy_once, []
 copy.LEAST_BYTES = 1 << 17

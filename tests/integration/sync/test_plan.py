@@ -9,7 +9,7 @@ import pytest
 
 from trueup.cli.main import run
 from trueup.errors import QueryError
-from trueup.switchover import sync
+from trueup.verbs.sync import run as sync
 
 AWKWARD = """
 CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE keyless (n int);

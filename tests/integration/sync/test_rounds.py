@@ -12,8 +12,9 @@ import pytest
 import trueup
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
-from trueup.switchover import large, round, sync
-from trueup.switchover.link import Link, open_link
+from trueup.verbs.sync import large, round
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.link import Link, open_link
 
 TABLES = """
 CREATE TABLE customers (id bigint PRIMARY KEY, email text UNIQUE, note jsonb, chief bigint REFERENCES customers);

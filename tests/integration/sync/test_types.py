@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.postgres import Server
-from trueup.switchover import round, sync
+from trueup.testing.postgres import Server
+from trueup.verbs.sync import round
+from trueup.verbs.sync import run as sync
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TYPES = """

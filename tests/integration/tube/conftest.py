@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trueup.demo.postgres import Database
-from trueup.tube.call import Tubes
-from trueup.tube.call import open as open_tubes
-from trueup.tube.model import Pod
+from trueup.api.tube import Tubes
+from trueup.api.tube import open as open_tubes
+from trueup.capture.triggers.model import Pod
+from trueup.testing.postgres import Database
 
 # Jobs find the sink of these tests by its name, also in processes of their own.
 ROOT = str(Path(__file__).parents[3])

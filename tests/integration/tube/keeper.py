@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trueup.tube.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
 
 
 class Keeper:

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-import trueup.tube
+import trueup
+from trueup.api.tube import open as open_tubes
+from trueup.capture.triggers import install
 from trueup.errors import CheckFailed, ConfigError, QueryError
-from trueup.tube import install
-from trueup.tube.call import open as open_tubes
 
 SQL = Path(install.__file__).parent / "sql"
 
@@ -214,5 +214,3 @@ def test_the_module_has_the_names(place: Any) -> None:
     assert trueup.tube.VERSION == install.VERSION
     for name in trueup.tube.__all__:
         assert getattr(trueup.tube, name) is not None
-    with pytest.raises(AttributeError):
-        _ = trueup.tube.nothing

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from trueup.api.tube import open as open_tubes
 from trueup.errors import CheckFailed, QueryError
-from trueup.tube.call import open as open_tubes
 
 
 @pytest.fixture

@@ -19,15 +19,15 @@ import pytest
 from psycopg import sql
 from tests.integration.tube.keeper import Keeper
 
-from trueup.config import SparkSettings
+from trueup.api.tube import open as open_tubes
+from trueup.capture.triggers.batch import batch_of
+from trueup.capture.triggers.hold import Hold, HoldLost
+from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.store import TaskStore
-from trueup.tube.batch import batch_of
-from trueup.tube.call import open as open_tubes
-from trueup.tube.hold import Hold, HoldLost
-from trueup.tube.job import Running
-from trueup.tube.run import Limits, Summary
+from trueup.verbs.tube.job import Running
+from trueup.verbs.tube.run import Limits, Summary
 
 ROOT = str(Path(__file__).parents[3])
 
@@ -417,8 +417,9 @@ def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: Any, ke
 
 STEPS = """
 import os, signal, sys
-from trueup.tube import hold, run
-from trueup.tube.call import open as open_tubes
+from trueup.capture.triggers import hold
+from trueup.verbs.tube import run
+from trueup.api.tube import open as open_tubes
 sys.path.append({root!r})
 from tests.integration.tube.keeper import Keeper
 

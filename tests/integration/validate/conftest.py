@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.postgres import Database, Server
-from trueup.validate.call import Validations
-from trueup.validate.fence import Fence
-from trueup.validate.findings import ErrorRow
-from trueup.validate.status import Status
+from trueup.api.validate import Validations
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.validate.fence import Fence
+from trueup.verbs.validate.findings import ErrorRow
+from trueup.verbs.validate.status import Status
 
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 PATIENCE = 60.0

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.validate.conftest import PG_BIN, Copy
 
 import trueup
-from trueup.demo.postgres import Server
+from trueup.testing.postgres import Server
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, n int);

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
-from trueup.db import slot
+from trueup.capture.log import slot
 from trueup.db.node import connect
 from trueup.errors import TrueupError
-from trueup.source.changes import SCHEMA, ChangesReader, ChangesSource
+from trueup.spark.changes import SCHEMA, ChangesReader, ChangesSource
 
 
 def _rows(reader: ChangesReader, start: Any, end: Any) -> list[dict[str, Any]]:

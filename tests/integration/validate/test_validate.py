@@ -6,8 +6,8 @@ import threading
 import time
 from typing import Any
 
-from trueup.db.slot import SlotLost
-from trueup.validate.call import Validations
+from trueup.api.validate import Validations
+from trueup.capture.log.slot import SlotLost
 
 WIDE = """
     CREATE TABLE items (id int PRIMARY KEY, name text, price numeric, at timestamptz, doc jsonb, raw bytea, x float8);

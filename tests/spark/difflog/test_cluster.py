@@ -16,10 +16,10 @@ SCRIPT = """
 import json, sys
 from dataclasses import replace
 from pathlib import Path
-from trueup.config import SparkSettings
-from trueup.difflog.call import run_log, spark_session, state_rows
-from trueup.difflog.config import load_difflog
-from trueup.difflog.model import Target
+from trueup.config.settings import SparkSettings
+from trueup.api.difflog import run_log, spark_session, state_rows
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import Target
 
 settings = SparkSettings(**json.loads(sys.argv[1]))
 log = replace(load_difflog("difflog.toml"), target=Target())
@@ -33,7 +33,7 @@ with spark_session(settings) as session:
     put("chunks/b/visit", session.range(500, 900), *[each.format(fast=2) for each in visits])
     put("chunks/b/money", session.range(3000), "id % 1000 AS VisitID", "IF(id % 1000 BETWEEN 500 AND 899, 2L, 1L)"
         " AS y_VisitVersion", "id AS PaymentID", "0.5D AS Revenue")
-    from trueup.difflog.run import run
+    from trueup.verbs.difflog.run import run
     print(json.dumps([run(session, log, names=[name]).rows for name in ("a", "b")]))
     wide = session.read.parquet(str(Path.cwd() / "runs/*/visit_log_wide")).orderBy("VisitID", "Version", "Sign")
     Path("wide.json").write_text(json.dumps([row.asDict() for row in wide.collect()]))

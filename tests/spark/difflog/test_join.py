@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from trueup.difflog.join import Joined, join
-from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
 from trueup.errors import CheckFailed
+from trueup.verbs.difflog.join import Joined, join
+from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
 
 MONEY = SideLog(
     name="money", key={"k": "visit"}, columns={"Revenue": Rule("sum"), "Both": Rule("sum")}, id=("id",), order_by="t"

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from trueup.difflog.call import state_rows
-from trueup.difflog.clickhouse import open_target
-from trueup.difflog.config import load_difflog
-from trueup.difflog.model import Target
-from trueup.difflog.prove import prove_clickhouse
-from trueup.difflog.run import run
+from trueup.api.difflog import state_rows
+from trueup.verbs.difflog.clickhouse import open_target
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import Target
+from trueup.verbs.difflog.prove import prove_clickhouse
+from trueup.verbs.difflog.run import run
 
 CONFIG = """
 work = "."
@@ -44,12 +44,13 @@ table = "visits"
 # Runs in a process of its own, and dies at a certain point; `points` are what the outputs do one after the other.
 VICTIM = """
 import os, signal, sys
-from trueup.config import SparkSettings
-from trueup.difflog import outputs, state
-from trueup.difflog.call import run_log
-from trueup.difflog.clickhouse import ClickHouse
-from trueup.difflog.config import load_difflog
-from trueup.difflog.manifest import Run
+from trueup.config.settings import SparkSettings
+from trueup.verbs.difflog import outputs
+from trueup.verbs.difflog import state
+from trueup.api.difflog import run_log
+from trueup.verbs.difflog.clickhouse import ClickHouse
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.manifest import Run
 
 point = sys.argv[1]
 

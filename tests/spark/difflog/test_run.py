@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from trueup.difflog import state as state_module
-from trueup.difflog.call import state_rows
-from trueup.difflog.chunks import read_source
-from trueup.difflog.clickhouse import open_target
-from trueup.difflog.frame import run_frame
-from trueup.difflog.manifest import Runs
-from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
-from trueup.difflog.prove import prove_clickhouse
-from trueup.difflog.run import run
-from trueup.difflog.state import StateTable
+from trueup.api.difflog import state_rows
 from trueup.errors import CheckFailed, ConfigError
+from trueup.verbs.difflog import state as state_module
+from trueup.verbs.difflog.chunks import read_source
+from trueup.verbs.difflog.clickhouse import open_target
+from trueup.verbs.difflog.frame import run_frame
+from trueup.verbs.difflog.manifest import Runs
+from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.prove import prove_clickhouse
+from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.state import StateTable
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, money double, cost double"
 CONV = "id long, F long, goals array<int>, money double"
@@ -310,8 +310,8 @@ def test_any_delta_reader_can_open_the_state(spark: Any, log: Difflog, put: Put)
 
 
 def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Any, log: Difflog, put: Put) -> None:
-    from trueup.difflog.manifest import only_one
     from trueup.errors import StoreError
+    from trueup.verbs.difflog.manifest import only_one
 
     with pytest.raises(ConfigError, match="no chunk set"):
         run(spark, log, names=["nowhere"])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trueup.difflog import Rule, StepOptions, step
-from trueup.difflog.step import whole_step
+from trueup.verbs.difflog import Rule, StepOptions, step
+from trueup.verbs.difflog.step import whole_step
 
 OPTIONS = StepOptions(key=("k",), fast_version="F", deleted="gone")
 STATE = "k long, F long, SlowVersion long, IsDeleted boolean, s string"

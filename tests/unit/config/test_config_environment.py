@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trueup.config import load
+from trueup.config.load import load
 from trueup.errors import ConfigError
 
 WriteToml = Callable[[str], str]

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from trueup.config import Config, DiffSettings, SparkSettings, TaskSettings, load
 from trueup.config.address import parse
+from trueup.config.load import load
+from trueup.config.model import Config
+from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings
 from trueup.errors import ConfigError
 
 WriteToml = Callable[[str], str]

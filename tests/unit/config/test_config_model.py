@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trueup.config import Config, DiffSettings, Node, SparkSettings, TaskSettings
+from trueup.config.model import Config, Node
+from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings
 from trueup.errors import ConfigError
 
 URI = "postgresql://app:hunter2@db1:5433/shop?sslpassword=hunter3"

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from trueup.config import Config, Node, load, mask, secrets_of
 from trueup.config.address import join, parse
+from trueup.config.load import load
+from trueup.config.model import Config, Node
+from trueup.config.secrets import mask, secrets_of
 from trueup.errors import ConfigError
 
 # Three marks with anything between them: a mark that is seen somewhere gives away a part of a password.

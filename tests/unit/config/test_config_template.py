@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from trueup.config import TEMPLATE, Config, DiffSettings, SparkSettings, TaskSettings, load, write_template
+from trueup.config.load import load
+from trueup.config.model import Config
+from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings
 from trueup.config.sources import read_file
+from trueup.config.template import TEMPLATE, write_template
 from trueup.errors import ConfigError
 
 UNCOMMENTED = re.sub(r'^#(?=[\w"\[])', "", TEMPLATE, flags=re.MULTILINE)

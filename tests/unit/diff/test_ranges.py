@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.diff.ranges import evenly
+from trueup.verbs.diff.ranges import evenly
 
 MOST = 2**63 - 1
 

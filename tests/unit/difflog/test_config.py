@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from trueup.config import load
-from trueup.difflog.config import difflog_warnings, load_difflog
-from trueup.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
-from trueup.difflog.template import TEMPLATE, write_example
+from trueup.config.load import load
 from trueup.errors import ConfigError
+from trueup.verbs.difflog.config import difflog_warnings, load_difflog
+from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.template import TEMPLATE, write_example
 
 FULL = """
 work = "difflog"

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 
 import trueup
-from trueup.config import Config, Node, SparkSettings
+from trueup.config.model import Config, Node
+from trueup.config.settings import SparkSettings
 from trueup.db.catalog import Server
-from trueup.doctor import configuration, disk, machine, nodes, run, spark, tasks
-from trueup.doctor.guarded import Background, Overdue, all_at_once, guarded
-from trueup.doctor.model import Diagnosis, Finding, fail, ok, warn
-from trueup.doctor.request import DoctorRequest
-from trueup.doctor.text import last_line, line
 from trueup.engine.java import JavaHome
 from trueup.errors import EngineError
 from trueup.store import TaskStore
+from trueup.verbs.doctor import configuration, disk, machine, nodes, run, spark, tasks
+from trueup.verbs.doctor.guarded import Background, Overdue, all_at_once, guarded
+from trueup.verbs.doctor.model import Diagnosis, Finding, fail, ok, warn
+from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.text import last_line, line
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from trueup.errors import ConfigError
-from trueup.schedule.config import load_jobs
-from trueup.schedule.model import Job
-from trueup.schedule.times import next_time, seconds_of, weekdays
+from trueup.verbs.schedule.config import load_jobs
+from trueup.verbs.schedule.model import Job
+from trueup.verbs.schedule.times import next_time, seconds_of, weekdays
 
 # A Wednesday.
 NOW = datetime(2026, 7, 1, 12, 0, tzinfo=timezone.utc)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
 
-from trueup.validate.judge import Mismatch
-from trueup.validate.pending import Entry, Touch, key_text, key_values
+from trueup.verbs.validate.judge import Mismatch
+from trueup.verbs.validate.pending import Entry, Touch, key_text, key_values
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
 DELAY = timedelta(seconds=10)

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from trueup.demo.postgres import Database
-from trueup.tube.sinks import open_sink
-from trueup.tube.sinks.base import Sink, SourceTable
-from trueup.tube.sinks.resp import Redis, parse_redis
+from trueup.sinks import open_sink
+from trueup.sinks.base import Sink, SourceTable
+from trueup.sinks.resp import Redis, parse_redis
+from trueup.testing.postgres import Database
 
 Stored = dict[tuple[str, ...], dict[str, Any]]
 # A table with a fixed shard, and one whose rows may move between shards.
@@ -226,7 +226,7 @@ def _moved(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
 
 @pytest.fixture
 def parquet(tmp_path: Path) -> Rig:
-    from trueup.tube.sinks.parquet import current_state, file_name
+    from trueup.sinks.parquet import current_state, file_name
 
     def stored(source: SourceTable) -> Stored:
         return _named(source, current_state(tmp_path / "lake" / file_name(source.table)).to_pylist())
@@ -239,7 +239,7 @@ def parquet(tmp_path: Path) -> Rig:
 def delta(tmp_path: Path) -> Rig:
     from deltalake import DeltaTable
 
-    from trueup.tube.sinks.parquet import file_name
+    from trueup.sinks.parquet import file_name
 
     def stored(source: SourceTable) -> Stored:
         found = DeltaTable(str(tmp_path / "lake" / file_name(source.table))).to_pyarrow_table()

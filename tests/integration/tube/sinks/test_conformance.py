@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trueup.errors import CheckFailed
-from trueup.tube.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected
+from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected
 
 SINKS = ["postgres", "redis", "search", "parquet", "delta", "chdb"]
 NOW = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)

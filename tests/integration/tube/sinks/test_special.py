@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from trueup.errors import CheckFailed, ConfigError
-from trueup.tube.sinks import open_sink
-from trueup.tube.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
-from trueup.tube.sinks.parquet import current_state
+from trueup.sinks import open_sink
+from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.parquet import current_state
 
 NOW = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
 THING = SourceTable("public.things", (("id", "bigint"), ("name", "text")), ("id",), routed=False)
@@ -98,7 +98,7 @@ def test_every_type_comes_through_exactly(place: Any, databases: Any, redis: Any
     assert (lake["k1"]["by"], lake["k1"]["i8"], str(lake["k1"]["f8"])) == (b"\x00\xff\x5c", -(2**63), "inf")
     assert (lake["k2"]["d"], lake["k2"]["nn"], lake["k2"]["i4"]) == ("0044-03-15 BC", "0." + "0" * 29 + "1", None)
 
-    from trueup.tube.sinks.resp import Redis, parse_redis
+    from trueup.sinks.resp import Redis, parse_redis
 
     client = Redis(parse_redis(redis.address))
     body = client.ask(["GET", 'every:2:["k1","1.0"]'])[0].decode()
@@ -161,7 +161,7 @@ def test_a_sink_never_writes_into_its_own_source(place: Any) -> None:
 
 
 def test_a_cache_is_invalidated_also_by_truncate(place: Any, redis: Any) -> None:
-    from trueup.tube.sinks.resp import Redis, parse_redis
+    from trueup.sinks.resp import Redis, parse_redis
 
     place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
     place.tubes.attach("t", "things", shard=1)

@@ -1,0 +1,152 @@
+"""How pods are taken out of a tube: lock a partition, claim, read the same ones again, delete by exact number.
+
+A number is not a place in the order of commits: a lower one may appear later. So nothing here ever asks for numbers
+greater than the last one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from trueup.capture.triggers.model import Pod
+from trueup.capture.triggers.session import Session
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+LOCK_PAUSE = 0.2
+
+
+def claim(
+    session: Session, tube: str, partition: int, *, most: int, skip: Sequence[int], most_keys: int | None = None
+) -> list[Pod]:
+    """The next pods of a partition, live ones first, without those that are being worked on (`skip`).
+
+    Whoever claims holds the lock of the partition. The pod that ends a backfill comes only when all pods of backfills
+    before it are deleted. With `most_keys` the last pod is the one that reaches it.
+    """
+    partitions = partitions_of(session, tube)
+    if not 0 <= partition < partitions:
+        raise CheckFailed(
+            [f"the tube {tube} has {partitions} partitions: there is no {partition}"],
+            cure=f"0 to {partitions - 1}",
+            node=session.node.name,
+        )
+    query = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"]).format(
+        columns=_columns(),
+        pods=_pods(session, tube),
+        mine=_in_partition("p", partitions, partition),
+        same=_in_partition("b", partitions, partition),
+    )
+    return _read(session, query, {"skip": list(skip), "most": most, "most_keys": most_keys})
+
+
+def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
+    """Exactly these pods again, live ones first; those that are deleted are left out."""
+    query = sql.SQL("SELECT {} FROM {} p, {} WHERE {} ORDER BY (p.op = 'B'), p.seq").format(
+        _columns(), _pods(session, tube), *_exactly(partitions_of(session, tube))
+    )
+    return _read(session, query, {"numbers": list(numbers)})
+
+
+def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
+    """Delete exactly these pods: their keys are where they should be. Gives how many were there."""
+    query = sql.SQL("DELETE FROM {} p USING {} WHERE {}").format(
+        _pods(session, tube), *_exactly(partitions_of(session, tube))
+    )
+    with session.errors():
+        return session.connection.execute(query, {"numbers": list(numbers)}).rowcount
+
+
+def _exactly(partitions: int) -> tuple[sql.Composable, sql.Composable]:
+    """Tables and a condition that find pods by their numbers through the one index there is."""
+    tables = sql.SQL("unnest(%(numbers)s::bigint[]) x(seq), (VALUES (true), (false)) y(later)")
+    condition = sql.SQL("p.seq = x.seq AND (p.op = 'B') = y.later")
+    if partitions == 1:
+        return tables, condition
+    return (
+        sql.SQL("{}, generate_series(0, {}) z(partition)").format(tables, partitions - 1),
+        sql.SQL("{} AND abs(p.shard %% {}) = z.partition").format(condition, partitions),
+    )
+
+
+@contextmanager
+def lock(session: Session, tube: str, partition: int, *, wait: float) -> Iterator[None]:
+    """Hold the lock of a partition: nobody else works on its shards meanwhile. It ends with the session."""
+    take_lock(session, tube, partition, wait=wait)
+    try:
+        yield
+    finally:
+        release_lock(session, tube, partition)
+
+
+def take_lock(session: Session, tube: str, partition: int, *, wait: float) -> None:
+    """Take the lock of a partition, or raise an error that names who has it."""
+    partitions_of(session, tube)
+    key = session.call("tube_lock_key", tube, partition)
+    give_up = time.monotonic() + wait
+    while not session.rows(sql.SQL("SELECT pg_try_advisory_lock(%s)").format(), [key])[0][0]:
+        if time.monotonic() >= give_up:
+            raise CheckFailed(
+                [f"partition {partition} of the tube {tube} is worked on by {_holder(session, key)}"],
+                cure="stop that one first: a key must never be worked on twice at the same time",
+                node=session.node.name,
+            )
+        time.sleep(LOCK_PAUSE)
+
+
+def release_lock(session: Session, tube: str, partition: int) -> None:
+    """Give the lock of a partition back; if the session is gone, so is the lock."""
+    if session.is_open:
+        key = session.call("tube_lock_key", tube, partition)
+        session.rows(sql.SQL("SELECT pg_advisory_unlock(%s)").format(), [key])
+
+
+def _holder(session: Session, key: int) -> str:
+    found = session.rows(
+        sql.SQL(
+            "SELECT format('process %%s (%%s%%s)', a.pid, a.usename, ', ' || nullif(a.application_name, ''))"
+            " FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"
+            " AND l.classid::bigint = (%s >> 32) & 4294967295 AND l.objid::bigint = %s & 4294967295 AND l.objsubid = 1"
+            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        ).format(),
+        [key, key],
+    )
+    return str(found[0][0]) if found else "somebody else"
+
+
+def partitions_of(session: Session, tube: str) -> int:
+    """How many partitions a tube has; an error if there is no such tube."""
+    query = sql.SQL("SELECT (t).partitions FROM (SELECT {}(%s) AS t) x").format(session.name("tube_get"))
+    return int(session.rows(query, [tube])[0][0])
+
+
+def _in_partition(alias: str, partitions: int, partition: int) -> sql.Composed:
+    """As the index of the order has it."""
+    if partitions == 1:
+        return sql.SQL("true").format()
+    return sql.SQL("abs({}.shard %% {}) = {}").format(sql.Identifier(alias), partitions, partition)
+
+
+def _columns() -> sql.SQL:
+    return sql.SQL("p.seq, p.shard, p.source, p.op::text, p.ids, p.keys, p.payload, p.at")
+
+
+def _pods(session: Session, tube: str) -> sql.Identifier:
+    return session.name(f"pods_{tube}")
+
+
+def _read(session: Session, query: sql.Composed, values: dict[str, Any]) -> list[Pod]:
+    with session.errors():
+        rows = session.connection.execute(query, values).fetchall()
+    return [
+        Pod(seq, shard, source, op, tuple(ids), None if keys is None else tuple(keys), payload, at)
+        for seq, shard, source, op, ids, keys, payload, at in rows
+    ]

@@ -1,0 +1,134 @@
+"""Sinks of tubes: where the rows of touched keys go.
+
+Reading order: `base` (what a sink is), `function` (a Python function of your own), `keys` and `options` (what sinks
+share), `postgres` and `postgres_target`, `redis` and `resp`, `columns` (documents as Arrow) with `clickhouse`,
+`parquet` and `delta`, `documents` (rows as JSON) and `http` with `bulk`. A sink is named by an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from trueup.errors import ConfigError
+from trueup.sinks.options import split_address
+
+if TYPE_CHECKING:
+    from trueup.config.model import Node
+    from trueup.sinks.base import Sink
+
+__all__ = ["ADDRESSES", "open_sink"]
+
+# What an address may look like, for people.
+ADDRESSES = (
+    "postgresql://host/db?table=copy.{table}, NODE?table=copy.{table}, redis://host:6379/0?mode=set,"
+    " clickhouse://host:8123/db, chdb:FOLDER, parquet:FOLDER, delta:FOLDER, https://host:9200/index,"
+    " python:module:function"
+)
+
+
+def open_sink(
+    address: str, options: Mapping[str, Any] | None = None, *, nodes: Mapping[str, Node] | None = None
+) -> Sink:
+    """The sink that an address means; it connects when it is set up. `nodes` may be named in place of an address."""
+    given = dict(options or {})
+    kind, _, rest = address.partition(":")
+    if kind == "python":
+        from trueup.sinks.function import python_sink
+
+        return python_sink(rest, given)
+    if kind in _KINDS:
+        return _KINDS[kind](address, given)
+    name = address.partition("?")[0]
+    if nodes and name in nodes:
+        from trueup.sinks.postgres import PostgresSink
+
+        return PostgresSink(nodes[name], split_address(address, "PostgreSQL", given)[1])
+    # The address may hold a password: only its kind is shown.
+    what = f"there is no sink of the kind '{kind[:20]}:'" if ":" in address else f"there is no node '{name[:63]}'"
+    raise ConfigError(what, cure=f"one of {ADDRESSES}")
+
+
+def _need(module: str, extra: str) -> None:
+    """A library that not everybody has."""
+    if find_spec(module) is None:
+        raise ConfigError(f"this sink needs {module}", cure=f"pip install 'trueup[{extra}]'")
+
+
+def _postgres(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.config.load import load
+    from trueup.sinks.postgres import OPTIONS, PostgresSink
+
+    place, options = split_address(address, "PostgreSQL", given, ours=OPTIONS)
+    return PostgresSink(load(nodes={"sink": place}).nodes["sink"], options)
+
+
+def _redis(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.redis import RedisSink
+    from trueup.sinks.resp import parse_redis
+
+    place, options = split_address(address, "Redis", given)
+    return RedisSink(parse_redis(place), options)
+
+
+def _clickhouse(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.clickhouse import OPTIONS, ClickHouseSink
+
+    _need("clickhouse_connect", "sinks")
+    place, options = split_address(address, "ClickHouse", given, ours=OPTIONS)
+    return ClickHouseSink(place, options, embedded=False)
+
+
+def _chdb(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.clickhouse import ClickHouseSink
+
+    _need("chdb", "demo")
+    place, options = split_address(address, "chdb", given)
+    return ClickHouseSink(_folder(place), options, embedded=True)
+
+
+def _parquet(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.parquet import ParquetSink
+
+    place, options = split_address(address, "Parquet", given)
+    return ParquetSink(Path(_folder(place)), options)
+
+
+def _delta(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.delta import DeltaSink
+
+    _need("deltalake", "sinks")
+    place, options = split_address(address, "Delta", given)
+    return DeltaSink(Path(_folder(place)), options)
+
+
+def _bulk(address: str, given: Mapping[str, Any]) -> Sink:
+    from trueup.sinks.bulk import BulkSink
+
+    place, options = split_address(address, "search index", given)
+    return BulkSink(urlsplit(place), options)
+
+
+def _folder(place: str) -> str:
+    kind, _, folder = place.partition(":")
+    if not folder:
+        raise ConfigError(f"the sink {kind}: names no folder", cure=f"{kind}:FOLDER")
+    return unquote(folder)
+
+
+_KINDS: Mapping[str, Callable[[str, Mapping[str, Any]], Sink]] = {
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
+    "clickhouse": _clickhouse,
+    "clickhouses": _clickhouse,
+    "chdb": _chdb,
+    "parquet": _parquet,
+    "delta": _delta,
+    "http": _bulk,
+    "https": _bulk,
+}

@@ -1,0 +1,228 @@
+"""The sink of a search index: the HTTP bulk interface that Elasticsearch and OpenSearch have in common.
+
+A document is the row as a JSON object, and some members of our own that say where it comes from and which pod wrote it
+last. Requests are bounded; a batch of several is repeated as a whole if one of them fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trueup.db.names import parse_table_name
+from trueup.errors import CheckFailed, ConfigError
+from trueup.sinks.base import Document, Identity, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.documents import JsonRows
+from trueup.sinks.http import HttpServer
+from trueup.sinks.keys import Place, Template, fixed_shard, key_text
+from trueup.sinks.options import Options
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+# The longest name that a document may have there.
+_LONGEST = 512
+_LARGEST_PAGE = 10_000
+MEMBERS: Mapping[str, Mapping[str, Any]] = {
+    "trueup_table": {"type": "keyword"},
+    "trueup_shard": {"type": "long"},
+    # The key as one text, to go by; and its parts.
+    "trueup_name": {"type": "keyword"},
+    "trueup_key": {"type": "keyword", "index": False, "doc_values": False},
+    "trueup_seq": {"type": "long"},
+    "trueup_at": {"type": "date"},
+}
+
+
+class BulkSink:
+    """Indexes of one search cluster."""
+
+    driver_only: ClassVar[bool] = False
+
+    def __init__(self, parts: SplitResult, options: Options, environment: Mapping[str, str] = os.environ) -> None:
+        prefix, _, self._index = parts.path.rstrip("/").rpartition("/")
+        if not self._index:
+            raise ConfigError("the address of the search index names no index", cure="http://host:9200/index")
+        self._id = Template(options.text("id", "{key}"))
+        self._moves = options.yes_no("moves", True)
+        self._most_bytes = options.number("bytes", 5_000_000, least=1)
+        self._refresh = options.choice("refresh", "false", "true", "wait_for")
+        options.end()
+        self._server = HttpServer.from_address(parts, prefix, environment)
+        self._tables: dict[str, tuple[str, SourceTable]] = {}
+
+    def setup(self, tables: Sequence[SourceTable]) -> None:
+        """Make the indexes, and give them the types of our members."""
+        shared: dict[str, list[SourceTable]] = {}
+        for source in tables:
+            schema, table = (part.text for part in parse_table_name(source.table))
+            shared.setdefault(self._index.format(schema=schema, table=table), []).append(source)
+        for index, sources in shared.items():
+            self._id.check(sources, moves=self._moves)
+            with self._errors():
+                self._make(index)
+        self._tables = {source.table: (index, source) for index, sources in shared.items() for source in sources}
+        self.close()
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """Requests of bounded size; what an item is refused for is told after all of them were sent."""
+        rows = {table: JsonRows(self._tables[table][1]) for table in {each.table for each in batch}}
+        refused: dict[Identity, str] = {}
+        part: list[tuple[Document, bytes]] = []
+        size = 0
+        with self._errors():
+            for document in batch:
+                lines = self._lines(document, rows[document.table], mark)
+                if part and size + len(lines) > self._most_bytes:
+                    self._send(part, refused)
+                    part, size = [], 0
+                part.append((document, lines))
+                size += len(lines)
+            self._send(part, refused)
+        if refused:
+            first = next(iter(refused.values()))
+            raise SinkRejected(f"{len(refused):,} documents were refused, the first one: {first}", reasons=refused)
+
+    def older(
+        self,
+        table: str,
+        shards: Shards,
+        start_seq: int,
+        started_at: datetime,
+        after: tuple[str, ...] | None,
+        most: int,
+    ) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """A page by a search, after a refresh: before it a search does not see what was written."""
+        index, source = self._tables[table]
+        fixed = fixed_shard(shards, routed=source.routed and self._moves)
+        old = [{"range": {"trueup_seq": {"lt": start_seq}}}, {"range": {"trueup_at": {"lt": _time(started_at)}}}]
+        filters: list[Any] = [
+            {"term": {"trueup_table": table}},
+            {"bool": {"should": old, "minimum_should_match": 1}},
+        ]
+        if fixed is None and shards != "all":
+            filters.append({"terms": {"trueup_shard": list(shards)}})
+        with self._errors():
+            if after is None:
+                self._server.ask("POST", f"/{index}/_refresh").expect(200)
+            found = self._page(index, filters, after, most)
+        return [(shard if fixed is None else fixed, key) for shard, key in found]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._server.close()
+
+    # --- what a batch does
+
+    def _lines(self, document: Document, rows: JsonRows, mark: Mark) -> bytes:
+        action = {"_index": self._tables[document.table][0], "_id": self._name(document)}
+        if document.row is None:
+            return json.dumps({"delete": action}).encode() + b"\n"
+        members = {
+            "trueup_table": document.table,
+            "trueup_shard": document.shard,
+            "trueup_name": _short(key_text(document.key)),
+            "trueup_key": list(document.key),
+            "trueup_seq": mark.seq,
+            "trueup_at": _time(mark.at),
+        }
+        body = rows.text({name: each for name, each in document.row.items() if name not in MEMBERS}, **members)
+        return json.dumps({"index": action}).encode() + b"\n" + body.encode() + b"\n"
+
+    def _name(self, document: Document) -> str:
+        return _short(self._id.name(document.table, document.shard, document.key))
+
+    def _send(self, part: Sequence[tuple[Document, bytes]], refused: dict[Identity, str]) -> None:
+        if not part:
+            return
+        body = b"".join(lines for _, lines in part)
+        answer = self._server.ask("POST", f"/_bulk?refresh={self._refresh}", body, kind="application/x-ndjson")
+        if answer.status in (400, 413):
+            # Of the request as a whole: which document it is turns out with fewer of them.
+            if len(part) == 1:
+                refused[part[0][0].identity] = answer.reason
+                return
+            half = len(part) // 2
+            self._send(part[:half], refused)
+            self._send(part[half:], refused)
+            return
+        items = answer.expect(200)["items"]
+        for (document, _), item in zip(part, items, strict=True):
+            (action, result), *_ = item.items()
+            status = int(result["status"])
+            if status < 300 or (action == "delete" and status == 404):
+                continue
+            if status in (401, 403, 429) or status >= 500:
+                raise SinkDown(f"{self._server}: {_item_reason(result)}", cure="the cluster is busy: tried again")
+            refused[document.identity] = _item_reason(result)
+
+    # --- what is old
+
+    def _page(self, index: str, filters: list[Any], after: tuple[str, ...] | None, most: int) -> list[Place]:
+        """Whole keys: as long as the last one may go on behind the page, that one waits for the next."""
+        query: dict[str, Any] = {
+            "size": min(most + 1, _LARGEST_PAGE),
+            "query": {"bool": {"filter": filters}},
+            "sort": [{"trueup_name": "asc"}, {"trueup_shard": "asc"}],
+            "_source": ["trueup_shard", "trueup_key"],
+        }
+        found: list[Place] = []
+        edge: list[Any] | None = None
+        if after is not None:
+            filters.append({"range": {"trueup_name": {"gt": _short(key_text(after))}}})
+        while True:
+            body = {**query, **({"search_after": edge} if edge else {})}
+            hits = self._server.ask("POST", f"/{index}/_search", json.dumps(body).encode()).expect(200)["hits"]["hits"]
+            for hit in hits:
+                place = int(hit["_source"]["trueup_shard"]), tuple(hit["_source"]["trueup_key"])
+                if len(found) >= most and place[1] != found[-1][1]:
+                    return found
+                found.append(place)
+            if len(hits) < query["size"]:
+                return found
+            edge = hits[-1]["sort"]
+
+    def _make(self, index: str) -> None:
+        mapping = {"properties": MEMBERS}
+        made = self._server.ask("PUT", f"/{index}", json.dumps({"mappings": mapping}).encode())
+        if made.status == 400 and "already_exists" in made.reason:
+            made = self._server.ask("PUT", f"/{index}/_mapping", json.dumps(mapping).encode())
+        if made.status == 400:
+            raise CheckFailed(
+                [f"the index {index} cannot take the documents: {made.reason}"], cure="name another index"
+            )
+        made.expect(200)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.close()
+            raise SinkDown(
+                f"{self._server}: {error or type(error).__name__}", cure="check that it runs, and its address"
+            ) from None
+
+
+def _short(name: str) -> str:
+    """A name as it is, or a hash of one that is too long."""
+    data = name.encode()
+    return name if len(data) <= _LONGEST else "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def _time(at: datetime) -> str:
+    return at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _item_reason(result: Mapping[str, Any]) -> str:
+    error = result.get("error")
+    if isinstance(error, dict):
+        cause = error.get("caused_by") or {}
+        texts = [str(each) for each in (error.get("reason"), cause.get("reason")) if each]
+        return ": ".join(texts) or str(error.get("type"))
+    return str(error or f"status {result['status']}")

@@ -1,0 +1,250 @@
+"""The sink of a ClickHouse table, on a server or in the folder of an embedded one: a ReplacingMergeTree.
+
+Every write is an insert of new versions; a row that is gone is a version that says so. `SELECT … FINAL` shows the rows
+as they are. The version is counted on from the largest one in the table, not taken from pods, whose numbers are not
+the order of writes. One process writes, in few large inserts, as ClickHouse wants it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
+from trueup.db.names import parse_table_name
+from trueup.errors import CheckFailed, NodeError, QueryError
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
+from trueup.sinks.columns import AT, SEQ, SHARD, Columns
+from trueup.sinks.keys import fixed_shard
+from trueup.sinks.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPTIONS = ("table", "types", "moves", "database")
+VERSION, DELETED = "trueup_version", "trueup_deleted"
+# ClickHouse's Date32 and DateTime64.
+_YEARS = (1900, 2299)
+_TYPES = {
+    "int16": "Int16",
+    "int32": "Int32",
+    "int64": "Int64",
+    "float": "Float32",
+    "double": "Float64",
+    "bool": "Bool",
+    "string": "String",
+    "binary": "String",
+    "date32[day]": "Date32",
+    "timestamp[us, tz=UTC]": "DateTime64(6, 'UTC')",
+    "timestamp[us]": "DateTime64(6, 'UTC')",
+}
+# Codes of errors that speak of values: they do not fit, are NULL, or break a constraint of the table.
+_REFUSALS = {6, 26, 27, 32, 33, 38, 41, 53, 69, 70, 72, 131, 321, 349, 407, 469}
+
+
+class ClickHouseSink:
+    """Tables of one ClickHouse."""
+
+    driver_only: ClassVar[bool] = True
+
+    def __init__(self, place: str, options: Options, *, embedded: bool) -> None:
+        self._place = place
+        self._embedded = embedded
+        named = "" if embedded else unquote(parse_url(place).path.strip("/"))
+        self._database = options.text("database", named or "default")
+        self._pattern = options.text("table", "{table}")
+        self._native = options.choice("types", "exact", "native") == "native"
+        self._moves = options.yes_no("moves", True)
+        options.end()
+        self._tables: dict[str, tuple[str, Columns]] = {}
+        self._opened: Backend | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def __repr__(self) -> str:
+        return f"<ClickHouse sink, database {self._database}>"
+
+    def setup(self, tables: Sequence[SourceTable]) -> None:
+        """Make the tables, or check those that are there and add the columns they lack."""
+        found: dict[str, tuple[str, Columns]] = {}
+        for source in tables:
+            schema, table = (part.text for part in parse_table_name(source.table))
+            name = self._pattern.format(schema=schema, table=table)
+            if name in (each[0] for each in found.values()):
+                raise CheckFailed(
+                    [f"several tables of the tube would go into {name}"], cure="name them apart: table={schema}_{table}"
+                )
+            found[source.table] = name, Columns(source, source.routed and self._moves, self._native, _YEARS)
+        self._tables = found
+        with self._errors():
+            for name, columns in found.values():
+                self._ensure(name, columns)
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """One insert a table, there as a whole or not at all; a repeated one only adds a version."""
+        by_table: dict[str, list[Document]] = {}
+        for document in batch:
+            by_table.setdefault(document.table, []).append(document)
+        rows = {table: self._tables[table][1].table(each, mark) for table, each in by_table.items()}
+        with self._errors(batch):
+            for table, documents in by_table.items():
+                self._insert(self._tables[table][0], rows[table], [each.row is None for each in documents])
+
+    def older(
+        self,
+        table: str,
+        shards: Shards,
+        start_seq: int,
+        started_at: datetime,
+        after: tuple[str, ...] | None,
+        most: int,
+    ) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """A page in the order of the key."""
+        name, columns = self._tables[table]
+        key = columns.source.key
+        at = started_at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
+        where = [f"({SEQ} < {int(start_seq)} OR {AT} < toDateTime64({literal(at)}, 6, 'UTC'))"]
+        if columns.routed and shards != "all":
+            where.append(f"{SHARD} IN ({', '.join(str(int(shard)) for shard in shards) or 'NULL'})")
+        if after is not None:
+            kinds = columns.schema()
+            edge = [
+                literal(text) if str(kinds.field(each).type) == "string" else str(int(text))
+                for each, text in zip(key, after, strict=True)
+            ]
+            where.append(f"({names(key)}) > ({', '.join(edge)})")
+        query = (
+            f"SELECT {SHARD}, {names(key)} FROM {self._name(name)} FINAL WHERE {' AND '.join(where)}"
+            f" ORDER BY {names(key)} LIMIT {int(most)} WITH TIES"
+        )
+        with self._errors():
+            rows = self._rows(query)
+        fixed = fixed_shard(shards, routed=columns.routed)
+        return [(shard if fixed is None else fixed, tuple(_text(part) for part in parts)) for shard, *parts in rows]
+
+    def close(self) -> None:
+        """Give the connection, or the folder, back."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _insert(self, name: str, rows: pa.Table, gone: list[bool]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        # Also by the clock, for a replica that answers may be behind.
+        largest = self._rows(f"SELECT max({VERSION}) FROM {self._name(name)}")[0][0] or 0
+        version = max(largest + 1, time.time_ns())
+        rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.uint64()))
+        rows = rows.append_column(DELETED, pa.array(gone).cast(pa.uint8()))
+        with tempfile.TemporaryDirectory(prefix="trueup-sink-") as folder:
+            path = Path(folder) / "rows.parquet"
+            pq.write_table(rows, path)
+            query_id = f"trueup-tube:{self._database}.{name}:{uuid.uuid4()}"
+            self._backend().insert(self._name(name), rows.column_names, path, query_id)
+
+    def _ensure(self, name: str, columns: Columns) -> None:
+        key = columns.source.key
+        wanted = {field.name: _type(field, field.name in (*key, SHARD, SEQ, AT)) for field in columns.schema()}
+        wanted |= {VERSION: "UInt64", DELETED: "UInt8"}
+        order = columns.identity
+        self._backend().execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self._database)}")
+        defined = ", ".join(f"{identifier(each)} {kind}" for each, kind in wanted.items())
+        # What an insert has confirmed survives a loss of power too.
+        self._backend().execute(
+            f"CREATE TABLE IF NOT EXISTS {self._name(name)} ({defined})"
+            f" ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({names(order)})"
+            " SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
+        )
+        for each in self._check(name, wanted, order):
+            self._backend().execute(
+                f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(each)} {wanted[each]}"
+            )
+
+    def _check(self, name: str, wanted: dict[str, str], order: Sequence[str]) -> list[str]:
+        """Refuse a table that would not replace as ours does; else the columns that it lacks."""
+        where = f"database = {literal(self._database)} AND"
+        found = {
+            _text(each): _text(kind)
+            for each, kind in self._rows(f"SELECT name, type FROM system.columns WHERE {where} table = {literal(name)}")
+        }
+        engine, sorting, partition = map(
+            _text,
+            self._rows(
+                "SELECT engine_full, sorting_key, partition_key FROM system.tables"
+                f" WHERE {where} name = {literal(name)}"
+            )[0],
+        )
+        reasons = []
+        if not re.match(rf"\w*ReplacingMergeTree\((.*?, )?{VERSION}, {DELETED}\)(\s|$)", engine):
+            reasons.append(f"its engine is {engine.partition(' ORDER BY')[0]}")
+        if _bare(sorting) not in (_bare(", ".join(order)), _bare(names(order))):
+            reasons.append(f"it is sorted by ({sorting}), not by ({', '.join(order)})")
+        if partition:
+            reasons.append(f"it is partitioned by {partition}: versions of a row must lie together")
+        reasons += [
+            f"its column {each} is {found[each]}, not {kind}"
+            for each, kind in wanted.items()
+            if each in found and _bare(found[each]) != _bare(kind)
+        ]
+        if reasons:
+            raise CheckFailed(
+                [f"the table {self._database}.{name} cannot take the rows: {reason}" for reason in reasons],
+                cure=f"name another table; trueup makes it: ReplacingMergeTree({VERSION}, {DELETED})",
+            )
+        return [each for each in wanted if each not in found]
+
+    def _name(self, table: str) -> str:
+        return f"{identifier(self._database)}.{identifier(table)}"
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        table = self._backend().arrow(query)
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True)) if table.num_rows else []
+
+    def _backend(self) -> Backend:
+        if self._opened is None:
+            self._opened = (
+                Embedded(Path(self._place).absolute())
+                if self._embedded
+                else Server(self._place, parse_url(self._place))
+            )
+        return self._opened
+
+    @contextmanager
+    def _errors(self, batch: Sequence[Document] = ()) -> Iterator[None]:
+        try:
+            yield
+        except (NodeError, QueryError) as error:
+            code = re.search(r"Code: (\d+)", error.message)
+            if batch and code and int(code[1]) in _REFUSALS:
+                reasons = {batch[0].identity: error.message} if len(batch) == 1 else {}
+                raise SinkRejected(error.message, reasons=reasons) from None
+            if not self._embedded:
+                self.close()
+            raise SinkDown(error.message, cure=error.cure) from None
+
+
+def _type(field: pa.Field, is_ours: bool) -> str:
+    import pyarrow as pa
+
+    kind = field.type
+    plain = f"Decimal({kind.precision}, {kind.scale})" if pa.types.is_decimal(kind) else _TYPES[str(kind)]
+    return plain if is_ours else f"Nullable({plain})"
+
+
+def _bare(kind: str) -> str:
+    """A type without what does not change its values (NULL, dictionaries), a list without quotes and brackets."""
+    return re.sub(r"Nullable|LowCardinality|[()\s`]", "", kind)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

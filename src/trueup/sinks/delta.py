@@ -1,0 +1,236 @@
+"""The sink of Delta tables that equal their sources after each batch.
+
+A table is cut into buckets by a hash of the key. A batch reads the buckets of its keys one by one, writes them anew
+without what is gone and with what has come, and replaces their files in one commit. Old files stay for readers for some
+hours. If somebody else commits in between, nothing of the batch is there, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+from trueup.errors import CheckFailed
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
+from trueup.sinks.columns import AT, SEQ, SHARD, Columns
+from trueup.sinks.keys import Place, key_text
+from trueup.sinks.options import Options
+from trueup.sinks.parquet import file_name, make_folder, older_places, page
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUCKET = "trueup_bucket"
+BUCKETS = 16
+_CLEAN_EVERY = 50
+
+
+class DeltaSink:
+    """A folder with a Delta table for each table of the tube."""
+
+    driver_only: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.folder = folder.absolute()
+        self._native = options.choice("types", "exact", "native") == "native"
+        self._moves = options.yes_no("moves", True)
+        self._buckets = options.number("buckets", 0)
+        self._keep_hours = options.number("keep_hours", 24)
+        options.end()
+        self._tables: dict[str, tuple[Columns, int]] = {}
+        self._page: tuple[tuple[str, int, datetime], list[Place]] | None = None
+
+    def setup(self, tables: Sequence[SourceTable]) -> None:
+        """Make the tables, or add the columns that those which are there lack."""
+        with self._errors():
+            made = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
+            self._tables = {name: (columns, self._ensure(name, columns)) for name, columns in made.items()}
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """One commit a table; a repeated one writes the same rows."""
+        by_table: dict[str, list[Document]] = {}
+        for document in batch:
+            by_table.setdefault(document.table, []).append(document)
+        # All of them first: what is refused is refused before anything is written.
+        rows = {table: self._tables[table][0].table(each, mark) for table, each in by_table.items()}
+        with self._errors():
+            for table, documents in by_table.items():
+                self._replace(table, rows[table], documents)
+
+    def older(
+        self,
+        table: str,
+        shards: Shards,
+        start_seq: int,
+        started_at: datetime,
+        after: tuple[str, ...] | None,
+        most: int,
+    ) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """Key and marks of the table are read for the first page; the others come from memory."""
+        asked = table, start_seq, started_at
+        if after is None or self._page is None or self._page[0] != asked:
+            key = self._tables[table][0].source.key
+            with self._errors():
+                state = self._open(table).to_pyarrow_table(columns=[*key, SHARD, SEQ, AT])
+            self._page = asked, older_places(state, key, start_seq, started_at)
+        return page(self._page[1], shards, after, most, routed=self._tables[table][0].routed)
+
+    def close(self) -> None:
+        """Nothing is open."""
+        self._page = None
+
+    def _replace(self, table: str, rows: pa.Table, documents: Sequence[Document]) -> None:
+        """Write the touched buckets anew, and put them in the place of the old ones."""
+        import pyarrow as pa
+        from deltalake import CommitProperties, Schema
+        from deltalake.transaction import RemoveAction
+
+        columns, buckets = self._tables[table]
+        delta, folder, now = self._open(table), self._path(table), int(time.time() * 1000)
+        there = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+        touched: dict[int, list[int]] = {}
+        for at, each in enumerate(documents):
+            touched.setdefault(_bucket(each.key, buckets), []).append(at)
+        actions: list[Any] = []
+        for bucket, places in touched.items():
+            old = [each for each in there if int(each[f"partition.{BUCKET}"]) == bucket]
+            kept = _read(folder, [each["path"] for each in old], columns.schema())
+            names = rows.take(pa.array(places, pa.int64())).select(columns.identity)
+            kept = kept.join(names, keys=columns.identity, join_type="left anti")
+            come = rows.take(pa.array([at for at in places if documents[at].row is not None], pa.int64()))
+            new = pa.concat_tables([kept.select(come.column_names), come])
+            if new.num_rows:
+                actions.append(_write(folder, new.combine_chunks(), bucket, now))
+            actions += [
+                RemoveAction(each["path"], True, now, each["size_bytes"], {BUCKET: str(bucket)}) for each in old
+            ]
+        if not actions:
+            return
+        delta.create_write_transaction(
+            actions,
+            mode="append",
+            schema=Schema.from_arrow(_with_bucket(columns.schema())),
+            partition_by=[BUCKET],
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+        if self._keep_hours and (delta.version() + 1) % _CLEAN_EVERY == 0:
+            self._open(table).vacuum(self._keep_hours, dry_run=False, enforce_retention_duration=False)
+
+    def _ensure(self, table: str, columns: Columns) -> int:
+        """The table as it must be; gives the number of its buckets, which never changes."""
+        from deltalake import DeltaTable, Field, Schema
+
+        path, wanted = self._path(table), _with_bucket(columns.schema())
+        if not DeltaTable.is_deltatable(str(path)):
+            make_folder(path)
+            count = self._buckets or BUCKETS
+            DeltaTable.create(
+                str(path),
+                schema=Schema.from_arrow(wanted),
+                partition_by=[BUCKET],
+                description=f"trueup tube, {count} buckets, by {', '.join(columns.identity)}",
+            )
+            return count
+        delta = self._open(table)
+        found = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
+        known = {field.name: field for field in delta.schema().fields}
+        ours = {field.name: field for field in Schema.from_arrow(wanted).fields}
+        reasons = [] if found else ["it was not made by trueup"]
+        if found and self._buckets not in (0, int(found[1])):
+            reasons.append(f"it has {found[1]} buckets, not {self._buckets}")
+        if found and found[2] != ", ".join(columns.identity):
+            reasons.append(f"its rows are named by {found[2]}, not by {', '.join(columns.identity)}")
+        reasons += [
+            f"its column {name} is {known[name].type}, not {field.type}"
+            for name, field in ours.items()
+            if name in known and known[name].type != field.type
+        ]
+        if reasons or not found:
+            raise CheckFailed(
+                [f"the Delta table {path} cannot take the rows: {reason}" for reason in reasons],
+                cure="choose another folder, or leave out the option",
+            )
+        more = [Field(name, field.type, nullable=True) for name, field in ours.items() if name not in known]
+        if more:
+            delta.alter.add_columns(more)
+        return int(found[1])
+
+    def _open(self, table: str) -> Any:
+        from deltalake import DeltaTable
+
+        return DeltaTable(str(self._path(table)))
+
+    def _path(self, table: str) -> Path:
+        return self.folder / file_name(table)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            yield
+        except (OSError, DeltaError) as error:
+            text = " ".join(str(error).split())[:500]
+            raise SinkDown(
+                f"the Delta table in {self.folder} cannot be written or read: {text}",
+                cure="make room, or give the right to it; if another job writes there, this is tried again",
+            ) from None
+
+
+def _bucket(key: Sequence[str], buckets: int) -> int:
+    """By the key alone, so that the shards of a key lie together; the same on every machine."""
+    return zlib.crc32(key_text(key).encode()) % buckets
+
+
+def _with_bucket(schema: pa.Schema) -> pa.Schema:
+    import pyarrow as pa
+
+    return schema.append(pa.field(BUCKET, pa.int32()))
+
+
+def _read(folder: Path, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """The rows of files; a column that came later is NULL in older ones."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parts = [schema.empty_table()]
+    for path in paths:
+        found = pq.read_table(folder / unquote(path), partitioning=None)
+        parts.append(
+            pa.table(
+                [
+                    found[field.name].cast(field.type)
+                    if field.name in found.column_names
+                    else pa.nulls(found.num_rows, field.type)
+                    for field in schema
+                ],
+                schema=schema,
+            )
+        )
+    return pa.concat_tables(parts)
+
+
+def _write(folder: Path, rows: pa.Table, bucket: int, now: int) -> Any:
+    """A new file of a bucket, and what the table says of it."""
+    import pyarrow.parquet as pq
+    from deltalake.transaction import AddAction
+
+    place = folder / f"{BUCKET}={bucket}"
+    place.mkdir(exist_ok=True)
+    path = place / f"part-{uuid.uuid4()}.parquet"
+    with path.open("wb") as file:
+        pq.write_table(rows, file)
+        file.flush()
+        os.fsync(file.fileno())
+    stats = json.dumps({"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}})
+    return AddAction(path.relative_to(folder).as_posix(), path.stat().st_size, {BUCKET: str(bucket)}, now, True, stats)

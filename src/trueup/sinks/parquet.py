@@ -1,0 +1,193 @@
+"""The sink of a folder of Parquet files that are only ever added: every batch a file of changes, each with operation,
+mark and version.
+
+The row of a key as it is now is the one with the largest version, unless it says deleted; `current_state` reads
+that. The version of a file is the number at the start of its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from trueup.errors import StoreError
+from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
+from trueup.sinks.columns import AT, SEQ, SHARD, Columns
+from trueup.sinks.keys import Place, fixed_shard
+from trueup.sinks.options import Options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OP, VERSION, DELETED = "trueup_op", "trueup_version", "trueup_deleted"
+_IDENTITY = b"trueup.identity"
+
+
+class ParquetSink:
+    """A folder with a folder of files for each table."""
+
+    driver_only: ClassVar[bool] = True
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self.folder = folder.absolute()
+        self._native = options.choice("types", "exact", "native") == "native"
+        self._moves = options.yes_no("moves", True)
+        options.end()
+        self._tables: dict[str, Columns] = {}
+        self._page: tuple[tuple[str, int, datetime], list[Place]] | None = None
+
+    def setup(self, tables: Sequence[SourceTable]) -> None:
+        """Make the folders."""
+        with self._errors():
+            for source in tables:
+                make_folder(self._path(source.table))
+                for part in self._path(source.table).glob(".*.part"):
+                    part.unlink()
+        self._tables = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """A file a table, there as a whole or not at all; a repeated one only adds a version."""
+        by_table: dict[str, list[Document]] = {}
+        for document in batch:
+            by_table.setdefault(document.table, []).append(document)
+        rows = {table: self._tables[table].table(each, mark) for table, each in by_table.items()}
+        with self._errors():
+            for table, documents in by_table.items():
+                self._add(self._path(table), rows[table], documents, self._tables[table])
+
+    def older(
+        self,
+        table: str,
+        shards: Shards,
+        start_seq: int,
+        started_at: datetime,
+        after: tuple[str, ...] | None,
+        most: int,
+    ) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """All files are read for the first page; the others come from memory."""
+        asked = table, start_seq, started_at
+        if after is None or self._page is None or self._page[0] != asked:
+            with self._errors():
+                self._page = asked, self._older(table, start_seq, started_at)
+        return page(self._page[1], shards, after, most, routed=self._tables[table].routed)
+
+    def close(self) -> None:
+        """Nothing is open."""
+        self._page = None
+
+    def _older(self, table: str, start_seq: int, started_at: datetime) -> list[Place]:
+        key = self._tables[table].source.key
+        state = current_state(self._path(table), columns=[*key, SHARD, SEQ, AT])
+        return older_places(state, key, start_seq, started_at)
+
+    def _add(self, folder: Path, rows: pa.Table, documents: Sequence[Document], columns: Columns) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        # Looked up every time: another job may have written what is now ours to write.
+        version = max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
+        rows = rows.append_column(OP, pa.array([each.op for each in documents]))
+        rows = rows.append_column(DELETED, pa.array([each.row is None for each in documents]))
+        rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.int64()))
+        rows = rows.replace_schema_metadata({_IDENTITY: json.dumps(columns.identity)})
+        name = f"{version:012d}-{uuid.uuid4().hex[:8]}.parquet"
+        part = folder / f".{name}.part"
+        with part.open("wb") as file:
+            pq.write_table(rows, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, folder / name)
+        sync_folder(folder)
+
+    def _path(self, table: str) -> Path:
+        return self.folder / file_name(table)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise SinkDown(
+                f"the folder {self.folder} cannot be written or read: {error}",
+                cure="make room, or give the right to it",
+            ) from None
+
+
+def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of a table's folder as they are now: of each document the newest change, if it is no deletion."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    paths = sorted(Path(folder).glob("*.parquet"))
+    if not paths:
+        raise StoreError(f"there are no changes in {folder}", cure="name the folder of a table: DIR/schema.table")
+    names = json.loads(pq.read_schema(paths[-1]).metadata[_IDENTITY])
+    wanted = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
+    # Files one by one: a column that came later is in the newer ones only.
+    changes = pa.concat_tables([pq.read_table(path, columns=wanted) for path in paths], promote_options="permissive")
+    same = [*names, VERSION]
+    newest = changes.select(same).group_by(names).aggregate([(VERSION, "max")]).rename_columns(same)
+    state = changes.join(newest, keys=same, join_type="inner")
+    state = state.filter(pa.compute.invert(state[DELETED])).drop_columns([DELETED])
+    return state if columns is None else state.select(list(columns))
+
+
+def older_places(state: pa.Table, key: Sequence[str], start_seq: int, started_at: datetime) -> list[Place]:
+    """Shard and key of rows whose mark is older, in the order of their key's texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    limit = pa.scalar(started_at, pa.timestamp("us", "UTC"))
+    old = state.filter(pc.or_(pc.less(state[SEQ], start_seq), pc.less(state[AT], limit)))
+    keys = zip(*(old[name].to_pylist() for name in key), strict=True)
+    places = [
+        (shard, tuple(str(part) for part in parts)) for shard, parts in zip(old[SHARD].to_pylist(), keys, strict=True)
+    ]
+    return sorted(places, key=lambda place: (place[1], place[0]))
+
+
+def page(
+    places: Sequence[Place], shards: Shards, after: tuple[str, ...] | None, most: int, *, routed: bool
+) -> list[Place]:
+    """The next places behind a key, the last key whole."""
+    start = 0 if after is None else bisect_right(places, after, key=lambda place: place[1])
+    fixed = fixed_shard(shards, routed=routed)
+    found: list[Place] = []
+    for shard, key in islice(places, start, None):
+        if len(found) >= most and key != found[-1][1]:
+            break
+        if fixed is not None or shards == "all" or shard in shards:
+            found.append((shard if fixed is None else fixed, key))
+    return found
+
+
+def make_folder(path: Path) -> None:
+    """A folder that only its owner can read; one that is there keeps its rights."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def file_name(table: str) -> str:
+    """A table's name as that of a folder."""
+    return table.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
+
+
+def sync_folder(folder: Path) -> None:
+    """A new name in a folder survives a loss of power."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def _version(path: Path) -> int:
+    number = path.name.partition("-")[0]
+    return int(number) if number.isdigit() else 0

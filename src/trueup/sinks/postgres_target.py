@@ -1,0 +1,250 @@
+"""The table that a PostgreSQL sink writes to: made from the source's columns, or checked and given what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from trueup.db.catalog import read_table
+from trueup.db.names import display_name, parse_table_name
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.sinks.base import SourceTable
+
+if TYPE_CHECKING:
+    from psycopg import sql
+    from typing_extensions import LiteralString
+
+    from trueup.db.catalog import Column, Table
+
+# Beside each row: its shard, and the pod that wrote it last.
+MARKS = ("trueup_shard", "trueup_seq", "trueup_at")
+INTEGERS = ("smallint", "integer", "bigint")
+_TEXTS = ("text", "character varying")
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of the target's key, its type, and whether that is the server's own."""
+
+    name: str
+    type: str
+    is_plain: bool
+    # The schema of an operator that is not the server's own: the search path is pinned.
+    schema: str
+
+    def equal(self, text: sql.Composable) -> sql.Composed:
+        """Finds the row of the table t by the key's text, through the index. By the text too: numeric 1.0 and 1.00 are
+        equal, and not the same document."""
+        operator = sql.SQL("OPERATOR({}.=)").format(identifier(self.schema)) if self.schema else sql.SQL("=")
+        return sql.SQL("t.{0} {1} {2}::{3} AND {4} = {2}").format(
+            identifier(self.name), operator, text, trusted(self.type), self.text
+        )
+
+    @property
+    def text(self) -> sql.Composed:
+        """Its text, in the table t."""
+        return sql.SQL('t.{}::text COLLATE "C"').format(identifier(self.name))
+
+    @property
+    def ordered(self) -> sql.Composable:
+        """What pages go by: the column, or its text where its type has an order of its own."""
+        return identifier("t", self.name) if self.is_plain else self.text
+
+    def edge(self, placeholder: str) -> sql.Composed:
+        """A text as a value that `ordered` compares with."""
+        text = sql.SQL("{}::text").format(sql.Placeholder(placeholder))
+        return sql.SQL("{}::{}").format(text, trusted(self.type)) if self.is_plain else text
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a source's rows go: source column, target column and its type there; and the columns of the key."""
+
+    source: SourceTable
+    schema: str
+    table: str
+    columns: tuple[tuple[str, str, str], ...]
+    key: tuple[KeyColumn, ...]
+    routed: bool
+
+    @property
+    def name(self) -> sql.Composable:
+        """The name for statements."""
+        return identifier(self.schema, self.table)
+
+    @property
+    def arbiter(self) -> tuple[str, ...]:
+        """What names a row of the target. The shard comes last, so that pages go by key along the index."""
+        return (*(each.name for each in self.key), *((MARKS[0],) if self.routed else ()))
+
+
+def ensure_target(
+    connection: Any, source: SourceTable, name: tuple[str, str], mapping: Mapping[str, str], *, routed: bool
+) -> Target:
+    """The target of a source, which is there and fits when this returns."""
+    schema, table = name
+    columns = _columns(source, mapping)
+    _check_is_no_source(connection, source, schema, table)
+    found = read_table(connection, schema, table)
+    if found is None:
+        _create(connection, source, schema, table, columns, routed=routed)
+    elif found.kind not in ("r", "p"):
+        raise _refused(schema, table, ["it is not a table"])
+    else:
+        _add_missing(connection, source, found, columns, may_add=not mapping)
+    found = read_table(connection, schema, table)
+    assert found is not None
+    return _checked(source, found, columns, routed=routed)
+
+
+def identifier(*parts: str) -> sql.Identifier:
+    """A name in a statement that has parameters, where a % counts."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
+
+
+def listed(names: Iterable[str]) -> sql.Composed:
+    """A list of columns, for a statement with parameters."""
+    return sql.SQL(", ").join(identifier(name) for name in names)
+
+
+def trusted(kind: str) -> sql.SQL:
+    """A type as a server's format_type wrote it, which quotes what must be."""
+    return sql.SQL(kind.replace("%", "%%"))  # type: ignore[arg-type, unused-ignore]
+
+
+def statements() -> dict[str, LiteralString]:
+    """The statements of the sink."""
+    return load("trueup.sinks", "postgres.sql")
+
+
+def target_name(source: SourceTable, pattern: str) -> tuple[str, str]:
+    """Schema and name of a source's target; `{schema}` and `{table}` of the pattern are those of the source."""
+    schema, table = (part.text for part in parse_table_name(source.table))
+    filled = [part.text.format(schema=schema, table=table) for part in parse_table_name(pattern)]
+    return filled[0], filled[1]
+
+
+def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Source column, target column and the source's type. The marks of a table that is itself a sink stay behind."""
+    types = dict(source.columns)
+    unknown = sorted(set(mapping) - set(types))
+    lacking = sorted(set(source.key) - set(mapping)) if mapping else []
+    if unknown or lacking:
+        raise CheckFailed(
+            [f"{source.table} has no column {name}" for name in unknown]
+            + [f"the key column {name} is not mapped" for name in lacking],
+            cure="map=source:target,…, the key's columns among them",
+        )
+    if mapping:
+        return [(name, to, types[name]) for name, to in mapping.items()]
+    return [(name, name, kind) for name, kind in source.columns if name not in MARKS]
+
+
+def _check_is_no_source(connection: Any, source: SourceTable, schema: str, table: str) -> None:
+    """A sink that writes into its own source would touch what it writes, for ever."""
+    if tuple(part.text for part in parse_table_name(source.table)) != (schema, table):
+        return
+    name = identifier(schema, table).as_string(connection)
+    if connection.execute(statements()["is_attached"], {"table": name}).fetchone()[0]:
+        raise CheckFailed(
+            [f"the target {display_name(schema, table)} is attached to a tube itself: it may be the source"],
+            cure="write into another table: ?table=copy.{table}",
+        )
+
+
+def _create(
+    connection: Any,
+    source: SourceTable,
+    schema: str,
+    table: str,
+    columns: list[tuple[str, str, str]],
+    *,
+    routed: bool,
+) -> None:
+    known = _known_types(connection, [kind for _, _, kind in columns])
+    names = {each[0]: each[1] for each in columns}
+    key = [names[name] for name in source.key] + ([MARKS[0]] if routed else [])
+    if not connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema]).fetchone()[0]:
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    connection.execute(
+        sql.SQL(statements()["create"]).format(
+            target=sql.Identifier(schema, table),
+            columns=defined((to, known[kind]) for _, to, kind in columns),
+            key=sql.SQL(", ").join(sql.Identifier(name) for name in key),
+        )
+    )
+
+
+def _add_missing(
+    connection: Any, source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, may_add: bool
+) -> None:
+    there = {column.name for column in found.columns}
+    missing = [(to, kind) for _, to, kind in columns if to not in there]
+    if missing and (not may_add or {to for to, _ in missing} & set(source.key)):
+        raise _refused(found.schema, found.name, [f"it has no column {to}" for to, _ in missing])
+    known = _known_types(connection, [kind for _, kind in missing])
+    for to, kind in missing:
+        connection.execute(
+            sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
+                sql.Identifier(found.schema, found.name), defined([(to, known[kind])])
+            )
+        )
+    if not there.issuperset(MARKS):
+        connection.execute(sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(found.schema, found.name)))
+
+
+def _known_types(connection: Any, types: list[str]) -> dict[str, str]:
+    """Types of the source as they are called here; what is not known here (an enum, a domain) is kept as its text."""
+    rows = connection.execute(statements()["types"], {"types": types}).fetchall()
+    return {kind: kind if known else "text" for kind, (known,) in zip(types, rows, strict=True)}
+
+
+def _checked(source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, routed: bool) -> Target:
+    there = {column.name: column for column in found.columns}
+    kept = [(name, to, there[to].type) for name, to, _ in columns if not there[to].generated]
+    names, kinds = {name: to for name, to, _ in kept}, dict(source.columns)
+    reasons = [f"its key column {name} is generated" for name in source.key if name not in names]
+    key = tuple(_key_column(there[names[name]]) for name in source.key if name in names)
+    reasons += [
+        f"its key column {each.name} is {each.type}, that of the source {kinds[name]}: their texts may differ"
+        for name, each in zip(source.key, key, strict=False)
+        if not _same_text(kinds[name], each.type)
+    ]
+    target = Target(source, found.schema, found.name, tuple(kept), key, routed)
+    if not any(set(each.columns) == set(target.arbiter) for each in found.keys):
+        reasons.append(f"it has no unique index over exactly ({', '.join(target.arbiter)}), NOT NULL")
+    if reasons:
+        raise _refused(found.schema, found.name, reasons)
+    return target
+
+
+def _key_column(column: Column) -> KeyColumn:
+    is_plain = column.base_schema == "pg_catalog" and not column.is_domain
+    has_own = column.base_schema != "pg_catalog" and column.base_kind == "b" and not column.base_name.startswith("_")
+    return KeyColumn(column.name, column.type, is_plain, column.base_schema if has_own else "")
+
+
+def _same_text(source: str, target: str) -> bool:
+    """Whether a key has the same text in both types: what is deleted is found by it."""
+    base, other = source.partition("(")[0], target.partition("(")[0]
+    return base == other or other in _TEXTS or all(each in INTEGERS for each in (base, other))
+
+
+def defined(columns: Iterable[tuple[str, str]]) -> sql.Composed:
+    """Columns and their types, for a statement without parameters."""
+    return sql.SQL(", ").join(
+        sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))  # type: ignore[arg-type, unused-ignore]
+        for name, kind in columns
+    )
+
+
+def _refused(schema: str, table: str, reasons: list[str]) -> CheckFailed:
+    name = display_name(schema, table)
+    return CheckFailed(
+        [f"the table {name} cannot take the rows: {reason}" for reason in reasons],
+        cure="change it, or name another one (?table=…): trueup makes it",
+    )

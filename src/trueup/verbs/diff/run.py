@@ -1,0 +1,335 @@
+"""The diff from end to end: connect, check, cut into blocks, hash, split, compare, re-check, report.
+
+This is the whole path on one screen; each step is a module of this folder.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+from trueup.config.model import Node
+from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.db import reader
+from trueup.db.names import parse_table_name
+from trueup.db.node import named
+from trueup.db.snapshot import Control
+from trueup.db.watch import Watch
+from trueup.engine.choose import EngineStarter
+from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.work import Engine
+from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.report.model import DiffResult
+from trueup.rows.comparable import check, check_key_values
+from trueup.rows.spec import TableSpec
+from trueup.store import COMPLETED, FAILED, Task, TaskStore
+from trueup.task.connections import as_connected
+from trueup.task.shared import Shared
+from trueup.task.steering import Steering, is_gentle
+from trueup.task.together import together
+from trueup.task.working import working
+from trueup.verbs.diff.again import rehash
+from trueup.verbs.diff.collect import Collected, compare_blocks, compare_multisets, compare_pages
+from trueup.verbs.diff.journal import Before, Journal, Plan, journal_path, read_journal, tidy
+from trueup.verbs.diff.keyless import bits_for, scan_parts
+from trueup.verbs.diff.physical import is_scattered
+from trueup.verbs.diff.ranges import Ranges, plan_ranges
+from trueup.verbs.diff.recheck import recheck
+from trueup.verbs.diff.request import DiffRequest
+from trueup.verbs.diff.result import Ending, conclude, summary_fields
+from trueup.verbs.diff.resume import same_table, take_up
+from trueup.verbs.diff.spool import Spool
+from trueup.verbs.diff.work import Job
+
+# Seconds between two looks at the nodes, and before the first one.
+_WATCH, _WATCH_GENTLE = 5.0, 1.0
+
+
+def run(
+    request: DiffRequest, *, store: TaskStore, progress: Progress | None = None, shared: Shared | None = None
+) -> DiffResult:
+    """Compare one table on all nodes of the request; the task store keeps the request and the answer.
+
+    `shared` is what tables have in common that are compared at the same time.
+    """
+    kind = "TABLE_CHECK" if request.digests_only else "TABLE_DIFF"
+    schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
+    tidy(store.folder())
+    task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
+    return _as_task(request, task, None, store, progress, shared)
+
+
+def resume(
+    request: DiffRequest,
+    task: Task,
+    *,
+    store: TaskStore,
+    progress: Progress | None = None,
+    shared: Shared | None = None,
+) -> DiffResult:
+    """Go on with a task that was stopped or killed: blocks that it has finished are not looked at again."""
+    before = read_journal(journal_path(store.folder(), task.task_id))
+    return _as_task(request, store.reopen(task.task_id), before, store, progress, shared)
+
+
+def _as_task(
+    request: DiffRequest,
+    task: Task,
+    before: Before | None,
+    store: TaskStore,
+    progress: Progress | None,
+    shared: Shared | None,
+) -> DiffResult:
+    again = f"trueup {'check' if request.digests_only else 'diff'} --resume {task.task_id[:8]}"
+    with working(store, task.task_id, interrupted=f"nothing was changed on any node; go on with: {again}"):
+        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
+        ending, result = _compare(request, task, before, store, told, shared)
+    store.finish(
+        task.task_id,
+        FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
+        summary=summary_fields(ending, result, datetime.now(timezone.utc)),
+        error="; ".join(result.incomplete) or None,
+        diff_file_path=result.report,
+    )
+    if result.verdict != "INCOMPLETE":
+        journal_path(store.folder(), task.task_id).unlink(missing_ok=True)
+    return result
+
+
+def _compare(
+    request: DiffRequest,
+    task: Task,
+    before: Before | None,
+    store: TaskStore,
+    progress: Progress,
+    shared: Shared | None,
+) -> tuple[Ending, DiffResult]:
+    started = datetime.now(timezone.utc)
+    settings = request.settings
+    application = f"trueup {'check' if request.digests_only else 'diff'} {task.task_id[:8]}"
+    reader.allow(application)
+    with ExitStack() as stack:
+        if shared is None:
+            shared = Shared(new_starter(request))
+            stack.callback(shared.starter.close)
+        controls = connect_all(request.nodes, application)
+        for control in controls:
+            stack.callback(control.close)
+        stack.callback(reader.stop_all, application)
+        stack.enter_context(shared.at_work(application, controls))
+        checked = check(controls, request)
+        spec = checked.spec
+        positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
+        at_snapshot = time.monotonic()
+        check_key_values(controls, spec, checked.nullable)
+        if before is not None:
+            # The same seed: what was found before speaks of hashes made with it.
+            spec = same_table(before, spec, progress)
+        ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size, _unit(request))
+        job = job_of(request, spec, controls, application)
+        if not settings.snapshot:
+            for control in controls:
+                control.end()
+        state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
+        stack.callback(lambda: state.suspects.close())
+        state.steering = _steering(
+            request, task, partial(shared.wanted, store, task.task_id), application, progress, stack
+        )
+        if not spec.is_keyless:
+            # A keyless table is one sum over all rows of a snapshot: it cannot be taken up in another one.
+            state.journal = Journal(journal_path(store.folder(), task.task_id), Plan(spec, ranges), before, positions)
+            stack.callback(state.journal.close)
+        engine = shared.engine(max(ranges.estimates.values()), controls)
+        _look(engine, job, ranges, before, state, controls, request, progress)
+        # The re-check looks at the present: from here on nobody who wants to alter the table has to wait for us.
+        _let_go(controls, state)
+        # Without snapshots, what was seen last is as old as the end of the look.
+        seen = at_snapshot if settings.snapshot else time.monotonic()
+        _look_again(engine, job, state, controls, request, seen, progress)
+        earlier = before.positions if before else ()
+        ending = Ending(
+            request, spec, ranges, positions, state, engine.name, task.task_id, started, checked.remarks, earlier
+        )
+        return ending, conclude(ending)
+
+
+def _unit(request: DiffRequest) -> int:
+    """Rows of the parts that a block is hashed in, so that what differs can be looked at again in little time."""
+    settings = request.settings
+    return settings.block_size if is_gentle(settings) else settings.compare_unit_size
+
+
+def job_of(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
+    """What all tasks of a run share."""
+    settings = request.settings
+    return Job(
+        spec=spec,
+        nodes=tuple(map(as_connected, controls)),
+        snapshots={control.node.name: control.snapshot_id for control in controls},
+        application=application,
+        timeout=settings.block_timeout,
+        retries=settings.retries,
+        unit=settings.compare_unit_size,
+        digests_only=request.digests_only,
+        query_seconds=settings.gentle_seconds if is_gentle(settings) else 0.0,
+        # A cap is kept second by second: no query may take more than its share of one.
+        most_rows_a_query=math.ceil(settings.max_rows_per_second * min(1.0, settings.gentle_seconds)),
+    )
+
+
+def new_starter(request: DiffRequest) -> EngineStarter:
+    """Begins to start the engine of a run."""
+    settings = request.settings
+    return EngineStarter(
+        _spark(request), concurrency_factor=settings.concurrency_factor, max_connections=_for_tasks(settings)
+    )
+
+
+def _for_tasks(settings: DiffSettings) -> int:
+    """The connections to a node that are for the tasks and the driver; one more is the watch's, if there are enough."""
+    return (
+        settings.max_connections - 1 if _has_watch(settings) and settings.max_connections else settings.max_connections
+    )
+
+
+def _has_watch(settings: DiffSettings) -> bool:
+    return settings.max_connections == 0 or settings.max_connections >= (3 if settings.gentle else 4)
+
+
+def _spark(request: DiffRequest) -> SparkSettings:
+    """A gentle run is one small query at a time; unless it is asked for, Spark would only wait for it."""
+    spark = request.spark
+    if not is_gentle(request.settings):
+        return spark
+    return replace(spark, slots=1, engine="local" if spark.engine == "auto" else spark.engine)
+
+
+def _steering(
+    request: DiffRequest,
+    task: Task,
+    wanted: Callable[[], str],
+    application: str,
+    progress: Progress,
+    stack: ExitStack,
+) -> Steering:
+    """The gate between tasks; it knows what the nodes do from a watch, which needs a session of its own."""
+    settings = request.settings
+    watch = None
+    if _has_watch(settings):
+        gentle = settings.gentle
+        watch = Watch(
+            request.nodes,
+            application=application,
+            seconds=_WATCH_GENTLE if gentle else _WATCH,
+            after=0.0 if gentle else _WATCH,
+            say=progress.say,
+        )
+        stack.callback(watch.close)
+        watch.start()
+    elif settings.gentle:
+        raise ConfigError(
+            "--gentle needs a session to watch each node with", cure="allow 3 connections or more: --max-connections 3"
+        )
+    return Steering(settings, wanted, progress, watch, resume=f"--resume {task.task_id[:8]} goes on")
+
+
+def connect_all(nodes: Sequence[Node], application: str) -> list[Control]:
+    """A session with every node, or all the reasons why not."""
+
+    def one(node: Node) -> Control | TrueupError:
+        try:
+            return Control(node, application=application)
+        except TrueupError as error:
+            return error
+
+    found = together(nodes, one)
+    controls = [each for each in found if isinstance(each, Control)]
+    errors = [each for each in found if isinstance(each, TrueupError)]
+    if errors:
+        for control in controls:
+            control.close()
+        if len(errors) == 1:
+            raise errors[0]
+        raise CheckFailed([f"{error} ({error.cure})" for error in errors], cure="check the addresses and the servers")
+    return controls
+
+
+def _look(
+    engine: Engine,
+    job: Job,
+    ranges: Ranges,
+    before: Before | None,
+    state: Collected,
+    controls: Sequence[Control],
+    request: DiffRequest,
+    progress: Progress,
+) -> None:
+    """The first look: everything is hashed, and what differs is found."""
+    if job.spec.is_keyless:
+        bits = bits_for(max(ranges.estimates.values()), job.unit)
+        parts = scan_parts(
+            controls, job.spec, bits, snapshot=request.settings.snapshot, gentle=is_gentle(request.settings)
+        )
+        compare_multisets(engine, job, parts, bits, state, controls, progress)
+    else:
+        done = take_up(before, state) if before else frozenset()
+        whole = not done and request.settings.snapshot and not is_gentle(request.settings)
+        if whole and is_scattered(controls, job.spec):
+            compare_pages(engine, job, ranges, state, controls, progress)
+            return
+        blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
+        compare_blocks(engine, job, blocks, state, controls, progress, ranges.inside)
+
+
+def _let_go(controls: Sequence[Control], state: Collected) -> None:
+    for control in controls:
+        try:
+            control.end()
+        except Exception as error:
+            state.stopped = state.stopped or named(error, control.node)
+
+
+def _look_again(
+    engine: Engine,
+    job: Job,
+    state: Collected,
+    controls: Sequence[Control],
+    request: DiffRequest,
+    seen: float,
+    progress: Progress,
+) -> None:
+    """Later looks: what was in flight is told from what differs."""
+    settings = request.settings
+    if request.digests_only:
+        rehash(
+            engine,
+            job,
+            state,
+            controls,
+            rounds=settings.recheck,
+            wait=settings.recheck_wait,
+            seen=seen,
+            progress=progress,
+        )
+    else:
+        recheck(
+            engine,
+            job,
+            state,
+            partial(spool_of, request),
+            rounds=settings.recheck,
+            wait=settings.recheck_wait,
+            seen=seen,
+            progress=progress,
+        )
+
+
+def spool_of(request: DiffRequest) -> Spool:
+    """A place for differences, in the folder of the reports."""
+    return Spool(Path(request.settings.report_dir or ".").absolute())

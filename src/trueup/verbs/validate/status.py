@@ -1,0 +1,169 @@
+"""How a validation stands: one typed value, as text and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from trueup.capture.log.slot import lsn_text
+from trueup.verbs.validate.meta import Meta
+
+GONE = "its process is gone; trueup validate start goes on where it was"
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table: its stage, the changes by operation, and what is open."""
+
+    source: str
+    target: str
+    stage: str
+    reason: str
+    remarks: tuple[str, ...]
+    inserts: int
+    updates: int
+    deletes: int
+    truncates: int
+    unchecked: int
+    pending: int
+    failed: int
+    hot: int
+    errors: dict[str, int]
+    swept_rows: int
+    sweep_passes: int
+    swept_at: str | None
+
+    @property
+    def processed(self) -> int:
+        """All changes that were looked at."""
+        return self.inserts + self.updates + self.deletes + self.truncates
+
+
+@dataclass(frozen=True)
+class Status:
+    """A validation: `validated` is the position before which every change is proven or listed as an error."""
+
+    name: str
+    source: str
+    target: str
+    mode: str
+    state: str
+    reason: str
+    began: str | None
+    position: str | None
+    validated: str | None
+    validated_at: str | None
+    syncer: str | None
+    upstream: str | None
+    lag_bytes: int | None
+    lag_seconds: float | None
+    retained_bytes: int | None
+    gap: dict[str, Any] | None
+    tables: tuple[TableStatus, ...]
+
+    def total(self, name: str) -> int:
+        """The sum of a number over all tables."""
+        return sum(int(getattr(table, name)) for table in self.tables)
+
+    @property
+    def open_errors(self) -> int:
+        """Errors that nobody ignored or resolved."""
+        return sum(table.errors.get("new", 0) for table in self.tables)
+
+    @property
+    def blind_spots(self) -> list[str]:
+        """What nobody looked at, and why: while there is any, nothing is validated as a whole."""
+        found = []
+        if self.gap:
+            found.append(f"changes after {self.gap['from']} were not seen ({self.gap['why']}): a full check is needed")
+        for table in self.tables:
+            if table.stage == "stopped":
+                found.append(f"{table.source} is not validated: {table.reason}")
+            elif table.unchecked:
+                found.append(f"changes of {table.source} went unseen, or were not looked at: sweep it, or compare it")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        sums = ("processed", "pending", "failed", "hot", "inserts", "updates", "deletes", "truncates")
+        totals = {name: self.total(name) for name in sums}
+        return {**asdict(self), **totals, "open_errors": self.open_errors, "blind_spots": self.blind_spots}
+
+
+def read_status(meta: Meta, name: str) -> Status:
+    """The status, in one snapshot of the meta database."""
+    with meta.together():
+        meta.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        stored = meta.need(name)
+        rows = meta.rows("tables", name=name)
+        counts = {row["source"]: row for row in meta.rows("counts", name=name)}
+        errors: dict[str, dict[str, int]] = {}
+        for row in meta.rows("error_counts", name=name):
+            of_table = errors.setdefault(row["source"], {})
+            of_table[row["state"]] = of_table.get(row["state"], 0) + row["count"]
+        running = meta.is_running(name)
+    state, reason = stored.state, stored.reason
+    if state == "running" and not running:
+        state, reason = "stopped", GONE
+    position = stored.position
+    return Status(
+        name, stored.settings.source, stored.settings.target, stored.settings.mode, state, reason,
+        _lsn(stored.began), _lsn(position), _lsn(stored.validated), _time(stored.validated_at), _lsn(stored.syncer),
+        _lsn(stored.upstream),
+        None if position is None or stored.upstream is None else max(0, stored.upstream - position),
+        stored.lag_seconds, stored.retained, stored.gap,
+        tuple(_table(row, counts.get(row["source"], {}), errors.get(row["source"], {})) for row in rows),
+    )  # fmt: skip
+
+
+def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) -> TableStatus:
+    return TableStatus(
+        row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
+        row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
+        counts.get("failed", 0), counts.get("hot", 0), errors, row["sweep_rows"], row["sweep_passes"],
+        _time(row["swept_at"]),
+    )  # fmt: skip
+
+
+def status_text(status: Status) -> str:
+    """For people."""
+    lines = [f"{status.name}: {status.source} -> {status.target}, mode {status.mode}, {status.state}"]
+    if status.reason:
+        lines.append(f"  {status.reason}")
+    if status.validated:
+        lines.append(f"  validated through position {status.validated} at {status.validated_at}")
+        bytes_ = "?" if status.lag_bytes is None else f"{status.lag_bytes:,}"
+        lines.append(
+            f"  read to {status.position}, the syncer is at {status.syncer}, the source at {status.upstream}"
+            f" (behind by {bytes_} bytes, {status.lag_seconds or 0:.1f} s)"
+        )
+    lines.append(
+        f"  {status.total('processed'):,} changes processed, {status.total('pending'):,} pending"
+        f" ({status.total('failed'):,} failed, {status.total('hot'):,} hot), {status.open_errors:,} errors"
+    )
+    for table in status.tables:
+        there = "" if table.target == table.source else f" -> {table.target}"
+        lines.append(
+            f"  {table.source}{there}: {table.stage}; {table.inserts:,} inserts, {table.updates:,} updates,"
+            f" {table.deletes:,} deletes, {table.truncates:,} truncates; {table.pending:,} pending,"
+            f" {_errors(table.errors)}"
+        )
+        if table.sweep_passes or table.swept_rows:
+            lines.append(f"    swept: {table.swept_rows:,} rows, {table.sweep_passes:,} whole passes")
+        lines += [f"    {remark}" for remark in table.remarks]
+    lines += [f"  not looked at: {each}" for each in status.blind_spots]
+    return "\n".join(lines)
+
+
+def _errors(errors: dict[str, int]) -> str:
+    parts = [f"{count:,} {state}" for state, count in sorted(errors.items())]
+    return f"errors: {', '.join(parts)}" if parts else "no errors"
+
+
+def _lsn(position: int | None) -> str | None:
+    return None if position is None else lsn_text(position)
+
+
+def _time(value: datetime | None) -> str | None:
+    return None if value is None else value.astimezone(timezone.utc).isoformat(timespec="seconds")

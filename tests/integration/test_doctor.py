@@ -8,12 +8,13 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 import trueup
+from trueup.db.connection import Connection
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 from trueup.verbs.doctor import nodes as doctor_nodes
@@ -290,7 +291,7 @@ def test_a_slow_line_is_no_skew() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doctor_nodes, "now", lambda: next(moments))
-        assert doctor_nodes.clock_skew(Line()) == (1.5, 2.0)
+        assert doctor_nodes.clock_skew(cast("Connection", Line())) == (1.5, 2.0)
 
 
 def test_encodings_and_collations(examine: Examine, server: Server, two: list[Database]) -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg.conninfo import make_conninfo
 
+from trueup.db.connection import Connection
 from trueup.db.node import PINNED, WISHED, told
 from trueup.db.snapshot import GONE
 from trueup.errors import CheckFailed, QueryError, TrueupError
 
 if TYPE_CHECKING:
-    import psycopg
     import pyarrow as pa
 
     from trueup.config.model import Node
@@ -39,7 +39,7 @@ class View:
     replaced: str
 
 
-def address_of(connection: psycopg.Connection[Any], *, application: str) -> str:
+def address_of(connection: Connection, *, application: str) -> str:
     """All that a connection was made with, the password too, from wherever libpq took it: for sessions elsewhere."""
     given = {
         option.keyword.decode(): option.val.decode()

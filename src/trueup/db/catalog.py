@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql as s
 from psycopg.rows import dict_row
 
+from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
 
 if TYPE_CHECKING:
-    import psycopg
     from psycopg import sql
 
-Connection = Any  # psycopg's connection, whatever its row type
 
 READABLE_KINDS = {"r": "table", "p": "partitioned table", "m": "materialized view"}
 OTHER_KINDS = {
@@ -187,7 +186,7 @@ def nearest_table(connection: Connection, shown: str) -> str:
 def estimate_rows(connection: Connection, source: sql.Composed) -> int:
     """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
     # Without parameters: with them, a % in a name would be read as a placeholder.
-    row = connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)).fetchone()
+    row = one_row(connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)))
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
     return int(plan[0]["Plan"]["Plan Rows"])
 
@@ -201,6 +200,6 @@ def correlation(connection: Connection, schema: str, table: str, column: str) ->
     return None if row is None or row[0] is None else float(row[0])
 
 
-def _rows(connection: psycopg.Connection[Any], block: str, values: dict[str, object]) -> list[dict[str, Any]]:
+def _rows(connection: Connection, block: str, values: dict[str, object]) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(load("trueup.db", "catalog.sql")[block], values).fetchall()

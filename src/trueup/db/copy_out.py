@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from trueup.db.connection import Connection
+
 if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
@@ -23,7 +25,7 @@ class CopyOut:
     reader stops before the end, it can only be closed.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any], query: sql.Composable, *, piece: int = PIECE) -> None:
+    def __init__(self, connection: Connection, query: sql.Composable, *, piece: int = PIECE) -> None:
         self._connection = connection
         self._query = query
         self._piece = piece

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.statements import load
 
@@ -56,7 +57,7 @@ class Order:
         return tuple(group for group in self.groups if len(group) > 1)
 
 
-def read_foreign_keys(connection: Any, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
+def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
     """The foreign keys of a database, or those that begin or end at one of these tables."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(load("trueup.db", "foreign_keys.sql")["foreign_keys"], {}).fetchall()
@@ -125,7 +126,7 @@ def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableN
 
 
 def orphans(
-    connection: Any, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5, child: str = "c"
+    connection: Connection, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5, child: str = "c"
 ) -> list[tuple[str, ...]]:
     """Rows of the child whose parent is not there, by the text of the referring columns: at most so many.
 

@@ -15,10 +15,11 @@ Locks of two numbers and locks of one number never meet. The first of the two is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from trueup.db.connection import Connection
 
 if TYPE_CHECKING:
-    import psycopg
     from typing_extensions import LiteralString
 
 # "trup" as four bytes.
@@ -46,18 +47,18 @@ class Holder:
         return f"process {self.pid} ({', '.join(part for part in (self.role, self.application) if part)})"
 
 
-def try_lock(connection: psycopg.Connection[Any], number: int) -> bool:
+def try_lock(connection: Connection, number: int) -> bool:
     """Take the lock for the session, exclusively, if it is free now."""
     row = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (FAMILY, number)).fetchone()
     return bool(row and row[0])
 
 
-def unlock(connection: psycopg.Connection[Any], number: int) -> None:
+def unlock(connection: Connection, number: int) -> None:
     """Give the session's lock back; ending the session does the same."""
     connection.execute("SELECT pg_advisory_unlock(%s, %s)", (FAMILY, number))
 
 
-def holders(connection: psycopg.Connection[Any], number: int) -> list[Holder]:
+def holders(connection: Connection, number: int) -> list[Holder]:
     """Who holds the lock in this database."""
     rows = connection.execute(
         "SELECT l.pid, l.mode, coalesce(a.application_name, ''), coalesce(a.usename, '')"

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import conninfo
 
 from trueup.config.secrets import mask, secrets_of
+from trueup.db.connection import Connection
 from trueup.errors import NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ _CURES = {
 }
 
 
-def connect(node: Node, *, application: str, read_only: bool = True) -> psycopg.Connection[tuple[object, ...]]:
+def connect(node: Node, *, application: str, read_only: bool = True) -> Connection:
     """Open a pinned session that shows itself as `application` in `pg_stat_activity`."""
     try:
         given = conninfo.conninfo_to_dict(node.conninfo)
@@ -88,7 +89,7 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> psycopg.
     return connection
 
 
-def pin(connection: psycopg.Connection[tuple[object, ...]], *, read_only: bool) -> None:
+def pin(connection: Connection, *, read_only: bool) -> None:
     """Set what the answers depend on; a reading verb gets a session that cannot write."""
     mode = "on" if read_only else "off"
     connection.execute("; ".join((*PINNED, f"SET default_transaction_read_only = {mode}")))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.node import connect, is_lost, named
 from trueup.errors import Interrupted, QueryError, TrueupError
 
@@ -35,7 +36,7 @@ class Reader:
         self.snapshot = snapshot
         self.application = application
         self.retries = retries
-        self._connection: psycopg.Connection[tuple[object, ...]] | None = None
+        self._connection: Connection | None = None
         self._mode = (0.0, False)
 
     def rows(self, query: sql.Composed, *, timeout: float = 0, by_pages: bool = False) -> list[tuple[Any, ...]]:
@@ -100,7 +101,7 @@ class Reader:
             )
             self._mode = mode
 
-    def _open(self) -> psycopg.Connection[tuple[object, ...]]:
+    def _open(self) -> Connection:
         if self._connection is None:
             connection = connect(self.node, application=self.application)
             try:
@@ -121,7 +122,7 @@ class Reader:
             self._mode = (0.0, False)
         return self._connection
 
-    def session(self) -> psycopg.Connection[tuple[object, ...]]:
+    def session(self) -> Connection:
         """The session itself, in its snapshot, for what is no query: a COPY. Whoever breaks it closes the reader."""
         if self.application in _stopped:
             raise Interrupted("the run was stopped", node=self.node.name)

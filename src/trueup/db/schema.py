@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from psycopg import errors
 from psycopg.rows import dict_row
 
+from trueup.db.connection import Connection
 from trueup.db.names import display_part
 from trueup.db.statements import load
 
 if TYPE_CHECKING:
-    import psycopg
+    pass
 
 # Kind, schema, and the name as people write it: orders, orders.total, total_of(integer).
 Name = tuple[str, str, str]
@@ -87,7 +88,7 @@ class SchemaDifference:
 
 
 def read_schema(
-    connection: psycopg.Connection[Any],
+    connection: Connection,
     *,
     schemas: Sequence[str] | None = None,
     tables: Container[tuple[str, str]] | None = None,
@@ -134,7 +135,7 @@ def compare_schemas(schemas: Mapping[str, Mapping[Name, Item]]) -> list[SchemaDi
     return found
 
 
-def _items(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any], version: int) -> Iterator[Item]:
+def _items(connection: Connection, block: str, values: Mapping[str, Any], version: int) -> Iterator[Item]:
     try:
         with connection.transaction():
             rows = _rows(connection, block, values)
@@ -232,6 +233,6 @@ def _order(entry: tuple[Name, Item]) -> tuple[Any, ...]:
     return (schema, item.table or ("", ""), rank, kind, name)
 
 
-def _rows(connection: psycopg.Connection[Any], block: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rows(connection: Connection, block: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(load("trueup.db", "schema.sql")[block], values).fetchall()

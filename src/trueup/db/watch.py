@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.connection import Connection
 from trueup.db.node import connect, named
 from trueup.db.statements import load
 
 if TYPE_CHECKING:
-    import psycopg
-
     from trueup.config.model import Node
 
 # A query that runs longer than this is worth a word.
@@ -35,7 +34,7 @@ class Load:
     waits: str = ""
 
 
-def load_of(connection: psycopg.Connection[Any], node: str, application: str) -> Load:
+def load_of(connection: Connection, node: str, application: str) -> Load:
     """Ask one node."""
     blocks = load("trueup.db", "watch.sql")
     row = connection.execute(blocks["load"], {"application": application}).fetchone()
@@ -66,7 +65,7 @@ class Watch:
         self._after = after
         self._say = say
         self._loads = {node.name: Load(node.name) for node in nodes}
-        self._connections: dict[str, psycopg.Connection[Any]] = {}
+        self._connections: dict[str, Connection] = {}
         self._told: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trueup-watch", daemon=True)

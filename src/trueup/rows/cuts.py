@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from trueup.db import catalog
+from trueup.db.connection import Connection
 from trueup.rows.keys import KeyValues, key_texts, order_by, ordered, source, where
 from trueup.rows.spec import TableSpec
 
@@ -18,7 +19,7 @@ _BILLION = 1_000_000_000
 _SAMPLES_A_BLOCK = 50
 
 
-def sampling(connection: catalog.Connection, spec: TableSpec, rows: int, blocks: int) -> str:
+def sampling(connection: Connection, spec: TableSpec, rows: int, blocks: int) -> str:
     """The sampling method by size class: pages for large tables, rows for small ones."""
     if rows >= 100 * _BILLION:
         method, percent = "SYSTEM", 0.01
@@ -39,7 +40,7 @@ def sampling(connection: catalog.Connection, spec: TableSpec, rows: int, blocks:
     return f"{method} ({min(100.0, max(percent, wanted)):.6g})"
 
 
-def first_keys(connection: catalog.Connection, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:
+def first_keys(connection: Connection, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:
     """The first key of each bucket of the sample; the table's first and last key are always in it."""
     tablesample = sql.SQL(f"TABLESAMPLE {sample} REPEATABLE ({spec.seed % 1_000_000})")
     names = sql.SQL(", ").join(sql.Identifier(name) for name in spec.key_names)

@@ -14,7 +14,7 @@ from trueup.rows.spec import TableSpec
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
-    from trueup.db.catalog import Connection
+    from trueup.db.connection import Connection
 
 # For PostgreSQL every character beyond ASCII is a letter, blanks and currency signs too.
 _START = r"[A-Za-z_\x80-\U0010ffff]"

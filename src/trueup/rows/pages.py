@@ -11,7 +11,7 @@ from trueup.rows.spec import TableSpec
 if TYPE_CHECKING:
     from psycopg import sql
 
-    from trueup.db.catalog import Connection
+    from trueup.db.connection import Connection
 
 
 def on_pages(first: int, end: int | None) -> list[sql.Composable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trueup.db.connection import Connection, one_row
 from trueup.errors import CheckFailed
 from trueup.rows.spec import DigestKind, TableSpec
 
@@ -52,6 +53,6 @@ def choose_digest(connections: Sequence[Any], spec: TableSpec, wish: str) -> Dig
     return "portable"
 
 
-def _answer(connection: Any, query: str) -> str:
-    row = connection.execute(query).fetchone()
+def _answer(connection: Connection, query: str) -> str:
+    row = one_row(connection.execute(query))
     return str(row[0])

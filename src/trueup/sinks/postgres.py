@@ -16,6 +16,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
+from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, named
 from trueup.errors import CheckFailed, TrueupError
@@ -55,7 +56,7 @@ class PostgresSink:
         self._moves = options.yes_no("moves", True)
         options.end()
         self._targets: dict[str, Target] = {}
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Connection | None = None
         # The temporary tables of the session, by source.
         self._batches: dict[str, str] = {}
 
@@ -133,7 +134,7 @@ class PostgresSink:
         self._connection = None
         self._batches = {}
 
-    def _session(self) -> psycopg.Connection[Any]:
+    def _session(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._batches = {}
             self._connection = connect(self.node, application="trueup tube sink", read_only=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.db.catalog import read_table
+from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -83,7 +84,7 @@ class Target:
 
 
 def ensure_target(
-    connection: Any, source: SourceTable, name: tuple[str, str], mapping: Mapping[str, str], *, routed: bool
+    connection: Connection, source: SourceTable, name: tuple[str, str], mapping: Mapping[str, str], *, routed: bool
 ) -> Target:
     """The target of a source, which is there and fits when this returns."""
     schema, table = name
@@ -144,12 +145,12 @@ def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str,
     return [(name, name, kind) for name, kind in source.columns if name not in MARKS]
 
 
-def _check_is_no_source(connection: Any, source: SourceTable, schema: str, table: str) -> None:
+def _check_is_no_source(connection: Connection, source: SourceTable, schema: str, table: str) -> None:
     """A sink that writes into its own source would touch what it writes, for ever."""
     if tuple(part.text for part in parse_table_name(source.table)) != (schema, table):
         return
     name = identifier(schema, table).as_string(connection)
-    if connection.execute(statements()["is_attached"], {"table": name}).fetchone()[0]:
+    if one_value(connection.execute(statements()["is_attached"], {"table": name})):
         raise CheckFailed(
             [f"the target {display_name(schema, table)} is attached to a tube itself: it may be the source"],
             cure="write into another table: ?table=copy.{table}",
@@ -157,7 +158,7 @@ def _check_is_no_source(connection: Any, source: SourceTable, schema: str, table
 
 
 def _create(
-    connection: Any,
+    connection: Connection,
     source: SourceTable,
     schema: str,
     table: str,
@@ -168,7 +169,7 @@ def _create(
     known = _known_types(connection, [kind for _, _, kind in columns])
     names = {each[0]: each[1] for each in columns}
     key = [names[name] for name in source.key] + ([MARKS[0]] if routed else [])
-    if not connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema]).fetchone()[0]:
+    if not one_value(connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema])):
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
     connection.execute(
         sql.SQL(statements()["create"]).format(
@@ -180,7 +181,7 @@ def _create(
 
 
 def _add_missing(
-    connection: Any, source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, may_add: bool
+    connection: Connection, source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, may_add: bool
 ) -> None:
     there = {column.name for column in found.columns}
     missing = [(to, kind) for _, to, kind in columns if to not in there]
@@ -197,7 +198,7 @@ def _add_missing(
         connection.execute(sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(found.schema, found.name)))
 
 
-def _known_types(connection: Any, types: list[str]) -> dict[str, str]:
+def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:
     """Types of the source as they are called here; what is not known here (an enum, a domain) is kept as its text."""
     rows = connection.execute(statements()["types"], {"types": types}).fetchall()
     return {kind: kind if known else "text" for kind, (known,) in zip(types, rows, strict=True)}

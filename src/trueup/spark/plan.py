@@ -15,6 +15,7 @@ from trueup.config.wording import suggest
 from trueup.db import catalog
 from trueup.db.arrow import View, address_of, check_replaced, gone
 from trueup.db.catalog import Table
+from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, named
 from trueup.errors import CheckFailed, TrueupError
@@ -83,7 +84,7 @@ def plan(options: SourceOptions, wanted: Mapping[str, str]) -> tuple[Scan, list[
 
 
 @contextmanager
-def _opened(options: SourceOptions) -> Iterator[tuple[catalog.Connection, Table]]:
+def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
     """A session that sees what the read will see, and the table in it."""
     connection = connect(options.node, application=APPLICATION)
     shown: str | None = None
@@ -109,7 +110,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[catalog.Connection, Table]
         connection.close()
 
 
-def _table(connection: catalog.Connection, options: SourceOptions) -> Table:
+def _table(connection: Connection, options: SourceOptions) -> Table:
     schema, name = parse_table_name(options.table)
     spellings = [(s, t) for s in schema.spellings() for t in name.spellings()]
     found = next((table for pair in spellings if (table := catalog.read_table(connection, *pair))), None)
@@ -180,7 +181,7 @@ def _spec(table: Table, options: SourceOptions) -> TableSpec:
     return TableSpec(table.schema, table.name, tuple(key), columns=(), filter=options.filter)
 
 
-def _check_filter(connection: catalog.Connection, options: SourceOptions, spec: TableSpec) -> None:
+def _check_filter(connection: Connection, options: SourceOptions, spec: TableSpec) -> None:
     if not spec.filter:
         return
     reason = problem_with(spec.filter)
@@ -201,7 +202,7 @@ _Conditions = Sequence[Any]
 
 
 def _parts(
-    connection: catalog.Connection, options: SourceOptions, table: Table, spec: TableSpec
+    connection: Connection, options: SourceOptions, table: Table, spec: TableSpec
 ) -> list[tuple[str, _Conditions]]:
     """Name and conditions of each part: key ranges, or pages where a snapshot keeps rows on them, or the whole."""
     whole: list[tuple[str, _Conditions]] = [("", ())]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
 
 # Slots of our own read what a publication of our own says. A slot without a subscriber harms nobody, and cannot be
@@ -21,7 +20,7 @@ SELECT p.pubname::text, current_database()::text FROM pg_catalog.pg_publication 
 CURE = "let the subscription use a publication that names tables or schemas (FOR TABLES IN SCHEMA …)"
 
 
-def who_would_stop(connection: Any, table: str) -> str:
+def who_would_stop(connection: Connection, table: str) -> str:
     """Whose subscribers would stop if this table of ours was made, in words; nothing if none would, or it is there."""
     found = connection.execute(_QUERY, [table]).fetchone()
     if found is None:
@@ -32,7 +31,7 @@ def who_would_stop(connection: Any, table: str) -> str:
     )
 
 
-def refuse_all_tables(connection: Any, table: str) -> None:
+def refuse_all_tables(connection: Connection, table: str) -> None:
     """Before a table of ours is made: an error where subscribers would stop at it."""
     wrong = who_would_stop(connection, table)
     if wrong:

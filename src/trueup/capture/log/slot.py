@@ -15,10 +15,10 @@ from typing import Any
 
 from psycopg import sql
 
+from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 
-Connection = Any  # psycopg's connection, whatever its row type
 PLUGIN = "pgoutput"
 _HEADER = 19
 _FIELD = Struct("!hi").unpack_from
@@ -63,7 +63,7 @@ def lsn_number(text: str) -> int:
 
 def positions(connection: Connection) -> Positions:
     """Where the server is now."""
-    row = connection.execute(load("trueup.capture.log", "slot.sql")["positions"]).fetchone()
+    row = one_row(connection.execute(load("trueup.capture.log", "slot.sql")["positions"]))
     return Positions(int(row[0]), int(row[1]), row[2])
 
 
@@ -93,16 +93,14 @@ def make_publication(connection: Connection, name: str, tables: Sequence[tuple[s
 
 def make_slot(connection: Connection, slot: str) -> int:
     """A new slot; gives the position from which on all changes are seen."""
-    level = connection.execute("SHOW wal_level").fetchone()[0]
+    level = one_value(connection.execute("SHOW wal_level"))
     if level != "logical":
         raise CheckFailed(
             [f"wal_level is {level}; a logical slot needs logical"],
             cure="set wal_level = logical and restart the server, or use --source changelog",
         )
-    row = connection.execute(
-        "SELECT (lsn - '0/0')::int8 FROM pg_create_logical_replication_slot(%s, %s)", [slot, PLUGIN]
-    ).fetchone()
-    return int(row[0])
+    query = "SELECT (lsn - '0/0')::int8 FROM pg_create_logical_replication_slot(%s, %s)"
+    return int(one_value(connection.execute(query, [slot, PLUGIN])))
 
 
 def look(connection: Connection, slot: str) -> Slot | None:

@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db.catalog import nearest_table
+from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, named
 from trueup.db.statements import load
@@ -38,10 +39,10 @@ class Session:
             )
         self.node = node
         self.schema = schema
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: Connection | None = None
 
     @property
-    def connection(self) -> psycopg.Connection[Any]:
+    def connection(self) -> Connection:
         """The connection, in autocommit."""
         if self._connection is None:
             self._connection = connect(self.node, application="trueup tube", read_only=False)

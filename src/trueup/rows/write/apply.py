@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.catalog import Table
+from trueup.db.connection import Connection, one_row
 from trueup.db.copy_out import CopyOut
 from trueup.db.names import display_name
 from trueup.errors import TrueupError
@@ -56,7 +57,7 @@ def target_of(spec: TableSpec, table: Table) -> Target:
     )
 
 
-def silence_triggers(connection: Any) -> bool:
+def silence_triggers(connection: Connection) -> bool:
     """For the transaction at hand no trigger and no foreign key fires; False where the role may not ask for that."""
     try:
         with connection.transaction():
@@ -66,7 +67,7 @@ def silence_triggers(connection: Any) -> bool:
     return True
 
 
-def delete_keys(connection: Any, spec: TableSpec, keys: Sequence[KeyValues]) -> int:
+def delete_keys(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues]) -> int:
     """Delete the rows of these keys; gives how many were there."""
     deleted = 0
     for some in batches(keys):
@@ -115,7 +116,7 @@ def pipe(source_node: Any, query: sql.Composed, target_node: Any, into: sql.Comp
         return int(writing.rowcount)
 
 
-def insert_texts(connection: Any, target: Target, rows: Iterable[Sequence[str | None]]) -> int:
+def insert_texts(connection: Connection, target: Target, rows: Iterable[Sequence[str | None]]) -> int:
     """COPY rows that are given as texts, in the order of the target's columns."""
     with connection.cursor() as cursor:
         with cursor.copy(rows_in(target)) as sink:
@@ -130,7 +131,7 @@ def copy_lines(rows: Iterable[Sequence[str | None]]) -> Iterator[str]:
         yield "\t".join("\\N" if value is None else value.translate(_ESCAPES) for value in row) + "\n"
 
 
-def stage(connection: Any, target: Target) -> sql.Composed:
+def stage(connection: Connection, target: Target) -> sql.Composed:
     """An empty table of the session's own, with the target's columns, that ends with the transaction."""
     name = sql.Identifier(f"trueup_stage_{next(_numbers)}")
     connection.execute(
@@ -141,7 +142,7 @@ def stage(connection: Any, target: Target) -> sql.Composed:
     return sql.SQL("pg_temp.{}").format(name)
 
 
-def upsert(connection: Any, target: Target, staged: sql.Composable) -> tuple[int, int]:
+def upsert(connection: Connection, target: Target, staged: sql.Composable) -> tuple[int, int]:
     """Rows of a staging table into the target without deleting any: gives how many were new, and how many were set.
 
     Whoever refers to a row keeps what it refers to, and no ON DELETE fires. Unique values that swap places between rows
@@ -164,18 +165,20 @@ def upsert(connection: Any, target: Target, staged: sql.Composable) -> tuple[int
         " SELECT (SELECT count(*) FROM new), changed FROM done"
     )
     names: dict[str, sql.Composable] = {"mine": mine, "staged": staged, "same": same}
-    new, changed = connection.execute(
-        query.format(
-            update=update.format(sets=sets, **names) if target.others else sql.SQL("SELECT WHERE false"),
-            columns=_list(target.columns),
-            given=sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in target.columns),
-            **names,
+    new, changed = one_row(
+        connection.execute(
+            query.format(
+                update=update.format(sets=sets, **names) if target.others else sql.SQL("SELECT WHERE false"),
+                columns=_list(target.columns),
+                given=sql.SQL(", ").join(sql.SQL("s.{}").format(sql.Identifier(name)) for name in target.columns),
+                **names,
+            )
         )
-    ).fetchone()
+    )
     return new, changed
 
 
-def _check_fixed(connection: Any, target: Target, staged: sql.Composable, same: sql.Composed) -> None:
+def _check_fixed(connection: Connection, target: Target, staged: sql.Composable, same: sql.Composed) -> None:
     """An identity column that no UPDATE may set has to be right already: left alone it would stay different unseen."""
     for name in set(target.fixed) - set(target.spec.key_names):
         query = sql.SQL(

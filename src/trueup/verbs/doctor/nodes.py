@@ -11,6 +11,7 @@ from typing import Any
 from trueup.config import address
 from trueup.config.model import Node
 from trueup.db.catalog import Server, read_server
+from trueup.db.connection import Connection, one_value
 from trueup.db.node import named
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
@@ -131,13 +132,13 @@ def _facts(control: Control) -> Facts:
     return Facts(row, timeouts, read_server(connection), skew, unsure)
 
 
-def clock_skew(connection: Any) -> tuple[float, float]:
+def clock_skew(connection: Connection) -> tuple[float, float]:
     """How far a server's clock is ahead of ours, and half the round trip: it looked at it somewhere in between."""
     query = load("trueup.verbs.doctor", "facts.sql")["clock"]
     looks = []
     for _ in range(_CLOCK_LOOKS):
         sent = now()
-        theirs = connection.execute(query).fetchone()[0]
+        theirs = one_value(connection.execute(query))
         received = now()
         looks.append(((received - sent) / 2, theirs - (sent + received) / 2))
     # The quickest answer is the surest one.

@@ -17,6 +17,7 @@ from psycopg import Rollback, sql
 from psycopg.errors import ForeignKeyViolation, UniqueViolation
 
 from trueup.config.model import Node
+from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.node import connect, named
 from trueup.errors import QueryError, TrueupError
@@ -116,7 +117,7 @@ def _keys(pile: Pile, moved: set[bytes]) -> Iterator[tuple[list[KeyValues], list
         yield [key for key, act in some if act != "delete"], [key for key, act in some if act == "delete"]
 
 
-def _replace(connection: Any, work: NodeWork, progress: Progress) -> set[bytes]:
+def _replace(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
     """All keys are deleted, then the rows copied in: no order matters, and unique values may change places."""
     if not silence_triggers(connection):
         raise QueryError("the right to set session_replication_role was taken away", sqlstate="42501")
@@ -134,7 +135,7 @@ def _kinds(work: NodeWork) -> list[tuple[Act, ...]]:
     return [("insert",), ("update",)] if work.layout.own[work.node.name] else [("update", "insert")]
 
 
-def _delete_known(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes]:
+def _delete_known(connection: Connection, spec: TableSpec, writes: Writes) -> set[bytes]:
     """Delete the rows of these keys that are as they were read; gives the keys of the others, which stay."""
     if _delete_all_known(connection, spec, writes):
         return set()
@@ -154,7 +155,7 @@ def _delete_known(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes
     return moved
 
 
-def _delete_all_known(connection: Any, spec: TableSpec, writes: Writes) -> bool:
+def _delete_all_known(connection: Connection, spec: TableSpec, writes: Writes) -> bool:
     """Delete the rows of these keys if every one of them is as it was read; otherwise none.
 
     The node sums up the hashes of what it deletes: as for a block, an equal count and sum mean equal rows.
@@ -163,7 +164,7 @@ def _delete_all_known(connection: Any, spec: TableSpec, writes: Writes) -> bool:
         "WITH gone AS (DELETE FROM {} WHERE {} RETURNING {} AS hash) SELECT count(*), coalesce(sum(hash), 0) FROM gone"
     ).format(sql.Identifier(spec.schema, spec.table), among(spec, writes.keys), row_hash(spec))
     with connection.transaction() as savepoint:
-        if tuple(connection.execute(query).fetchone()) == _digest(writes.guards):
+        if tuple(one_row(connection.execute(query))) == _digest(writes.guards):
             return True
         raise Rollback(savepoint)
     return False
@@ -174,7 +175,7 @@ def _digest(hashes: Sequence[bytes | None]) -> tuple[int, int]:
     return len(numbers), sum(numbers)
 
 
-def _delete(connection: Any, spec: TableSpec, keys: Sequence[KeyValues]) -> dict[bytes, bytes]:
+def _delete(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for some in batches(keys):
         query = sql.SQL("DELETE FROM {} WHERE {} RETURNING {}, {}::text").format(
@@ -188,7 +189,7 @@ def _by_id(spec: TableSpec, rows: Sequence[Sequence[str]]) -> dict[bytes, bytes]
     return {key_id(canonical(spec, row[:-1])): row[-1].encode() for row in rows}
 
 
-def _copy(connection: Any, into: sql.Composed, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> int:
+def _copy(connection: Connection, into: sql.Composed, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> int:
     """COPY the lines of these acts; every one of them must arrive."""
     sent = 0
     with connection.cursor() as cursor:
@@ -206,7 +207,7 @@ def _copy(connection: Any, into: sql.Composed, work: NodeWork, acts: Sequence[Ac
     return sent
 
 
-def _in_order(connection: Any, work: NodeWork, progress: Progress) -> set[bytes]:
+def _in_order(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
     """Triggers fire and foreign keys are checked: rows are updated where they are, so that nobody loses a parent."""
     moved: set[bytes] = set()
     for writes in work.pile:
@@ -241,7 +242,7 @@ def _in_order(connection: Any, work: NodeWork, progress: Progress) -> set[bytes]
     return moved
 
 
-def _moved(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes]:
+def _moved(connection: Connection, spec: TableSpec, writes: Writes) -> set[bytes]:
     """Keys of updates and inserts whose rows are not as they were read; the others are locked."""
     wrong: set[bytes] = set()
     for act, lock in (("update", sql.SQL(" FOR NO KEY UPDATE")), ("insert", sql.SQL(""))):
@@ -260,7 +261,7 @@ def _moved(connection: Any, spec: TableSpec, writes: Writes) -> set[bytes]:
     return wrong
 
 
-def _delete_staged(connection: Any, work: NodeWork, moved: set[bytes]) -> set[bytes]:
+def _delete_staged(connection: Connection, work: NodeWork, moved: set[bytes]) -> set[bytes]:
     """Delete all rows that go in one statement: they may refer to one another."""
     spec = work.guard
     wanted = {
@@ -292,7 +293,7 @@ def _delete_staged(connection: Any, work: NodeWork, moved: set[bytes]) -> set[by
     return wrong
 
 
-def _note_unknown(connection: Any, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
+def _note_unknown(connection: Connection, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
     """Rows whose hash was not known before they were written, or is another now: the undo file learns it."""
     for writes in work.pile:
         if (
@@ -304,15 +305,17 @@ def _note_unknown(connection: Any, work: NodeWork, undo: UndoFile, moved: set[by
         undo.after(work.node.name, _now(connection, work.guard, writes, moved))
 
 
-def _is_as_made(connection: Any, spec: TableSpec, writes: Writes) -> bool:
+def _is_as_made(connection: Connection, spec: TableSpec, writes: Writes) -> bool:
     """Whether the node now has just the rows that were sent; asked by count and sum, as of a block."""
     query = sql.SQL("SELECT count(*), coalesce(sum({}), 0) FROM {} WHERE {}").format(
         row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)
     )
-    return tuple(connection.execute(query).fetchone()) == _digest([made or None for made in writes.made])
+    return tuple(one_row(connection.execute(query))) == _digest([made or None for made in writes.made])
 
 
-def _now(connection: Any, spec: TableSpec, writes: Writes, moved: set[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+def _now(
+    connection: Connection, spec: TableSpec, writes: Writes, moved: set[bytes]
+) -> Iterator[tuple[bytes, bytes | None]]:
     """The hashes of the rows as they are now, in this transaction; raises where a row is there that should not be."""
     query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}").format(
         key_texts(spec), row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)

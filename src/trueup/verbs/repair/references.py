@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, orphans, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.statements import load
@@ -19,7 +19,7 @@ from trueup.rows.spec import TableSpec
 Portions = Callable[[], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues]]]]
 
 
-def check_references(connection: Any, spec: TableSpec, portions: Portions) -> None:
+def check_references(connection: Connection, spec: TableSpec, portions: Portions) -> None:
     """Raise where a row that was written refers to nothing, or a row that is gone is still referred to."""
     table = (spec.schema, spec.table)
     for key in read_foreign_keys(connection, [table]):
@@ -34,7 +34,7 @@ def check_references(connection: Any, spec: TableSpec, portions: Portions) -> No
                 _refuse_twins(connection, spec, name, columns, written)
 
 
-def _refuse_orphans_of(connection: Any, spec: TableSpec, key: ForeignKey, portions: Portions) -> None:
+def _refuse_orphans_of(connection: Connection, spec: TableSpec, key: ForeignKey, portions: Portions) -> None:
     if set(key.parent_columns) != set(spec.key_names):
         # It refers to columns that a repair may have changed: all of its rows have to be looked at.
         _refuse(key, orphans(connection, key, most=1))
@@ -64,7 +64,7 @@ def _refuse(key: ForeignKey, found: Sequence[tuple[str, ...]]) -> None:
         )
 
 
-def _late_uniques(connection: Any, spec: TableSpec) -> Iterator[tuple[str, list[str]]]:
+def _late_uniques(connection: Connection, spec: TableSpec) -> Iterator[tuple[str, list[str]]]:
     names = {"schema": spec.schema, "table": spec.table}
     for name, kind, columns in connection.execute(
         load("trueup.verbs.repair", "rights.sql")["deferrable"], names
@@ -74,7 +74,7 @@ def _late_uniques(connection: Any, spec: TableSpec) -> Iterator[tuple[str, list[
 
 
 def _refuse_twins(
-    connection: Any, spec: TableSpec, name: str, columns: Sequence[str], keys: Sequence[KeyValues]
+    connection: Connection, spec: TableSpec, name: str, columns: Sequence[str], keys: Sequence[KeyValues]
 ) -> None:
     listed = sql.SQL(", ").join(map(sql.Identifier, columns))
     query = sql.SQL(

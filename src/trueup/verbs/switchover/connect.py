@@ -16,6 +16,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from trueup.config.model import Node
+from trueup.db.connection import Connection
 from trueup.db.node import is_lost, named
 from trueup.errors import ConfigError, NodeError, TrueupError
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import sql
 
-    Connection = psycopg.Connection[Any]
+    Connection = Connection
 
 _FIRST_NAP = 0.002
 _LONGEST_NAP = 0.25

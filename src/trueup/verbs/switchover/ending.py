@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.connection import Connection
 from trueup.db.locks import FAMILY, SWITCHOVER, holders, try_lock, unlock
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -59,7 +60,7 @@ def abort(asked: Asked) -> Ended:
         return Ended(asked.sync, mine[0] if mine else asked.first.name, tuple(done) or ("nothing was under way",))
 
 
-def _end_sessions(node: Node, connection: Any) -> list[str]:
+def _end_sessions(node: Node, connection: Connection) -> list[str]:
     """End the sessions that hold the lock of a switchover, and wait until they are gone."""
     if not holders(connection, SWITCHOVER):
         return []
@@ -130,12 +131,14 @@ def _alone(asked: Asked) -> Iterator[tuple[Any, Any]]:
         yield sides[0][1], sides[1][1]
 
 
-def _let_go(connection: Any) -> None:
+def _let_go(connection: Connection) -> None:
     if not connection.closed:
         unlock(connection, SWITCHOVER)
 
 
-def _clear(asked: Asked, connection: Any, node: Node, *, log: bool, sync: bool, pointers: bool = True) -> list[str]:
+def _clear(
+    asked: Asked, connection: Connection, node: Node, *, log: bool, sync: bool, pointers: bool = True
+) -> list[str]:
     """What of trueup is taken out of one database, in words; the last is what lets everybody write."""
     done: list[str] = []
     if log:

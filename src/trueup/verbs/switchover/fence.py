@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
+from trueup.db.connection import Connection
 from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, holders, try_lock
 from trueup.db.node import connect, named
 from trueup.db.statements import load
@@ -50,7 +51,7 @@ class Fence:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.connection: psycopg.Connection[Any] = connect(node, application=APPLICATION_NAME, read_only=False)
+        self.connection: Connection = connect(node, application=APPLICATION_NAME, read_only=False)
         # A decision that a crash of the server could take back would be none.
         self.connection.execute("SET synchronous_commit = on; SET statement_timeout = 0")
         # What is asked inside of the pause was asked before it, and is planned already.

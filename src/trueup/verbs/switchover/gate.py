@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trueup.db.connection import Connection, Cursor, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
 from trueup.db.schema import SchemaDifference, compare_schemas, read_schema
@@ -14,10 +15,9 @@ from trueup.errors import TrueupError
 from trueup.verbs.switchover import pointer
 
 if TYPE_CHECKING:
-    import psycopg
     from psycopg import sql
 
-    Connection = psycopg.Connection[Any]
+    Connection = Connection
 
 SCHEMA = "schema equal"
 ROWS = "rows equal"
@@ -135,12 +135,12 @@ def ask_prepared(connection: Connection) -> Any:
     return connection.execute(block("prepared"))
 
 
-def one(cursor: Any) -> str:
+def one(cursor: Cursor) -> str:
     """The one value that was asked for."""
-    return str(cursor.fetchone()[0])
+    return str(one_value(cursor))
 
 
-def told(cursor: Any) -> list[str]:
+def told(cursor: Cursor) -> list[str]:
     """Prepared transactions, in words."""
     return [f"{gid} of {owner}" for gid, owner in cursor.fetchall()]
 

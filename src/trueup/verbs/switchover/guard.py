@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.errors import QueryError
 from trueup.verbs.switchover.pointer import block
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from trueup.db.foreign_keys import TableName
 
-    Connection = psycopg.Connection[Any]
+    Connection = Connection
 
 TRIGGER = "trueup_guard"
 # While a request for a lock waits, all writers of the table wait behind it: so every attempt is short.

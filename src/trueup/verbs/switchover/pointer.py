@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.config.address import join, parse
+from trueup.db.connection import Connection
 from trueup.db.locks import APPLICATION, FAMILY
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
@@ -22,10 +23,9 @@ from trueup.errors import CheckFailed, ConfigError, TrueupError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    import psycopg
     from typing_extensions import LiteralString
 
-    Connection = psycopg.Connection[Any]
+    Connection = Connection
 
 IDLE = "idle"
 IN_PROGRESS = "in_progress"

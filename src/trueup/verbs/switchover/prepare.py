@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.names import parse_table_name
 from trueup.db.node import connect
 from trueup.errors import CheckFailed
@@ -47,7 +48,7 @@ class Ready:
     token: str
     fence: Fence
     # A session with the database that is to be opened.
-    target: Any
+    target: Connection
     link: Link
     prover: Prover
     rounds: Rounds
@@ -183,7 +184,7 @@ def prepare_only(asked: Asked) -> tuple[str, int]:
 
 @contextmanager
 def prepare(
-    asked: Asked, source: Node, target: Node, fence: Fence, there: Any, attempt: str, progress: Progress
+    asked: Asked, source: Node, target: Node, fence: Fence, there: Connection, attempt: str, progress: Progress
 ) -> Iterator[Ready]:
     """Everything before the pause; refuses here rather than there, while nobody waits."""
     is_back = source is asked.second
@@ -245,7 +246,7 @@ def make_way_back(link: Link, *, patience: float) -> None:
         marks.set_phase(link.source, link.name, "running")
 
 
-def _compare_schemas(asked: Asked, here: Any, there: Any, link: Link) -> tuple[str, ...]:
+def _compare_schemas(asked: Asked, here: Connection, there: Connection, link: Link) -> tuple[str, ...]:
     """Refuse what differs in the schemas, and what came since the sync began; gives what was accepted."""
     known = marks.read(link.target, link.name)
     whole = known is not None and not known.named
@@ -273,7 +274,7 @@ def _come_close(asked: Asked, validated: Validated, rounds: Rounds, since: datet
     rounds.come_close(asked.close_keys, asked.patience)
 
 
-def _settle(here: Any, there: Any, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
+def _settle(here: Connection, there: Connection, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
     """Conditions that cannot change without the catalog changing, which the gate looks at again."""
     bare = [f"{schema}.{table}" for node in (here, there) for schema, table in guard.lacking(node, names)]
     guarded = gate.condition(gate.GUARDED, [f"{each} has no guard" for each in bare])

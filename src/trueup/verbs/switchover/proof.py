@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.node import connect, named
 from trueup.rows.digest import EMPTY, Digest, digest_query
 from trueup.rows.pages import on_pages, page_count
@@ -26,12 +27,11 @@ from trueup.rows.write.key_lists import KeyList, among
 from trueup.verbs.sync.model import SyncTable
 
 if TYPE_CHECKING:
-    import psycopg
     from psycopg import sql
 
     from trueup.config.model import Node
 
-    Connection = psycopg.Connection[Any]
+    Connection = Connection
 
 T = TypeVar("T")
 R = TypeVar("R")

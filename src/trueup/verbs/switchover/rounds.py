@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.rows.write.key_lists import KeyList, among
@@ -171,7 +172,7 @@ class Rounds:
         return found, self._references(changes, gone)
 
     def _digests(
-        self, connection: Any, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]
+        self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]
     ) -> dict[str, Digest]:
         found = {str(table): keys_digest(connection, self._prover.key_query(table), keys) for table, keys in listed}
         found |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in whole}

@@ -11,8 +11,9 @@ import json
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trueup.db.connection import Connection
 from trueup.db.node import connect, named
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.store import COMPLETED, Task, TaskStore
@@ -176,7 +177,7 @@ def _was_decided(node: Node, sync: str, token: str) -> bool:
             time.sleep(0.2)
 
 
-def _open(way: Route, target: Any, sync: str, token: str) -> None:
+def _open(way: Route, target: Connection, sync: str, token: str) -> None:
     """Open the new database; it cannot be undone any more, so an error says how to go on."""
     try:
         if pointer.open_next(target, sync, token):
@@ -191,7 +192,7 @@ def _open(way: Route, target: Any, sync: str, token: str) -> None:
     )
 
 
-def _complete(asked: Asked, way: Route, fence: Fence, mine: Pointer, target: Any, task: Task) -> Outcome:
+def _complete(asked: Asked, way: Route, fence: Fence, mine: Pointer, target: Connection, task: Task) -> Outcome:
     """An earlier call decided and died: open what it did not open. Or nothing is left to do."""
     theirs = pointer.read(target, asked.sync)
     if not mine.attempt or theirs is None:
@@ -223,7 +224,7 @@ def _release(asked: Asked, way: Route, fence: Fence, attempt: str, error: BaseEx
         pointer.release(connection, asked.sync, attempt, text)
 
 
-def _keep(sync: str, outcome: Outcome, fence: Fence, target: Any) -> None:
+def _keep(sync: str, outcome: Outcome, fence: Fence, target: Connection) -> None:
     """The report beside both pointers; the switchover is done, with or without it."""
     text = json.dumps(outcome.as_json())
     with suppress(Exception):

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.db.connection import one_value
 from trueup.db.node import connect, named
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -286,5 +287,5 @@ def _elsewhere(link: Link, name: str) -> list[str]:
     return [
         f"its process has no session with the database {node.name}: it works on another one, or waits"
         for node, connection in ends
-        if not connection.execute(query, {"application": f"trueup validate {name}"}).fetchone()[0]
+        if not one_value(connection.execute(query, {"application": f"trueup validate {name}"}))
     ]

@@ -10,19 +10,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.api.tube import Tubes
 from trueup.capture.triggers.install import installed_version
+from trueup.db.connection import Connection
 from trueup.db.locks import SYNC, holders, try_lock, unlock
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import LOG_SCHEMA, SyncTable
 
 if TYPE_CHECKING:
-    import psycopg
-
     from trueup.config.model import Node
 
 
@@ -86,7 +85,7 @@ def drop(log: Tubes, name: str, *, patience: float) -> bool:
     return was
 
 
-def let_go(connection: psycopg.Connection[Any]) -> None:
+def let_go(connection: Connection) -> None:
     """Give the lock back at once: the end of the session would do it a moment later."""
     with suppress(Exception):
         if connection.info.transaction_status != 0:
@@ -94,7 +93,7 @@ def let_go(connection: psycopg.Connection[Any]) -> None:
         unlock(connection, SYNC)
 
 
-def take(connection: psycopg.Connection[Any], node: Node) -> None:
+def take(connection: Connection, node: Node) -> None:
     """Be the one who carries changes over, as long as the session lives; an error names who is it already."""
     if not try_lock(connection, SYNC):
         others: list[str] = []

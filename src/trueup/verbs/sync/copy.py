@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.node import connect, is_lost, named
 from trueup.db.reader import borrow
 from trueup.db.statements import load
@@ -85,7 +86,7 @@ class Copied:
 
 
 @contextmanager
-def hold_snapshot(source: Any, tables: Sequence[SyncTable]) -> Iterator[tuple[str, str]]:
+def hold_snapshot(source: Connection, tables: Sequence[SyncTable]) -> Iterator[tuple[str, str]]:
     """A snapshot for the tasks, and where the log stood; the session keeps everybody from rewriting the tables."""
     source.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
     source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -100,7 +101,9 @@ def hold_snapshot(source: Any, tables: Sequence[SyncTable]) -> Iterator[tuple[st
             source.execute("ROLLBACK")
 
 
-def parts_of(source: Any, job: Job, tables: Sequence[SyncTable], slots: int, done: Done | None = None) -> list[Part]:
+def parts_of(
+    source: Connection, job: Job, tables: Sequence[SyncTable], slots: int, done: Done | None = None
+) -> list[Part]:
     """The tables cut into parts, large tables first, without the pages that are done; asked inside of the snapshot."""
     by_oid = {table.oid: table for table in tables}
     rows = source.execute(load("trueup.verbs.sync", "copy.sql")["leaves"], {"oids": list(by_oid)}).fetchall()
@@ -133,7 +136,7 @@ def _pieces(first: int, end: int | None, pages: int, step: int) -> list[Pages]:
     return list(zip(starts, [*starts[1:], end], strict=True))
 
 
-def read_done(target: Any, sync: str) -> Done:
+def read_done(target: Connection, sync: str) -> Done:
     """The pages that are copied, by table and file."""
     done: Done = {}
     for oid, file, first, end in target.execute(load("trueup.verbs.sync", "copy.sql")["done"], [sync]).fetchall():
@@ -141,7 +144,7 @@ def read_done(target: Any, sync: str) -> Done:
     return done
 
 
-def rewritten(source: Any, tables: Sequence[SyncTable], done: Done) -> list[SyncTable]:
+def rewritten(source: Connection, tables: Sequence[SyncTable], done: Done) -> list[SyncTable]:
     """Tables whose pages were copied from a file that is no more: by TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE."""
     by_oid = {table.oid: table for table in tables}
     rows = source.execute(load("trueup.verbs.sync", "copy.sql")["leaves"], {"oids": list(by_oid)}).fetchall()
@@ -154,7 +157,7 @@ def rewritten(source: Any, tables: Sequence[SyncTable], done: Done) -> list[Sync
     return list(stale.values())
 
 
-def start_anew(target: Any, job: Job, tables: Sequence[SyncTable], relations: Sequence[int]) -> None:
+def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relations: Sequence[int]) -> None:
     """Empty tables on the target, and forget what was noted of their partitions."""
     with target.transaction():
         check_ours(target, job.sync, job.epoch)
@@ -225,7 +228,7 @@ def _copy_once(part: Part) -> int:
             target.close()
 
 
-def _write(part: Part, source: Any, target: Any, *, aside: bool) -> int:
+def _write(part: Part, source: Connection, target: Connection, *, aside: bool) -> int:
     job = part.job
     # A commit that a crash takes back takes the note of the part back with it.
     target.execute("SET statement_timeout = 0; SET synchronous_commit = off; BEGIN")

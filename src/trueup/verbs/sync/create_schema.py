@@ -9,12 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict
 
 from trueup.config.address import join
 from trueup.config.secrets import mask, secrets_of
+from trueup.db.connection import Connection
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
 
@@ -68,7 +69,7 @@ def _major(program: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def dump(programs: Path, source: Node, connection: Any, file: Path) -> None:
+def dump(programs: Path, source: Node, connection: Connection, file: Path) -> None:
     """The schema of the source into a file: no rows, nothing of trueup, no publications."""
     rows = connection.execute(
         "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"

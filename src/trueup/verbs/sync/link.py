@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.db.connection import Connection, one_row
 from trueup.db.node import connect, named
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -32,8 +33,8 @@ class Link:
     name: str
     source_node: Node
     target_node: Node
-    source: Any
-    target: Any
+    source: Connection
+    target: Connection
     plan: Plan
     # With their numbers in the change log, parents before children.
     tables: tuple[SyncTable, ...]
@@ -116,7 +117,7 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
             changelog.let_go(here)
 
 
-def _link(source: Node, target: Node, status: marks.Status, here: Any, there: Any) -> Link:
+def _link(source: Node, target: Node, status: marks.Status, here: Connection, there: Connection) -> Link:
     name = status.sync
     found = pointer.read(there, name)
     if found is not None and found.is_in_use:
@@ -138,7 +139,7 @@ def _link(source: Node, target: Node, status: marks.Status, here: Any, there: An
     return link
 
 
-def plan_again(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
+def plan_again(source: Connection, target: Connection, status: marks.Status, names: tuple[str, str]) -> Plan:
     """The plan of a sync that has begun, made again: what was changed, made or dropped since is a problem by name."""
     bare = status.made_schema and status.phase != "running"
     wanted = Wanted(status.sync, status.named, status.left_out, is_begun=True, is_bare=bare)
@@ -157,7 +158,7 @@ def plan_again(source: Any, target: Any, status: marks.Status, names: tuple[str,
     return replace(plan, problems=(*plan.problems, *since))
 
 
-def check_plan(source: Any, target: Any, status: marks.Status, names: tuple[str, str]) -> Plan:
+def check_plan(source: Connection, target: Connection, status: marks.Status, names: tuple[str, str]) -> Plan:
     """The same, where a problem is an error."""
     plan = plan_again(source, target, status, names)
     refuse(plan)
@@ -179,5 +180,5 @@ def shape_query(link: Link) -> tuple[Any, dict[str, Any]]:
 
 def read_shape(link: Link) -> str:
     """What the source's tables and our triggers on them are now."""
-    row = link.source.execute(*shape_query(link)).fetchone()
+    row = one_row(link.source.execute(*shape_query(link)))
     return str(row[0])

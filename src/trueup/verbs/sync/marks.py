@@ -11,6 +11,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import refuse_all_tables
+from trueup.db.connection import Connection, one_row
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
@@ -57,7 +58,7 @@ def block(name: str) -> LiteralString:
     return load("trueup.verbs.sync", "marks.sql")[name]
 
 
-def make(target: Any) -> None:
+def make(target: Connection) -> None:
     """Make the tables, if they are not there yet."""
     with target.transaction():
         target.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup marks', 0))")
@@ -65,9 +66,9 @@ def make(target: Any) -> None:
         target.execute(block("make"))
 
 
-def read(target: Any, name: str) -> Status | None:
+def read(target: Connection, name: str) -> Status | None:
     """The sync of this name, or None."""
-    found = target.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL").fetchone()
+    found = one_row(target.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL"))
     if not found[0]:
         return None
     with target.cursor(row_factory=dict_row) as cursor:
@@ -75,7 +76,7 @@ def read(target: Any, name: str) -> Status | None:
     return Status(**{**row, **{each: tuple(row[each]) for each in _LISTS}}) if row else None
 
 
-def begin(target: Any, wanted: Wanted, source: str, tables: Sequence[SyncTable]) -> None:
+def begin(target: Connection, wanted: Wanted, source: str, tables: Sequence[SyncTable]) -> None:
     """Write down that a sync begins."""
     values = {
         "sync": wanted.name,
@@ -88,7 +89,7 @@ def begin(target: Any, wanted: Wanted, source: str, tables: Sequence[SyncTable])
     target.execute(block("begin"), values)
 
 
-def set_phase(target: Any, name: str, phase: str) -> None:
+def set_phase(target: Connection, name: str, phase: str) -> None:
     """The sync is in another phase."""
     target.execute(
         "UPDATE trueup.syncs SET phase = %(phase)s,"
@@ -98,13 +99,13 @@ def set_phase(target: Any, name: str, phase: str) -> None:
     )
 
 
-def take_over(target: Any, name: str) -> int:
+def take_over(target: Connection, name: str) -> int:
     """Be the one who writes: gives the number to show. Waits for who is still at it."""
-    row = target.execute(block("take_over"), [name]).fetchone()
+    row = one_row(target.execute(block("take_over"), [name]))
     return int(row[0])
 
 
-def check_ours(target: Any, name: str, epoch: int) -> None:
+def check_ours(target: Connection, name: str, epoch: int) -> None:
     """Inside of a transaction: nobody else has taken over, and nobody can until it ends."""
     try:
         target.execute(block("still_ours"), {"sync": name, "epoch": epoch})
@@ -119,7 +120,7 @@ def taken_over(name: str) -> CheckFailed:
     )
 
 
-def expect(target: Any, name: str, source: str, node: str) -> Status:
+def expect(target: Connection, name: str, source: str, node: str) -> Status:
     """The sync of this name, which must be fed by this source."""
     found = read(target, name)
     if found is None:
@@ -133,14 +134,14 @@ def expect(target: Any, name: str, source: str, node: str) -> Status:
     return found
 
 
-def forget(target: Any, name: str) -> bool:
+def forget(target: Connection, name: str) -> bool:
     """Take the sync away, and the tables of trueup with the last one. Whether there was one."""
     if read(target, name) is None:
         return False
     with target.transaction():
         target.execute("DELETE FROM trueup.sync_mark WHERE sync = %s", [name])
         target.execute("DELETE FROM trueup.syncs WHERE sync = %s", [name])
-        rest = target.execute("SELECT count(*) FROM trueup.syncs").fetchone()
+        rest = one_row(target.execute("SELECT count(*) FROM trueup.syncs"))
         if not rest[0]:
             target.execute("DROP TABLE trueup.copied, trueup.syncs, trueup.sync_mark")
     drop_if_empty(target)

@@ -12,10 +12,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, in_order
 from trueup.rows.write.apply import copy_lines, pipe, rows_in, stage, upsert
 from trueup.rows.write.key_lists import among, portions
@@ -40,8 +41,8 @@ class Staged:
 
 
 def apply_ordered(
-    source: Any,
-    target: Any,
+    source: Connection,
+    target: Connection,
     tables: Sequence[SyncTable],
     keys: Mapping[int, Sequence[str] | None],
     foreign_keys: Sequence[ForeignKey],
@@ -87,7 +88,7 @@ def _is_of(key: ForeignKey, staged: Staged) -> bool:
     return key.child == staged.table.name
 
 
-def _stage(source: Any, target: Any, table: SyncTable, texts: Sequence[str] | None) -> tuple[Staged, int]:
+def _stage(source: Connection, target: Connection, table: SyncTable, texts: Sequence[str] | None) -> tuple[Staged, int]:
     rows = stage(target, table.target)
     columns = sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.target.columns)
     out = sql.SQL("COPY (SELECT {} FROM {} t WHERE {{}}) TO STDOUT").format(columns, sql.Identifier(*table.name))
@@ -103,7 +104,7 @@ def _stage(source: Any, target: Any, table: SyncTable, texts: Sequence[str] | No
     return Staged(table, rows, _stage_keys(target, table, texts)), arrived
 
 
-def _stage_keys(target: Any, table: SyncTable, texts: Sequence[str]) -> sql.Composable:
+def _stage_keys(target: Connection, table: SyncTable, texts: Sequence[str]) -> sql.Composable:
     """The keys of the round as a table of the session, with the columns of the key."""
     name = sql.Identifier(f"trueup_keys_{next(_numbers)}")
     names = sql.SQL(", ").join(map(sql.Identifier, table.spec.key_names))
@@ -144,7 +145,7 @@ def _same(names: Sequence[str], row: str, other: str) -> sql.Composed:
     )
 
 
-def _let_go(target: Any, staged: Sequence[Staged], foreign_keys: Sequence[ForeignKey]) -> None:
+def _let_go(target: Connection, staged: Sequence[Staged], foreign_keys: Sequence[ForeignKey]) -> None:
     """Rows of the round that refer to a row that is gone let go of it, where they may: it can be deleted soon then.
 
     They refer to something else by now, or are gone themselves: what they get is set later.
@@ -173,7 +174,7 @@ def _let_go(target: Any, staged: Sequence[Staged], foreign_keys: Sequence[Foreig
         )
 
 
-def _delete_unreferred(target: Any, staged: Staged, foreign_keys: Sequence[ForeignKey]) -> None:
+def _delete_unreferred(target: Connection, staged: Staged, foreign_keys: Sequence[ForeignKey]) -> None:
     """Delete the rows of the round that no row refers to: no ON DELETE of anybody fires, and unique values are free."""
     conditions: list[sql.Composable] = [_in_round(staged)]
     for key in foreign_keys:
@@ -194,7 +195,7 @@ def _delete_unreferred(target: Any, staged: Staged, foreign_keys: Sequence[Forei
     )
 
 
-def _free_unique(target: Any, staged: Staged) -> None:
+def _free_unique(target: Connection, staged: Staged) -> None:
     """Rows that are set in place give up unique values that change, where these may be NULL: others may take them."""
     mine = sql.Identifier(*staged.table.name)
     found = target.execute(
@@ -211,7 +212,7 @@ def _free_unique(target: Any, staged: Staged) -> None:
         )
 
 
-def _take_links(target: Any, staged: Staged, key: ForeignKey) -> sql.Composable:
+def _take_links(target: Connection, staged: Staged, key: ForeignKey) -> sql.Composable:
     """The links of a cycle out of the new rows, kept aside by key."""
     name = sql.Identifier(f"trueup_links_{next(_numbers)}")
     columns = list(dict.fromkeys([*staged.table.spec.key_names, *key.child_columns]))
@@ -225,7 +226,7 @@ def _take_links(target: Any, staged: Staged, key: ForeignKey) -> sql.Composable:
     return sql.SQL("pg_temp.{}").format(name)
 
 
-def _give_links(target: Any, staged: Staged, key: ForeignKey, links: sql.Composable) -> None:
+def _give_links(target: Connection, staged: Staged, key: ForeignKey, links: sql.Composable) -> None:
     sets = sql.SQL(", ").join(sql.SQL("{0} = l.{0}").format(sql.Identifier(name)) for name in key.child_columns)
     target.execute(
         sql.SQL("UPDATE {} t SET {} FROM {} l WHERE {}").format(
@@ -234,6 +235,6 @@ def _give_links(target: Any, staged: Staged, key: ForeignKey, links: sql.Composa
     )
 
 
-def _delete_gone(target: Any, staged: Staged) -> None:
+def _delete_gone(target: Connection, staged: Staged) -> None:
     """What is left of the round and is gone: by now nothing should refer to it."""
     target.execute(sql.SQL("DELETE FROM {} t WHERE {}").format(sql.Identifier(*staged.table.name), _is_gone(staged)))

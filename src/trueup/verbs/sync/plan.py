@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import CURE, who_would_stop
 from trueup.db import catalog
+from trueup.db.connection import Connection, one_row
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.schema import compare_schemas, read_schema
@@ -43,7 +44,7 @@ class Wanted:
     is_bare: bool = False
 
 
-def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) -> Plan:
+def make_plan(source: Connection, target: Connection, wanted: Wanted, names: tuple[str, str]) -> Plan:
     """Read both catalogs; `names` are those of the nodes. The plan has problems where it cannot be done."""
     problems: list[Problem] = []
     remarks: list[str] = []
@@ -85,7 +86,7 @@ def make_plan(source: Any, target: Any, wanted: Wanted, names: tuple[str, str]) 
     )
 
 
-def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: list[Problem]) -> None:
+def _check_servers(source: Connection, target: Connection, names: tuple[str, str], problems: list[Problem]) -> None:
     servers = [catalog.read_server(source), catalog.read_server(target)]
     for name, server in zip(names, servers, strict=True):
         if server.version < OLDEST:
@@ -105,7 +106,7 @@ def _check_servers(source: Any, target: Any, names: tuple[str, str], problems: l
         problems.append(Problem(f"node {names[1]}", what, "make the target's database with the encoding UTF8"))
 
 
-def _chosen(source: Any, wanted: Wanted, remarks: list[str]) -> list[dict[str, Any]]:
+def _chosen(source: Connection, wanted: Wanted, remarks: list[str]) -> list[dict[str, Any]]:
     """The relations of the source that the user asked for; a name that is not there is an error."""
     theirs = _relations(source)
     named, left = _match(source, theirs, wanted.tables), _match(source, theirs, wanted.leave_out)
@@ -129,7 +130,7 @@ def other_tables(node: Any, plan: Plan) -> tuple[str, ...]:
     return tuple(name for name in shown if name not in mine)
 
 
-def _match(source: Any, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
+def _match(source: Connection, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
     oids: dict[tuple[str, str], int] = {(row["schema"], row["name"]): row["oid"] for row in relations}
     found: set[int] = set()
     for text in texts:
@@ -145,7 +146,7 @@ def _match(source: Any, relations: Many[dict[str, Any]], texts: Many[str]) -> se
 
 
 def _source_table(
-    source: Any, row: dict[str, Any], problems: list[Problem], remarks: list[str]
+    source: Connection, row: dict[str, Any], problems: list[Problem], remarks: list[str]
 ) -> tuple[SyncTable, catalog.Table] | None:
     """The table as the source has it; or None, and why is in the problems or remarks."""
     shown = display_name(row["schema"], row["name"])
@@ -200,12 +201,12 @@ def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str
     return None
 
 
-def _mode(target: Any) -> str:
+def _mode(target: Connection) -> str:
     with target.transaction(force_rollback=True):
         return REPLICA if silence_triggers(target) else ORDERED
 
 
-def _check_free_names(target: Any, tables: Many[SyncTable], problems: list[Problem]) -> None:
+def _check_free_names(target: Connection, tables: Many[SyncTable], problems: list[Problem]) -> None:
     """Where trueup makes the schema there must be nothing of that name yet."""
     for table in tables:
         if catalog.read_table(target, *table.name) is not None:
@@ -254,7 +255,13 @@ def can_wait(key: ForeignKey) -> bool:
 
 
 def _sequences(
-    source: Any, target: Any, tables: Many[SyncTable], wanted: Wanted, problems: list[Problem], *, check: bool
+    source: Connection,
+    target: Connection,
+    tables: Many[SyncTable],
+    wanted: Wanted,
+    problems: list[Problem],
+    *,
+    check: bool,
 ) -> tuple[Sequence, ...]:
     """All sequences of the source; where tables were named, those that they own or take their defaults from."""
     ours = {table.oid for table in tables}
@@ -289,7 +296,7 @@ def _read_sequences(node: Any) -> list[dict[str, Any]]:
 
 
 def _other_differences(
-    source: Any, target: Any, tables: Many[SyncTable], wanted: Wanted, names: tuple[str, str]
+    source: Connection, target: Connection, tables: Many[SyncTable], wanted: Wanted, names: tuple[str, str]
 ) -> list[str]:
     """What else is not the same: no rows are lost by it, but the gate of a switchover wants it the same."""
     chosen = {table.name for table in tables} if wanted.tables else None
@@ -305,8 +312,8 @@ def _other_differences(
     return [*found[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]
 
 
-def _check_large_objects(source: Any, wanted: Wanted, problems: list[Problem], remarks: list[str]) -> None:
-    row = source.execute(load("trueup.verbs.sync", "plan.sql")["large_objects"]).fetchone()
+def _check_large_objects(source: Connection, wanted: Wanted, problems: list[Problem], remarks: list[str]) -> None:
+    row = one_row(source.execute(load("trueup.verbs.sync", "plan.sql")["large_objects"]))
     if not row[0]:
         return
     what = f"{row[0]:,} large objects, which have no triggers, are not synced"

@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db import catalog
+from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.rows.write.apply import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
@@ -23,7 +24,7 @@ class Begun:
 
 
 def check_target(
-    target: Any, table: SyncTable, here: catalog.Table, mode: str, problems: list[Problem], begun: Begun
+    target: Connection, table: SyncTable, here: catalog.Table, mode: str, problems: list[Problem], begun: Begun
 ) -> SyncTable | None:
     """The table with the columns in the target's order; or None, and why is in the problems."""
     shown = str(table)
@@ -72,7 +73,9 @@ def _key(table: SyncTable, there: catalog.Table) -> list[tuple[str, str]]:
     return [(f"its key ({key}) is no key on the target", "make the same primary key or unique index there")]
 
 
-def _state(target: Any, table: SyncTable, there: catalog.Table, mode: str, *, is_begun: bool) -> list[tuple[str, str]]:
+def _state(
+    target: Connection, table: SyncTable, there: catalog.Table, mode: str, *, is_begun: bool
+) -> list[tuple[str, str]]:
     with target.cursor(row_factory=dict_row) as cursor:
         row: Any = cursor.execute(load("trueup.verbs.sync", "plan.sql")["target"], {"oid": there.oid}).fetchone()
     if row["secured"]:

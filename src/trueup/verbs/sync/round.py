@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.db.connection import one_row, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.write.key_lists import KeyList, among, key_list
@@ -79,14 +80,14 @@ def read_changes(link: Link, most: int | None, *, texts: bool = False) -> Change
         shape = link.source.execute(*shape_query(link))
         waiting = link.source.execute(sql.SQL(blocks["waiting"]).format(log=link.log))
         found = link.source.execute(entries, {"apart": apart, "most": most})
-    if str(shape.fetchone()[0]) != link.shape:
+    if str(one_value(shape)) != link.shape:
         raise CheckFailed(
             ["a synced table, or a trigger of the change log, was changed since the sync began"],
             cure="run again: it names what differs; nothing was carried over",
             node=link.source_node.name,
         )
     rows = found.fetchall()
-    changes = _changes(link, position.fetchone(), waiting.fetchone(), rows)
+    changes = _changes(link, one_row(position), one_row(waiting), rows)
     return replace(changes, texts={row[0]: row[4] for row in rows if row[4]}) if texts else changes
 
 
@@ -138,7 +139,7 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
             number: link.source.execute(_rows_query(tables[number]), each.literals)
             for number, each in changes.keys.items()
         }
-    return {number: cursor.fetchone() for number, cursor in asked.items()}
+    return {number: one_row(cursor) for number, cursor in asked.items()}
 
 
 def _rows_query(table: SyncTable) -> sql.Composed:
@@ -221,7 +222,7 @@ def idle(link: Link, changes: Changes) -> bool:
     except psycopg.errors.DivisionByZero:
         link.target.execute("ROLLBACK")
         raise marks.taken_over(link.name) from None
-    return bool(stop.fetchone()[0])
+    return bool(one_value(stop))
 
 
 def finish(link: Link, changes: Changes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
+from trueup.db.connection import Cursor
 from trueup.verbs.sync.model import Sequence
 
 Values = Mapping[Sequence, tuple[int, bool]]
@@ -29,7 +30,7 @@ def ask(node: Any, sequences: Many[Sequence]) -> Any:
     return node.execute(query)
 
 
-def told(cursor: Any, sequences: Many[Sequence]) -> Values:
+def told(cursor: Cursor, sequences: Many[Sequence]) -> Values:
     """What the cursor of `ask` says."""
     if cursor is None:
         return {}

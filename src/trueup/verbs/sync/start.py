@@ -16,6 +16,7 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.db import reader
+from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
 from trueup.db.node import connect, named
 from trueup.engine.choose import EngineStarter
@@ -88,7 +89,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
     return found
 
 
-def _begin(request: SyncRequest, source: Any, target: Any) -> marks.Status:
+def _begin(request: SyncRequest, source: Connection, target: Connection) -> marks.Status:
     """Check all, then write down that it begins."""
     found = make_plan(source, target, request.wanted, (request.source.name, request.target.name))
     refuse(found)
@@ -103,14 +104,14 @@ def _begin(request: SyncRequest, source: Any, target: Any) -> marks.Status:
     return status
 
 
-def _make_schema(request: SyncRequest, source: Any, progress: Progress) -> None:
+def _make_schema(request: SyncRequest, source: Connection, progress: Progress) -> None:
     progress.say("making the tables of the target")
     with _dumped(request, source) as (programs, file):
         create_schema.restore(programs, request.target, file, create_schema.PRE)
 
 
 @contextmanager
-def _dumped(request: SyncRequest, source: Any) -> Iterator[tuple[Path, Path]]:
+def _dumped(request: SyncRequest, source: Connection) -> Iterator[tuple[Path, Path]]:
     programs = create_schema.find_programs(source.info.server_version, request.pg_bin)
     with tempfile.TemporaryDirectory(prefix="trueup-schema-") as folder:
         file = Path(folder) / "schema.dump"
@@ -120,8 +121,8 @@ def _dumped(request: SyncRequest, source: Any) -> Iterator[tuple[Path, Path]]:
 
 def _copy(
     request: SyncRequest,
-    source: Any,
-    target: Any,
+    source: Connection,
+    target: Connection,
     found: Plan,
     status: marks.Status,
     engine: Engine,
@@ -133,7 +134,7 @@ def _copy(
         tables = changelog.install(log, request.name, found.tables, patience=request.patience)
         changelog.barrier(log, timeout=request.barrier)
     epoch = marks.take_over(target, request.name)
-    snapshots = target.execute(marks.block("another_snapshot"), [request.name]).fetchone()[0]
+    snapshots = one_value(target.execute(marks.block("another_snapshot"), [request.name]))
     # Of a schema that we made, the foreign keys come later.
     mode = REPLICA if found.mode == REPLICA or status.made_schema else ORDERED
     names = (request.source, request.target)
@@ -159,8 +160,8 @@ def _copy(
 
 
 def _copy_in_order(
-    source: Any,
-    target: Any,
+    source: Connection,
+    target: Connection,
     found: Plan,
     tables: Sequence[SyncTable],
     job: Job,
@@ -207,11 +208,13 @@ def _finish(request: SyncRequest, engine: Engine, progress: Progress, *, made_sc
 
 def _build(request: SyncRequest, link: Link, progress: Progress, *, slots: int) -> None:
     progress.say("building indexes, constraints, views, functions and triggers of the target")
-    again = link.target.execute(
-        "SELECT EXISTS (SELECT FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid"
-        " JOIN pg_namespace n ON n.oid = r.relnamespace WHERE c.contype IN ('p', 'f') AND n.nspname <> 'trueup'"
-        " AND n.nspname !~ '^pg_')"
-    ).fetchone()[0]
+    again = one_value(
+        link.target.execute(
+            "SELECT EXISTS (SELECT FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid"
+            " JOIN pg_namespace n ON n.oid = r.relnamespace WHERE c.contype IN ('p', 'f') AND n.nspname <> 'trueup'"
+            " AND n.nspname !~ '^pg_')"
+        )
+    )
     with _dumped(request, link.source) as (programs, file):
         create_schema.restore(programs, request.target, file, create_schema.POST, slots=slots, again=bool(again))
 

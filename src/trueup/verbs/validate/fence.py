@@ -9,6 +9,7 @@ from typing import Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.model import Node
+from trueup.db.connection import Connection, one_row
 from trueup.db.node import connect, named
 from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.status import GONE, Status, read_status
@@ -53,10 +54,10 @@ def put_fence(source: Node) -> int:
         connection.close()
 
 
-def write_marker(connection: Any) -> int:
+def write_marker(connection: Connection) -> int:
     """The same in a session that is open, in autocommit: all that was committed before is before the position."""
     connection.execute("SET synchronous_commit = local")
-    row = connection.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]).fetchone()
+    row = one_row(connection.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]))
     return int(row[0])
 
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from trueup.config.model import Node
+from trueup.db.connection import Connection, one_row
 from trueup.engine.work import Engine, Failure, Tasks
 from trueup.errors import QueryError, TrueupError
 from trueup.rows.keys import KeyValues
@@ -227,7 +228,7 @@ def of_table(error: TrueupError, table: str) -> TrueupError:
     return error
 
 
-def invisible(connection: Any, xids: set[int]) -> set[int]:
+def invisible(connection: Connection, xids: set[int]) -> set[int]:
     """Transactions that are committed in the log, and that new snapshots do not see yet.
 
     Between its commit record and the moment when others see it, a transaction may wait for a synchronous standby. A row
@@ -235,7 +236,7 @@ def invisible(connection: Any, xids: set[int]) -> set[int]:
     """
     if not xids:
         return set()
-    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    row = one_row(connection.execute("SELECT pg_current_snapshot()::text"))
     _, top, running = str(row[0]).split(":")
     end = int(top) & 0xFFFFFFFF
     open_ones = {int(each) & 0xFFFFFFFF for each in running.split(",") if each}
@@ -243,7 +244,7 @@ def invisible(connection: Any, xids: set[int]) -> set[int]:
     return {xid for xid in xids if xid in open_ones or (xid - end) & 0xFFFFFFFF < 0x80000000}
 
 
-def wait_until_visible(connection: Any, xids: set[int]) -> set[int]:
+def wait_until_visible(connection: Connection, xids: set[int]) -> set[int]:
     """Wait a moment for them; gives those that are still not seen."""
     give_up = time.monotonic() + _VISIBLE_SECONDS
     while (hidden := invisible(connection, xids)) and time.monotonic() < give_up:

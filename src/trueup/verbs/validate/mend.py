@@ -15,6 +15,7 @@ import psycopg
 
 from trueup.config.model import Node
 from trueup.db import catalog
+from trueup.db.connection import Connection
 from trueup.db.foreign_keys import in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, named
@@ -111,7 +112,9 @@ def _plain(text: str) -> Name:
     return schema.spellings()[0], table.spellings()[0]
 
 
-def _read(meta: Meta, settings: Settings, wrong: Mapping[str, set[str]], source: Any, target: Any) -> list[WrongRows]:
+def _read(
+    meta: Meta, settings: Settings, wrong: Mapping[str, set[str]], source: Connection, target: Connection
+) -> list[WrongRows]:
     """The keys of all these tables, or every reason why one of them cannot be mended."""
     routes = {route.name: route for route in find_routes(source, settings)}
     stages = {row["source"]: row for row in meta.rows("tables", name=settings.name)}
@@ -152,7 +155,7 @@ def _check_route(route: Route, targets: set[str]) -> None:
         raise CheckFailed([f"{'; '.join(reasons)}: a repair carries rows as they are"])
 
 
-def _of_table(meta: Meta, settings: Settings, route: Route, source: Any, target: Any) -> WrongRows:
+def _of_table(meta: Meta, settings: Settings, route: Route, source: Connection, target: Connection) -> WrongRows:
     pair = plan_pair(source, target, route, settings)
     theirs = catalog.read_table(target, *route.target)
     there = {column.name for column in theirs.columns} if theirs else set()

@@ -14,6 +14,7 @@ from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from trueup.capture.log.publications import refuse_all_tables
+from trueup.db.connection import Connection
 from trueup.db.node import connect, named
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError
@@ -57,7 +58,7 @@ class Meta:
 
     def __init__(self, node: Node, *, application: str = "trueup validate", read_only: bool = False) -> None:
         self.node = node
-        self.connection: psycopg.Connection[Any] = connect(node, application=application, read_only=read_only)
+        self.connection: Connection = connect(node, application=application, read_only=read_only)
         self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
 
     def close(self) -> None:

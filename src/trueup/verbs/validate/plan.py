@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from psycopg import sql
 
 from trueup.db import catalog
 from trueup.db.catalog import Column, Table
+from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -70,7 +70,7 @@ def _step(column: ColumnSpec) -> Callable[[str], str] | None:
     return None
 
 
-def plan_pair(source: Any, target: Any, route: Route, settings: Settings) -> Pair:
+def plan_pair(source: Connection, target: Connection, route: Route, settings: Settings) -> Pair:
     """The pair of a route, or CheckFailed with the reason why this table cannot be validated."""
     mine = catalog.read_table(source, *route.source)
     theirs = catalog.read_table(target, *route.target)
@@ -139,9 +139,9 @@ def _check_readable(table: Table, node: str) -> None:
         raise CheckFailed([f"columns of {shown} on {node} may not be read: {', '.join(closed)}"], cure="GRANT SELECT")
 
 
-def _key(connection: Any, table: Table, settings: Settings) -> tuple[str, tuple[str, ...]]:
+def _key(connection: Connection, table: Table, settings: Settings) -> tuple[str, tuple[str, ...]]:
     """How the log names a row, and the columns that do."""
-    row = connection.execute(load("trueup.verbs.validate", "plan.sql")["identity"], {"oid": table.oid}).fetchone()
+    row = one_row(connection.execute(load("trueup.verbs.validate", "plan.sql")["identity"], {"oid": table.oid}))
     identity, index, persistence = str(row[0]), row[1], row[2]
     shown = display_name(table.schema, table.name)
     if persistence != "p":
@@ -214,7 +214,7 @@ def _as_text(column: ColumnSpec) -> ColumnSpec:
     return replace(column, encoding="text") if column.encoding == "native" else column
 
 
-def _key_spec(connection: Any, mine: Table, theirs: Table, route: Route, name: str) -> tuple[KeySpec, KeySpec]:
+def _key_spec(connection: Connection, mine: Table, theirs: Table, route: Route, name: str) -> tuple[KeySpec, KeySpec]:
     left, right = _column(mine, name), _column(theirs, route.columns.get(name, name))
     own = {
         (str(row[0]), str(row[1])) for row in connection.execute(load("trueup.verbs.validate", "plan.sql")["own_text"])

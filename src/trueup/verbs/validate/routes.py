@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from trueup.db import catalog
+from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.errors import ConfigError
 from trueup.rows.filter import problem_with
@@ -35,7 +36,7 @@ class Route:
         return display_name(*self.source)
 
 
-def find_routes(connection: catalog.Connection, settings: Settings) -> list[Route]:
+def find_routes(connection: Connection, settings: Settings) -> list[Route]:
     """A route for every table that is meant, in the order they were named."""
     known = catalog.table_names(connection)
     found: dict[Name, None] = {}

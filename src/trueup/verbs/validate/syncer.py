@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trueup.capture.log.slot import positions
+from trueup.db.connection import Connection, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.validate.routes import Name
@@ -36,7 +37,7 @@ class Syncer:
     def __str__(self) -> str:
         return f"a lag of {self.seconds:g} s" if self.kind == "lag" else f"{self.kind} {', '.join(self.names)}"
 
-    def place(self, source: Any, target: Any) -> int:
+    def place(self, source: Connection, target: Connection) -> int:
         """Before this position, all that was committed on the source is applied on the target."""
         statements = load("trueup.verbs.validate", "syncer.sql")
         if self.kind == "lag":
@@ -60,7 +61,7 @@ class Syncer:
         return place
 
 
-def find_syncer(source: Any, target: Any, wish: str, tables: Sequence[Name]) -> Syncer:
+def find_syncer(source: Connection, target: Connection, wish: str, tables: Sequence[Name]) -> Syncer:
     """The syncer that was named, else the subscriptions that fill the tables, else the only mark of a sync."""
     statements = load("trueup.verbs.validate", "syncer.sql")
     kind, _, name = wish.partition(":")
@@ -83,9 +84,9 @@ def find_syncer(source: Any, target: Any, wish: str, tables: Sequence[Name]) -> 
         given = {"schemas": [pair[0] for pair in tables], "tables": [pair[1] for pair in tables]}
         rows = target.execute(statements["subscriptions"], given).fetchall()
     if rows:
-        may = bool(target.execute(statements["may_ask_origin"]).fetchone()[0])
+        may = bool(one_value(target.execute(statements["may_ask_origin"])))
         return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may)
-    if target.execute(statements["has_mark"]).fetchone()[0]:
+    if one_value(target.execute(statements["has_mark"])):
         marks = [str(row[0]) for row in target.execute(statements["marks"]).fetchall()]
         if len(marks) == 1:
             return Syncer("sync", tuple(marks))
@@ -95,22 +96,22 @@ def find_syncer(source: Any, target: Any, wish: str, tables: Sequence[Name]) -> 
     )
 
 
-def copying(target: Any) -> set[Name]:
+def copying(target: Connection) -> set[Name]:
     """Tables that a subscription still copies: their changes are not applied in order yet."""
     rows = target.execute(load("trueup.verbs.validate", "syncer.sql")["stages"]).fetchall()
     return {(str(schema), str(table)) for schema, table, state in rows if state != _READY}
 
 
-def _check(syncer: Syncer, source: Any, target: Any) -> None:
+def _check(syncer: Syncer, source: Connection, target: Connection) -> None:
     block, session = ("slot", source) if syncer.kind == "slot" else ("mark", target)
     statements = load("trueup.verbs.validate", "syncer.sql")
-    if syncer.kind == "sync" and not target.execute(statements["has_mark"]).fetchone()[0]:
+    if syncer.kind == "sync" and not one_value(target.execute(statements["has_mark"])):
         raise CheckFailed(["the target has no mark of a trueup sync"], cure="run the sync once, or use lag:SECONDS")
     if session.execute(statements[block], {syncer.kind: syncer.names[0]}).fetchone() is None:
         raise CheckFailed([f"there is no {syncer.kind} {syncer.names[0]}"], cure="check its name")
 
 
-def _number(connection: Any, query: Any, **values: Any) -> int:
+def _number(connection: Connection, query: Any, **values: Any) -> int:
     row = connection.execute(query, values).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
 

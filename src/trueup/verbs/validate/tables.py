@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from trueup.capture.log.pgoutput import Relation
+from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
@@ -26,7 +26,7 @@ class Tables:
         self.routes: dict[str, Route] = {}
         self.pairs: dict[str, Pair] = {}
 
-    def open(self, source: Any, target: Any, meta: Meta, settings: Settings) -> None:
+    def open(self, source: Connection, target: Connection, meta: Meta, settings: Settings) -> None:
         """Plan all of them; raises if not one can be validated."""
         self._source, self._target, self._meta, self._settings = source, target, meta, settings
         self.routes = {route.name: route for route in find_routes(source, settings)}

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import settings
 
 import trueup
+from support.fixtures import Compare
 from trueup.report.model import DiffResult
 from trueup.testing.postgres import Database, Server
-
-Compare = Callable[..., DiffResult]
 
 # Read before any test runs: the fixture below takes all such variables away.
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None

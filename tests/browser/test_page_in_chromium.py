@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Compare, Databases, OnAll
+
 NASTY = "</script x><!--<script x></script><img src=x onerror='window.hacked=1'> \" &amp;"
 # Whether a colour is more green than anything else.
 GREEN = """(() => {{
@@ -29,7 +31,7 @@ def drift(count: int) -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture
-def compared(databases: Any, on_all: Any, compare: Any, tab: Any) -> Callable[..., Any]:
+def compared(databases: Databases, on_all: OnAll, compare: Compare, tab: Any) -> Callable[..., Any]:
     """`compared(on both, on the second only, nodes)`: a real diff with its page, open in the browser."""
 
     def run(before: str, after: str, count: int = 2, **options: Any) -> Any:
@@ -288,7 +290,9 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(made: Any, shown: Any, tab:
     assert tab.js("document.documentElement.scrollWidth") <= 390
 
 
-def test_ticked_rows_become_a_plan_that_repairs(databases: Any, on_all: Any, compare: Any, tab: Any) -> None:
+def test_ticked_rows_become_a_plan_that_repairs(
+    databases: Databases, on_all: OnAll, compare: Compare, tab: Any
+) -> None:
     """Tick rows, choose an action, copy or download the plan, and it is done as it was chosen."""
     import trueup
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.fixtures import Cli, Databases, OnAll, Ran
 from trueup.cli.main import run
 from trueup.testing.postgres import Database
 
@@ -27,23 +26,6 @@ DRIFT = """
     DELETE FROM items WHERE id IN (1, 2);
     INSERT INTO items VALUES (-1), (-2), (-3);
 """
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command did: its exit code, and what it said where."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """stdout, which must be one JSON value and nothing else."""
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Ran]
 
 
 @pytest.fixture
@@ -94,7 +76,7 @@ def given() -> Callable[[Sequence[Database]], list[str]]:
 
 
 @pytest.fixture
-def equal(databases: Any, on_all: Any) -> list[Database]:
+def equal(databases: Databases, on_all: OnAll) -> list[Database]:
     """Two nodes with the same table `items` of 50 rows."""
     nodes: list[Database] = databases(2)
     on_all(nodes, ITEMS.format(rows=50))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from support.fixtures import Cli, Databases, FreshServer, OnAll
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 
@@ -72,7 +73,7 @@ def nodes(server: Server) -> Iterator[list[Database]]:
 
 
 @pytest.fixture
-def own(databases: Any, nodes: list[Database]) -> list[Database]:
+def own(databases: Databases, nodes: list[Database]) -> list[Database]:
     """The same, for tests that change them; they take the place of the others where it is looked for leftovers."""
     return _furnish(databases(2))
 
@@ -95,7 +96,7 @@ def addresses(server: Server, clerk: str) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def refuse(
-    request: pytest.FixtureRequest, cli: Any, server: Server, nodes: list[Database], tmp_path: Path
+    request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list[Database], tmp_path: Path
 ) -> Callable[..., str]:
     """`refuse(arguments…)`: the command must fail well; returns its message."""
 
@@ -232,7 +233,7 @@ def test_a_wrong_database_and_a_wrong_user(refuse: Any, addresses: Any, nodes: A
 
 
 def test_a_server_with_a_password_of_its_own(
-    fresh_server: Any, refuse: Any, addresses: Any, nodes: Any, cli: Any, tmp_path: Path
+    fresh_server: FreshServer, refuse: Any, addresses: Any, nodes: Any, cli: Cli, tmp_path: Path
 ) -> None:
     own = fresh_server(name="guarded", password=PASSWORD)
     own.database("postgres").execute("CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)")
@@ -382,7 +383,7 @@ def test_a_filter_that_fails_at_its_first_row(
 
 
 @pytest.mark.parametrize("snapshot", [[], ["--no-snapshot"]], ids=["snapshot", "no-snapshot"])
-def test_a_filter_that_opens_the_session_for_writing(cli: Any, addresses: Any, own: Any, snapshot: list[str]) -> None:
+def test_a_filter_that_opens_the_session_for_writing(cli: Cli, addresses: Any, own: Any, snapshot: list[str]) -> None:
     """The first statement would take the lock off the session, and the next ones would write."""
     text = """set_config('default_transaction_read_only', 'off', false) IS NOT NULL
               AND CASE current_setting('transaction_read_only') WHEN 'off' THEN public.writes(id) ELSE true END"""
@@ -402,21 +403,21 @@ def test_a_column_of_another_type(refuse: Any, addresses: Any, own: Any) -> None
     assert "column name of public.items has different types: text on n1, character varying(50) on n2" in message
 
 
-def test_a_column_that_one_node_lacks(refuse: Any, addresses: Any, own: Any, cli: Any) -> None:
+def test_a_column_that_one_node_lacks(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
     own[1].execute("ALTER TABLE items DROP price")
     message = refuse("diff", "items", *addresses(own))
     assert "column price of public.items is not on n2; leave it out with --exclude-columns" in message
     assert cli("diff", "items", *addresses(own), "--exclude-columns", "price").code == 0
 
 
-def test_keys_that_differ(refuse: Any, addresses: Any, own: Any, cli: Any) -> None:
+def test_keys_that_differ(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
     own[1].execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (name)")
     message = refuse("diff", "items", *addresses(own))
     assert "the keys of public.items differ: (id) on n1, (name) on n2; say which to use with --key" in message
     assert cli("diff", "items", *addresses(own), "--key", "id").code == 0
 
 
-def test_a_key_by_hand_with_nulls_or_with_doubles(refuse: Any, addresses: Any, own: Any, cli: Any) -> None:
+def test_a_key_by_hand_with_nulls_or_with_doubles(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
     own[1].execute("UPDATE items SET name = NULL WHERE id = 3")
     message = refuse("diff", "items", *addresses(own), "--key", "name")
     assert "node n2: --key: there are rows with NULL in name" in message
@@ -437,7 +438,7 @@ def test_encodings_that_differ(refuse: Any, addresses: Any, nodes: Any, server: 
         server.database(name).drop()
 
 
-def test_key_collations_that_differ(refuse: Any, addresses: Any, own: Any, on_all: Any) -> None:
+def test_key_collations_that_differ(refuse: Any, addresses: Any, own: Any, on_all: OnAll) -> None:
     on_all(own, "CREATE TABLE words (word text PRIMARY KEY)")
     own[1].execute('ALTER TABLE words ALTER word TYPE text COLLATE "C"')
     message = refuse("diff", "words", *addresses(own))
@@ -480,7 +481,7 @@ def test_a_report_folder_that_cannot_be_written(refuse: Any, addresses: Any, nod
 
 @pytest.mark.parametrize("fails", ["report", "differences"])
 def test_a_full_disk(
-    refuse: Any, addresses: Any, own: Any, on_all: Any, process: Any, tmp_path: Path, fails: str
+    refuse: Any, addresses: Any, own: Any, on_all: OnAll, process: Cli, tmp_path: Path, fails: str
 ) -> None:
     """A limit on the size of files says the same to a writer as a full disk does: the system call fails."""
     # Names are written into the report again for every row, but not into the files that gather differences.
@@ -536,7 +537,7 @@ def test_a_task_store_that_is_something_else(refuse: Any, addresses: Any, nodes:
     ],
 )
 def test_a_damaged_configuration(
-    cli: Any, tmp_path: Path, text: str, told: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, text: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trueup.toml").write_text(text, encoding="utf-8")
     # With this variable the tasks need no configuration.
@@ -550,7 +551,7 @@ def test_a_damaged_configuration(
         assert not any(piece in ran.err for piece in PIECES)
 
 
-def test_verbose_shows_where_it_came_from_and_no_password(cli: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_verbose_shows_where_it_came_from_and_no_password(cli: Cli, addresses: Any, nodes: Any, tmp_path: Path) -> None:
     broken = addresses(nodes, n2=f"postgresql://u:{WRITTEN}@127.0.0.1:1/x")
     for arguments in (("-v", "diff", "items", *broken), ("diff", "items", *broken, "--verbose")):
         ran = cli(*arguments)
@@ -560,7 +561,7 @@ def test_verbose_shows_where_it_came_from_and_no_password(cli: Any, addresses: A
         assert _leaks(ran.out, ran.err, tmp_path) == []
 
 
-def test_a_defect_is_told_as_one(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_told_as_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ValueError(f"could not use postgresql://u:{WRITTEN}@h/d")
 

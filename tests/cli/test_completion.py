@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Cli
 from trueup.store import TaskStore
 
 CONFIG = """
@@ -34,7 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def completed(cli: Any, environment: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def completed(cli: Cli, environment: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`completed("trueup diff --cl")`: what may stand in the place of the last word."""
 
     def ask(line: str) -> list[str]:
@@ -87,7 +88,7 @@ def test_tasks_and_tables(completed: Any, tasks: list[str]) -> None:
     assert completed("trueup doctor public.orders pub") == ["public.orders"]
 
 
-def test_files_are_left_to_the_shell(cli: Any, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_left_to_the_shell(cli: Cli, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for line, kind in (("trueup diff --config ", "file,"), ("trueup diff --report-dir ", "dir,")):
         monkeypatch.setenv("COMP_WORDS", line)
         monkeypatch.setenv("COMP_CWORD", "3")
@@ -108,7 +109,7 @@ def test_a_store_is_not_made_by_asking(completed: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "tasks.db").exists()
 
 
-def test_zsh_and_fish_are_answered_with_help(process: Any, environment: Any) -> None:
+def test_zsh_and_fish_are_answered_with_help(process: Cli, environment: Any) -> None:
     asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
     ran = process(env={**environment, **asked})
     assert (ran.code, ran.out.split("\n")[:3], ran.err) == (0, ["plain", "shop", "n1, n2"], "")
@@ -121,7 +122,7 @@ def test_zsh_and_fish_are_answered_with_help(process: Any, environment: Any) -> 
 @pytest.mark.parametrize(
     ("shell", "mark"), [("bash", "complete -o"), ("zsh", "#compdef trueup"), ("fish", "--command trueup")]
 )
-def test_the_scripts(cli: Any, shell: str, mark: str) -> None:
+def test_the_scripts(cli: Cli, shell: str, mark: str) -> None:
     ran = cli("completion", shell)
     assert (ran.code, ran.err) == (0, "")
     assert mark in ran.out

@@ -12,11 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from support.fixtures import Spark
 from trueup.cli.main import run
 
 ROOT = Path(__file__).parents[2]
@@ -134,7 +134,7 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
     _wait_for(lambda: not list(folder.glob("trueup-*")), "the data to be removed")
 
 
-def test_the_demo_of_the_version_log(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_of_the_version_log(spark: Spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In this process, which has a Spark session already."""
     assert "`trueup demo difflog`" in README
     assert run(["demo", "difflog", "--rows", "2000", "--keep"]) == 0

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import pytest
 
+from support.fixtures import Cli, Databases, Spark
 from trueup.cli.main import trueup as group
 
 # The promise of `--json`.
@@ -35,14 +36,14 @@ def summary_of(ran: Any) -> dict[str, Any]:
 # What comes out.
 
 
-def test_equal_tables_exit_0(cli: Any, given: Any, equal: Any) -> None:
+def test_equal_tables_exit_0(cli: Cli, given: Any, equal: Any) -> None:
     ran = cli("diff", "items", *given(equal))
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("MATCH: public.items on n1, n2: ")
     assert "50 rows in 2 blocks, none differs" in ran.out
 
 
-def test_differences_exit_1_and_are_counted(cli: Any, given: Any, drifted: Any) -> None:
+def test_differences_exit_1_and_are_counted(cli: Cli, given: Any, drifted: Any) -> None:
     ran = cli("diff", "items", *given(drifted))
     assert (ran.code, ran.err) == (1, "")
     lines = ran.out.splitlines()
@@ -53,7 +54,7 @@ def test_differences_exit_1_and_are_counted(cli: Any, given: Any, drifted: Any) 
     assert Path(next(line for line in lines if "report:" in line).partition(": ")[2]).is_file()
 
 
-def test_what_was_cut_short_exits_2(cli: Any, given: Any, drifted: Any) -> None:
+def test_what_was_cut_short_exits_2(cli: Cli, given: Any, drifted: Any) -> None:
     ran = cli("diff", "items", *given(drifted), "--max-diff-rows", 2)
     assert ran.code == 2
     assert ran.out.startswith("INCOMPLETE: ")
@@ -61,7 +62,7 @@ def test_what_was_cut_short_exits_2(cli: Any, given: Any, drifted: Any) -> None:
     assert "not compared: n1/n2: the limit of 2 differences was passed" in ran.out
 
 
-def test_json_is_one_object_with_all_that_was_promised(cli: Any, given: Any, drifted: Any) -> None:
+def test_json_is_one_object_with_all_that_was_promised(cli: Cli, given: Any, drifted: Any) -> None:
     ran = cli("diff", "items", *given(drifted), "--json")
     assert (ran.code, ran.err) == (1, "")
     assert ran.out.count("\n") == 1
@@ -76,7 +77,7 @@ def test_json_is_one_object_with_all_that_was_promised(cli: Any, given: Any, dri
     assert summary_of(ran)["task_id"] == found["task_id"]
 
 
-def test_the_order_of_the_nodes_says_what_missing_means(cli: Any, given: Any, drifted: Any) -> None:
+def test_the_order_of_the_nodes_says_what_missing_means(cli: Cli, given: Any, drifted: Any) -> None:
     found = cli("diff", "items", *given(drifted), "--nodes", "n2,n1", "--json").json
     assert list(found["pairs"]) == ["n2/n1"]
     assert (found["pairs"]["n2/n1"]["missing"], found["pairs"]["n2/n1"]["extra"]) == (3, 2)
@@ -84,18 +85,18 @@ def test_the_order_of_the_nodes_says_what_missing_means(cli: Any, given: Any, dr
 
 @pytest.mark.parametrize("verb", ["diff", "check"])
 @pytest.mark.parametrize("option", ["--quiet", "-q"])
-def test_quiet_prints_nothing(cli: Any, given: Any, drifted: Any, verb: str, option: str) -> None:
+def test_quiet_prints_nothing(cli: Cli, given: Any, drifted: Any, verb: str, option: str) -> None:
     ran = cli(verb, "items", *given(drifted), option)
     assert (ran.code, ran.out, ran.err) == (1, "", "")
 
 
-def test_quiet_and_json_print_the_json(cli: Any, given: Any, equal: Any) -> None:
+def test_quiet_and_json_print_the_json(cli: Cli, given: Any, equal: Any) -> None:
     ran = cli("diff", "items", *given(equal), "--quiet", "--json")
     assert (ran.code, ran.json["verdict"], ran.err) == (0, "MATCH", "")
 
 
 def test_check_says_how_many_blocks_differ_and_writes_no_report(
-    cli: Any, given: Any, drifted: Any, tmp_path: Path
+    cli: Cli, given: Any, drifted: Any, tmp_path: Path
 ) -> None:
     ran = cli("check", "items", *given(drifted))
     assert ran.code == 1
@@ -109,7 +110,7 @@ def test_check_says_how_many_blocks_differ_and_writes_no_report(
     assert cli("check", "items", *given(drifted)).code == 0
 
 
-def test_the_command_as_a_process(process: Any, given: Any, drifted: Any, equal: Any) -> None:
+def test_the_command_as_a_process(process: Cli, given: Any, drifted: Any, equal: Any) -> None:
     ran = process("diff", "items", *given(drifted), "--json")
     assert (ran.code, ran.json["verdict"], ran.err) == (1, "DIFFER", "")
     ran = process("diff", "itmes", *given(drifted))
@@ -137,7 +138,7 @@ def test_a_reader_that_goes_away_is_no_crash(given: Any, drifted: Any) -> None:
 
 
 def test_nodes_of_a_configuration(
-    cli: Any, equal: Any, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, equal: Any, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = written(equal, folder=tmp_path / "elsewhere", name="nodes.toml")
     quick = ("--recheck", "0", "--json")
@@ -153,14 +154,16 @@ def test_nodes_of_a_configuration(
     assert summary_of(found)["cluster"] == "both"
 
 
-def test_a_node_given_by_address_stands_before_the_file(cli: Any, equal: Any, databases: Any, written: Any) -> None:
+def test_a_node_given_by_address_stands_before_the_file(
+    cli: Cli, equal: Any, databases: Databases, written: Any
+) -> None:
     written(databases(2))  # without the table
     nodes = [option for number in (0, 1) for option in ("--node", f"n{number + 1}={equal[number].uri}")]
     assert cli("check", "items", *nodes, "--recheck", "0").code == 0
     assert cli("check", "items", *nodes, "--cluster", "both", "--recheck", "0").code == 0
 
 
-def test_variables_in_an_address(cli: Any, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_in_an_address(cli: Cli, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT_OF_N1", str(equal[0].server.port))
     address = equal[0].uri.replace(str(equal[0].server.port), "${PORT_OF_N1}")
     nodes = ("--node", f"a={address}", "--node", f"b={equal[1].uri}")
@@ -173,7 +176,7 @@ def test_variables_in_an_address(cli: Any, equal: Any, monkeypatch: pytest.Monke
 
 
 def test_a_setting_from_file_then_environment_then_option(
-    cli: Any, equal: Any, written: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, equal: Any, written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written(equal, "[diff]\nblock_size = 2000\nrecheck = 0")
     assert summary_of(cli("diff", "items", "--json"))["block_size"] == 2000
@@ -182,7 +185,7 @@ def test_a_setting_from_file_then_environment_then_option(
     assert summary_of(cli("diff", "items", "--json", "--block-size", 4000))["block_size"] == 4000
 
 
-def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Any, equal: Any, written: Any) -> None:
+def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Cli, equal: Any, written: Any) -> None:
     path = written(equal, "[nodes.n9]\nhost = 'h'\npassword = 'swordfish'")
     path.chmod(0o644)
     ran = cli("check", "items", "--cluster", "both")
@@ -196,7 +199,7 @@ def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Any, equa
 # Every option takes effect.
 
 
-def test_columns(cli: Any, given: Any, drifted: Any) -> None:
+def test_columns(cli: Cli, given: Any, drifted: Any) -> None:
     drifted[1].execute("DELETE FROM items WHERE id < 0")
     drifted[0].execute("DELETE FROM items WHERE id < 3")
     base = ("diff", "items", *given(drifted))
@@ -208,7 +211,7 @@ def test_columns(cli: Any, given: Any, drifted: Any) -> None:
     assert summary_of(cli(*base, "--columns", "note", "--json"))["columns"] == ["id", "note"]
 
 
-def test_key(cli: Any, given: Any, equal: Any) -> None:
+def test_key(cli: Cli, given: Any, equal: Any) -> None:
     for node in equal:
         node.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ALTER id DROP NOT NULL")
     equal[1].execute("UPDATE items SET note = 'x' WHERE id = 5")
@@ -219,7 +222,7 @@ def test_key(cli: Any, given: Any, equal: Any) -> None:
     assert summary_of(keyed)["primary_key"] == ["name", "id"]
 
 
-def test_table_filter(cli: Any, given: Any, drifted: Any) -> None:
+def test_table_filter(cli: Cli, given: Any, drifted: Any) -> None:
     ran = cli("diff", "items", *given(drifted), "--table-filter", "id BETWEEN 8 AND 20", "--json")
     assert (ran.code, ran.json["rows_checked"]) == (0, 13)
     assert summary_of(ran)["table_filter"] == "id BETWEEN 8 AND 20"
@@ -228,7 +231,7 @@ def test_table_filter(cli: Any, given: Any, drifted: Any) -> None:
     assert cli("diff", "items", *given(drifted), "--table-filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
 
 
-def test_no_snapshot(cli: Any, given: Any, equal: Any) -> None:
+def test_no_snapshot(cli: Cli, given: Any, equal: Any) -> None:
     def proof(*options: str) -> Any:
         ran = cli("diff", "items", *given(equal), "--json", *options)
         report = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
@@ -240,7 +243,7 @@ def test_no_snapshot(cli: Any, given: Any, equal: Any) -> None:
     assert "no snapshot" in found["remarks"][0]
 
 
-def test_block_size_and_its_limits(cli: Any, given: Any, equal: Any) -> None:
+def test_block_size_and_its_limits(cli: Cli, given: Any, equal: Any) -> None:
     refused = cli("diff", "items", *given(equal), "--block-size", 10)
     assert refused.code == 2
     assert "--block-size: must be between 1000 and 1000000" in refused.err
@@ -251,7 +254,7 @@ def test_block_size_and_its_limits(cli: Any, given: Any, equal: Any) -> None:
     assert summary_of(allowed)["block_size"] == 10
 
 
-def test_settings_are_in_the_report(cli: Any, given: Any, equal: Any) -> None:
+def test_settings_are_in_the_report(cli: Cli, given: Any, equal: Any) -> None:
     options = {
         "compare_unit_size": 7,
         "concurrency_factor": 1.5,
@@ -266,21 +269,21 @@ def test_settings_are_in_the_report(cli: Any, given: Any, equal: Any) -> None:
     assert {name: found[name] for name in options} == options
 
 
-def test_numeric(cli: Any, given: Any, equal: Any) -> None:
+def test_numeric(cli: Cli, given: Any, equal: Any) -> None:
     equal[0].execute("UPDATE items SET price = 3000.00 WHERE id = 9")
     equal[1].execute("UPDATE items SET price = 3000.0 WHERE id = 9")
     assert cli("diff", "items", *given(equal)).code == 0
     assert cli("diff", "items", *given(equal), "--numeric", "representation").code == 1
 
 
-def test_compare_unit_size_splits_down(cli: Any, given: Any, drifted: Any) -> None:
+def test_compare_unit_size_splits_down(cli: Cli, given: Any, drifted: Any) -> None:
     # The answer is the same however small the parts are.
     for size in (1, 2, 7, 1000):
         found = cli("diff", "items", *given(drifted), "--compare-unit-size", size, "--json").json["pairs"]["n1/n2"]
         assert (found["missing"], found["extra"], found["changed"]) == (2, 3, 1)
 
 
-def test_recheck_and_its_wait(cli: Any, given: Any, drifted: Any) -> None:
+def test_recheck_and_its_wait(cli: Cli, given: Any, drifted: Any) -> None:
     def seconds(*options: object) -> float:
         return float(cli("diff", "items", *given(drifted), *options, "--json").json["seconds"])
 
@@ -288,7 +291,7 @@ def test_recheck_and_its_wait(cli: Any, given: Any, drifted: Any) -> None:
     assert seconds("--recheck", 0, "--recheck-wait", 30) < 20
 
 
-def test_report_dir_and_task_db(cli: Any, given: Any, drifted: Any, tmp_path: Path) -> None:
+def test_report_dir_and_task_db(cli: Cli, given: Any, drifted: Any, tmp_path: Path) -> None:
     reports, store = tmp_path / "reports", tmp_path / "own" / "tasks.db"
     reports.mkdir()
     ran = cli("diff", "items", *given(drifted), "--report-dir", reports, "--task-db", store, "--json")
@@ -330,7 +333,7 @@ def sessions_seen(server: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("most", [2, 3])
-def test_max_connections(cli: Any, given: Any, drifted: Any, sessions_seen: Any, most: int) -> None:
+def test_max_connections(cli: Cli, given: Any, drifted: Any, sessions_seen: Any, most: int) -> None:
     slow = "pg_sleep(0.002) IS NOT NULL"
     options = ("--block-size", 5, "--override-block-size", "--concurrency-factor", 4, "--table-filter", slow)
 
@@ -340,7 +343,7 @@ def test_max_connections(cli: Any, given: Any, drifted: Any, sessions_seen: Any,
     assert sessions_seen(drifted[0], work) == most
 
 
-def test_the_engine_by_hand(cli: Any, given: Any, equal: Any, spark: Any) -> None:
+def test_the_engine_by_hand(cli: Cli, given: Any, equal: Any, spark: Spark) -> None:
     local = given(equal)
     assert cli("diff", "items", *local, "--json").json["engine"] == "local"
     ran = cli("diff", "items", *local, "--engine", "spark", "--json")
@@ -375,7 +378,7 @@ def test_the_options_that_were_asked_for_are_there() -> None:
 
 
 @pytest.mark.parametrize("verb", ["", "diff", "check", "completion", "demo", "doctor", "init", "report", "tasks"])
-def test_help_is_on_stdout(cli: Any, verb: str) -> None:
+def test_help_is_on_stdout(cli: Cli, verb: str) -> None:
     ran = cli(*verb.split(), "--help")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith(f"Usage: trueup {verb}".rstrip())
@@ -395,13 +398,13 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert done.stderr.strip() == "[] 0"
 
 
-def test_no_arguments_show_the_help(cli: Any) -> None:
+def test_no_arguments_show_the_help(cli: Cli) -> None:
     ran = cli()
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("Usage: trueup")
 
 
-def test_output_writes_a_page_besides_the_report(cli: Any, given: Any, drifted: Any, tmp_path: Path) -> None:
+def test_output_writes_a_page_besides_the_report(cli: Cli, given: Any, drifted: Any, tmp_path: Path) -> None:
     ran = cli("diff", "items", *given(drifted), "--output", "json", "--output", "html", "--json")
     assert ran.code == 1
     page, report = Path(ran.json["page"]), Path(ran.json["report"])
@@ -416,7 +419,7 @@ def test_output_writes_a_page_besides_the_report(cli: Any, given: Any, drifted: 
     assert cli("diff", "items", *given(drifted), "--json").json["page"] == ""
 
 
-def test_output_can_be_configured(cli: Any, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_can_be_configured(cli: Cli, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "json, html")
     assert Path(cli("diff", "items", *given(drifted), "--json").json["page"]).is_file()
     monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "pdf")
@@ -426,7 +429,7 @@ def test_output_can_be_configured(cli: Any, given: Any, drifted: Any, monkeypatc
 
 
 def test_a_page_that_cannot_be_written_costs_no_answer(
-    cli: Any, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trueup.report import html
 

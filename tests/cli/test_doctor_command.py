@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Cli, Spark
 
-def test_lines_for_people(cli: Any, equal: Any, written: Any) -> None:
+
+def test_lines_for_people(cli: Cli, equal: Any, written: Any) -> None:
     written(equal)
     ran = cli("doctor", "items", "--cluster", "both", "--no-spark")
     *lines, last = ran.out.splitlines()
@@ -20,7 +22,7 @@ def test_lines_for_people(cli: Any, equal: Any, written: Any) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_a_failure_is_exit_code_2(cli: Any, equal: Any, written: Any) -> None:
+def test_a_failure_is_exit_code_2(cli: Cli, equal: Any, written: Any) -> None:
     written(equal)
     ran = cli("doctor", "itmes", "--no-spark", "--quiet")
     *lines, last = ran.out.splitlines()
@@ -30,7 +32,7 @@ def test_a_failure_is_exit_code_2(cli: Any, equal: Any, written: Any) -> None:
     assert last.startswith("not healthy: ")
 
 
-def test_json(cli: Any, equal: Any) -> None:
+def test_json(cli: Cli, equal: Any) -> None:
     inline = [f"--node=n{number}={node.uri}" for number, node in enumerate(equal, 1)]
     ran = cli("doctor", "items", *inline, "--engine", "local", "--json")
     assert (ran.code, ran.err) == (0, "")
@@ -41,14 +43,14 @@ def test_json(cli: Any, equal: Any) -> None:
     assert {"n1", "n2"} <= {each["where"] for each in found["findings"]}
 
 
-def test_nodes_by_name_among_those_by_address(cli: Any, equal: Any, written: Any) -> None:
+def test_nodes_by_name_among_those_by_address(cli: Cli, equal: Any, written: Any) -> None:
     written(equal)
     ran = cli("doctor", "--node", f"x={equal[0].uri}", "--nodes", "n2,x", "--no-spark", "--json")
     assert [each["where"] for each in ran.json["findings"] if each["check"] == "version"] == ["n2", "x"]
     assert cli("doctor", "--node", "x", "--no-spark").code == 2
 
 
-def test_a_broken_configuration_is_a_line(cli: Any, tmp_path: Path) -> None:
+def test_a_broken_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "trueup.toml").write_text("[nodes\n")
     ran = cli("doctor", "--no-spark")
     assert ran.code == 2
@@ -56,21 +58,21 @@ def test_a_broken_configuration_is_a_line(cli: Any, tmp_path: Path) -> None:
     assert "OK    python" in ran.out
 
 
-def test_strays(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strays(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRUEUP_DIFF_BLOCK_SIZE", "5")
     ran = cli("doctor", "--no-spark", "--quiet")
     assert "did you mean TRUEUP__DIFF__BLOCK_SIZE?" in ran.out
     assert "TRUEUP_TASKS_DB" not in ran.out
 
 
-def test_spark_of_this_process(cli: Any, spark: Any) -> None:
+def test_spark_of_this_process(cli: Cli, spark: Spark) -> None:
     found = [each for each in cli("doctor", "--json").json["findings"] if each["check"] == "spark"]
     assert [(each["level"], each["where"]) for each in found] == [("OK", "this machine"), ("OK", "its workers")]
     assert re.match(r"Spark 4\.\S+ started in .* s, and did a task in .* s", found[0]["message"])
     assert spark.range(3).count() == 3, "a session that is not the doctor's own must live on"
 
 
-def test_spark_that_does_not_start(process: Any) -> None:
+def test_spark_that_does_not_start(process: Cli) -> None:
     ran = process("doctor", "--quiet", env={"TRUEUP__SPARK__CONF__SPARK_DRIVER_MEMORY": "1k"})
     assert ran.code == 2
     failure = next(line for line in ran.out.splitlines() if line.startswith("FAIL  spark"))

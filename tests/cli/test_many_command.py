@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from support.fixtures import Cli
 from trueup.testing.postgres import Database
 
 
-def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any, cli: Any, tmp_path: Path) -> None:
+def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any, cli: Cli, tmp_path: Path) -> None:
     for node in drifted:
         node.execute("CREATE TABLE same (id int PRIMARY KEY); CREATE TABLE tmp_x (id int); INSERT INTO same VALUES (1)")
     drifted[0].execute("CREATE TABLE only_here (id int)")
@@ -37,7 +38,7 @@ def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any
     assert "column more of public.same is not on n2" in ran.out
 
 
-def test_what_contradicts_itself_is_refused(equal: list[Database], given: Any, cli: Any, tmp_path: Path) -> None:
+def test_what_contradicts_itself_is_refused(equal: list[Database], given: Any, cli: Cli, tmp_path: Path) -> None:
     for wrong in (["items", "--schema", "public"], ["--schema", "public", "--resume", "3f"], []):
         ran = cli("diff", *wrong, *given(equal))
         assert (ran.code, "give a table, or --schema or --tables, or --resume and a task" in ran.err) == (2, True)

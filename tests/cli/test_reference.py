@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 
+from support.fixtures import Cli
 from trueup.cli import reference_settings
 from trueup.cli.diff import diff as diff_command
 from trueup.cli.environment import options_of, shown_variable
@@ -101,7 +102,7 @@ def test_every_option_has_a_variable(name: str) -> None:
         assert OPTIONS[name].envvar == variable
 
 
-def test_variables_stand_for_options(cli: Any, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_stand_for_options(cli: Cli, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole diff without one option."""
     nodes = " ".join(f"n{number}={node.uri}" for number, node in enumerate(equal, 1))
     monkeypatch.setenv("TRUEUP_DIFF_NODE", nodes)
@@ -116,13 +117,13 @@ def test_variables_stand_for_options(cli: Any, equal: Any, monkeypatch: pytest.M
     assert len(cli("tasks").json) == 1
 
 
-def test_verbose_by_variable(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbose_by_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Traceback" not in cli("diff", "items", "--config", "nowhere.toml").err
     monkeypatch.setenv("TRUEUP_VERBOSE", "1")
     assert "Traceback" in cli("diff", "items", "--config", "nowhere.toml").err
 
 
-def test_the_help_shows_variables_and_examples(cli: Any) -> None:
+def test_the_help_shows_variables_and_examples(cli: Cli) -> None:
     for path in CONTEXTS:
         shown = cli(*path.split()[1:], "--help").out
         assert "Examples:" in shown, path

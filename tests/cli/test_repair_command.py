@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.fixtures import Cli
 
-def test_from_a_diff_to_a_repair_and_back(cli: Any, drifted: Any, given: Any, written: Any) -> None:
+
+def test_from_a_diff_to_a_repair_and_back(cli: Cli, drifted: Any, given: Any, written: Any) -> None:
     written(drifted)
     task = cli("diff", "items", *given(drifted), "--json").json["task_id"][:8]
     rows = drifted[1].execute("SELECT * FROM items ORDER BY 1")
@@ -40,7 +42,7 @@ def test_from_a_diff_to_a_repair_and_back(cli: Any, drifted: Any, given: Any, wr
     assert "keys of the earlier report differ" in page.read_text(encoding="utf-8")
 
 
-def test_a_failure_is_exit_code_2_also_when_quiet(cli: Any, drifted: Any, given: Any) -> None:
+def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: Any, given: Any) -> None:
     report = cli("diff", "items", *given(drifted), "--json").json["report"]
     drifted[1].execute("ALTER TABLE items ADD CHECK (id <> 1)")
     addresses, how = given(drifted)[6:], ["--engine", "local", "--recheck", "0"]
@@ -51,7 +53,7 @@ def test_a_failure_is_exit_code_2_also_when_quiet(cli: Any, drifted: Any, given:
     assert (told.code, told.json["verdict"], list(told.json["failed"])) == (2, "FAILED", ["n2"])
 
 
-def test_plans_are_written_without_asking_a_node(cli: Any, drifted: Any, given: Any) -> None:
+def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: Any, given: Any) -> None:
     report = cli("diff", "items", *given(drifted), "--json").json["report"]
     made = cli("repair", report, "--write-plan", "plan.yaml")
     assert (made.code, made.out) == (0, "plan.yaml\n")
@@ -62,7 +64,7 @@ def test_plans_are_written_without_asking_a_node(cli: Any, drifted: Any, given: 
     assert done.json["verdict"] == "REPAIRED"
 
 
-def test_what_is_wrong_is_said_with_its_cure(cli: Any, drifted: Any, given: Any) -> None:
+def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: Any, given: Any) -> None:
     report = cli("diff", "items", *given(drifted), "--json").json["report"]
     for arguments, said in [
         (("repair", report), "it is not said how to decide"),

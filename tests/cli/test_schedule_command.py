@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Cli
 from trueup.store import Task, TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
@@ -68,7 +69,7 @@ def ended(job: str) -> list[Task]:
     return [task for task in runs(job) if task.finished_at]
 
 
-def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Any, tmp_path: Path) -> None:
+def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Cli, tmp_path: Path) -> None:
     process = start()
     assert wait_until(lambda: len(ended("quick")) >= 2 and len(ended("broken")) >= 2 and len(runs("long")) == 1, 60)
     assert wait_until(
@@ -128,7 +129,7 @@ def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, t
             os.kill(orphan, signal.SIGKILL)
 
 
-def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], written: Any, cli: Any) -> None:
+def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], written: Any, cli: Cli) -> None:
     written(equal, '[schedule.night]\nverb = "check"\narguments = "items --clutser both"\nevery = "1h"')
     ran = cli("schedule", "--list")
     assert (ran.code, "schedule.night: No such option" in ran.err) == (2, True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from support.fixtures import Cli
 from trueup.testing.postgres import Database
 
 
-def test_differences_as_text_and_json(drifted: list[Database], cli: Any, tmp_path: Path) -> None:
+def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_path: Path) -> None:
     nodes = [part for n, node in enumerate(drifted, 1) for part in ("--node", f"n{n}={node.uri}")]
     body = "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$\nBEGIN\n  RETURN {};\nEND\n$$"
     for number, node in enumerate(drifted):
@@ -45,7 +45,7 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Any, tmp_pat
     assert "public.items.price" in cli("report", found["task_id"]).out
 
 
-def test_names_that_fit_nothing_are_no_match(equal: list[Database], cli: Any) -> None:
+def test_names_that_fit_nothing_are_no_match(equal: list[Database], cli: Cli) -> None:
     nodes = [part for n, node in enumerate(equal, 1) for part in ("--node", f"n{n}={node.uri}")]
     ran = cli("schema-diff", *nodes, "--tables", "public.item")
     assert ran.code == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Cli, OnAll
 from trueup.store import TaskStore
 from trueup.testing.processes import wait_until
 
@@ -16,7 +17,7 @@ SLOW = ("--max-rows-per-second", "150", "--block-size", "10", "--override-block-
 
 
 @pytest.fixture
-def slow_run(equal: Any, given: Any, on_all: Any) -> Any:
+def slow_run(equal: Any, given: Any, on_all: OnAll) -> Any:
     """A diff of 600 rows that takes some seconds, as a process; and the store it writes to."""
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; ANALYZE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
@@ -28,7 +29,7 @@ def slow_run(equal: Any, given: Any, on_all: Any) -> Any:
     process.wait()
 
 
-def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Any) -> None:
+def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Cli) -> None:
     process, store, nodes = slow_run
     assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
     task = store.list(status="RUNNING")[0].task_id
@@ -54,7 +55,7 @@ def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Any) -> None:
     assert ran.json["rows"] == {"n1": 600, "n2": 600}
 
 
-def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: Any, cli: Any) -> None:
+def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: OnAll, cli: Cli) -> None:
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; CREATE TABLE more AS TABLE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
     command = [sys.executable, "-m", "trueup", "diff", "--tables", "public.*", *given(equal), *SLOW]
@@ -83,14 +84,14 @@ def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: 
     assert {each["table"]: each["differences"] for each in ran.json["tables"]} == {"public.items": 3, "public.more": 0}
 
 
-def test_a_table_or_a_task_but_not_both(cli: Any, given: Any, equal: Any) -> None:
+def test_a_table_or_a_task_but_not_both(cli: Cli, given: Any, equal: Any) -> None:
     for arguments in ((), ("items", "--resume", "3f9a")):
         ran = cli("diff", *arguments, *given(equal))
         assert ran.code == 2
         assert "or --resume and a task" in ran.err
 
 
-def test_only_a_diff_can_be_taken_up(cli: Any, given: Any, equal: Any) -> None:
+def test_only_a_diff_can_be_taken_up(cli: Cli, given: Any, equal: Any) -> None:
     with TaskStore() as store:
         task = store.start("DIFFLOG_RUN", context={}).task_id
         store.finish(task, "FAILED", error="no")

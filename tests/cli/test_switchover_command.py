@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from support.fixtures import Cli, Databases
 from trueup.store import TaskStore
 from trueup.testing.postgres import Server
 
@@ -19,7 +20,7 @@ CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, person 
 
 
 @pytest.fixture
-def owned(server: Server, databases: Any) -> tuple[list[Any], list[str], str]:
+def owned(server: Server, databases: Databases) -> tuple[list[Any], list[str], str]:
     """Two databases of a plain role, the options that name them, and the role's name."""
     role = f"owner_{os.getpid()}"
     admin = server.database("postgres")
@@ -43,7 +44,7 @@ def owned(server: Server, databases: Any) -> tuple[list[Any], list[str], str]:
     return both, ["--from", "n1", "--to", "n2", *options], role
 
 
-def test_there_and_back_by_the_owner(cli: Any, owned: Any, server: Server) -> None:
+def test_there_and_back_by_the_owner(cli: Cli, owned: Any, server: Server) -> None:
     both, ends, _ = owned
     old, new = both
     assert cli("sync", "start", *ends, "--engine", "local", "-q").code == 0
@@ -89,7 +90,7 @@ def test_there_and_back_by_the_owner(cli: Any, owned: Any, server: Server) -> No
         assert SECRET not in each.out + each.err
 
 
-def test_the_doctor_says_what_a_switchover_lacks(cli: Any, owned: Any, server: Server) -> None:
+def test_the_doctor_says_what_a_switchover_lacks(cli: Cli, owned: Any, server: Server) -> None:
     both, ends, role = owned
     nodes = ends[4:]
     fine = cli("doctor", "--switchover", "n1,n2", "--no-spark", *nodes)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import OnAll
 from trueup.config.load import load
 from trueup.db.catalog import read_table
 from trueup.db.foreign_keys import ForeignKey, in_order, orphans, read_foreign_keys
@@ -53,7 +54,7 @@ def target(connection: Any, table: str = "t", key: tuple[str, ...] = ("a", "b"))
 
 
 def test_rows_are_copied_to_the_letter_and_swaps_need_no_order(
-    databases: Databases, compare: Callable[..., Any], on_all: Callable[..., None]
+    databases: Databases, compare: Callable[..., Any], on_all: OnAll
 ) -> None:
     nodes = databases(2)
     on_all(nodes, _TABLE)
@@ -83,7 +84,7 @@ def test_rows_are_copied_to_the_letter_and_swaps_need_no_order(
     assert compare(nodes, "t").verdict == "MATCH"
 
 
-def test_a_target_that_keeps_rows_out_is_told(databases: Databases, on_all: Callable[..., None]) -> None:
+def test_a_target_that_keeps_rows_out_is_told(databases: Databases, on_all: OnAll) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE t (a int PRIMARY KEY); ")
     nodes[0].execute("INSERT INTO t VALUES (1), (2)")
@@ -98,7 +99,7 @@ def test_a_target_that_keeps_rows_out_is_told(databases: Databases, on_all: Call
             copy_keys(here, there, it, [("1",), ("2",)])
 
 
-def test_a_plain_owner_writes_in_the_order_of_foreign_keys(databases: Databases, on_all: Callable[..., None]) -> None:
+def test_a_plain_owner_writes_in_the_order_of_foreign_keys(databases: Databases, on_all: OnAll) -> None:
     nodes = databases(2)
     on_all(
         nodes,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
+from support.fixtures import Compare, Databases
 from trueup import CheckFailed
 from trueup.config.model import Node
 from trueup.db.snapshot import Control
@@ -20,7 +20,7 @@ PASSWORD = "p'w \\ 1"
 
 
 @pytest.fixture
-def modest(databases: Any, server: Server) -> Iterator[list[Database]]:
+def modest(databases: Databases, server: Server) -> Iterator[list[Database]]:
     """Two databases of one server, seen by a role that may not open many sessions."""
     nodes = databases(2)
     server.database("postgres").execute("CREATE ROLE modest LOGIN PASSWORD 'p''w \\ 1' CONNECTION LIMIT 5")
@@ -34,7 +34,7 @@ def modest(databases: Any, server: Server) -> Iterator[list[Database]]:
         server.database("postgres").execute("DROP ROLE modest")
 
 
-def test_too_few_connections_are_seen_before_the_run(modest: list[Database], compare: Any) -> None:
+def test_too_few_connections_are_seen_before_the_run(modest: list[Database], compare: Compare) -> None:
     options = {"concurrency_factor": 4.0}
     with pytest.raises(CheckFailed) as caught:
         compare(modest, "items", **options)
@@ -73,7 +73,7 @@ def test_what_the_driver_looked_up_is_in_the_address(
         assert connection.execute("SELECT current_user, current_database()").fetchone() == ("modest", modest[0].name)
 
 
-def test_lines_of_a_copy_are_all_there_or_an_error(databases: Any) -> None:
+def test_lines_of_a_copy_are_all_there_or_an_error(databases: Databases) -> None:
     """An error in the middle is no early end; the session goes on, or is opened again."""
     from psycopg import sql
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Compare, Databases, OnAll
 from trueup.verbs.diff import hash as hashing
 
 ROWS = 6000
@@ -35,7 +36,7 @@ def dense(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def _fill(nodes: Any, on_all: Any, columns: str, values: str) -> None:
+def _fill(nodes: Any, on_all: OnAll, columns: str, values: str) -> None:
     on_all(
         nodes,
         "CREATE DOMAIN positive AS int CHECK (value > 0);"
@@ -46,7 +47,7 @@ def _fill(nodes: Any, on_all: Any, columns: str, values: str) -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [(kind, 3 if kind in ("bigint", "text") else 2) for kind in KEYS])
 def test_every_difference_is_found(
-    databases: Any, on_all: Any, compare: Any, dense: list[Any], kind: str, count: int
+    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any], kind: str, count: int
 ) -> None:
     nodes = databases(count)
     _fill(nodes, on_all, *KEYS[kind])
@@ -66,7 +67,7 @@ def test_every_difference_is_found(
         assert result.alone["n2"] == counts.total
 
 
-def test_a_key_that_is_none_is_refused(databases: Any, on_all: Any, compare: Any) -> None:
+def test_a_key_that_is_none_is_refused(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE t (id int NOT NULL, v int)")
     on_all(nodes, f"INSERT INTO t SELECT i / 2, i FROM generate_series(1, {ROWS}) i")
@@ -76,7 +77,9 @@ def test_a_key_that_is_none_is_refused(databases: Any, on_all: Any, compare: Any
     assert "is not unique" in result.incomplete[0]
 
 
-def test_where_drift_ends_blocks_are_hashed_again(databases: Any, on_all: Any, compare: Any, dense: list[Any]) -> None:
+def test_where_drift_ends_blocks_are_hashed_again(
+    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any]
+) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 3 = 0 AND n <= 1500")
@@ -85,7 +88,7 @@ def test_where_drift_ends_blocks_are_hashed_again(databases: Any, on_all: Any, c
     assert 0 < len(dense) < result.blocks * 2 / 3
 
 
-def test_a_check_never_reads_rows(databases: Any, on_all: Any, compare: Any, dense: list[Any]) -> None:
+def test_a_check_never_reads_rows(databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any]) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 3 = 0")
@@ -95,7 +98,7 @@ def test_a_check_never_reads_rows(databases: Any, on_all: Any, compare: Any, den
 
 
 def test_rows_that_are_not_those_that_were_hashed_are_no_match(
-    databases: Any, on_all: Any, compare: Any, monkeypatch: pytest.MonkeyPatch
+    databases: Databases, on_all: OnAll, compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
@@ -106,7 +109,7 @@ def test_rows_that_are_not_those_that_were_hashed_are_no_match(
     assert "its hashes differ, its rows do not" in result.incomplete[0]
 
 
-def test_keys_at_both_ends_of_their_type(databases: Any, on_all: Any, compare: Any) -> None:
+def test_keys_at_both_ends_of_their_type(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE t (id smallint PRIMARY KEY, v int)")
     on_all(nodes, "INSERT INTO t SELECT i, i FROM generate_series(-32768, 32767, 13) i; ANALYZE t")

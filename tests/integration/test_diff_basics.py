@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trueup
+from support.fixtures import Compare, Databases, OnAll, ReportOf
 
 TABLE = """
     CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz);
@@ -18,7 +18,7 @@ TABLE = """
 SMALL = {"block_size": 500, "override_block_size": True, "compare_unit_size": 100}
 
 
-def test_equal_tables_match(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_equal_tables_match(databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     result = compare(nodes, "items", **SMALL)
@@ -30,7 +30,9 @@ def test_equal_tables_match(databases: Any, on_all: Any, compare: Any, report_of
     assert report_of(result)["summary"]["total_rows_checked"] == 5000
 
 
-def test_every_kind_of_difference_is_found(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_every_kind_of_difference_is_found(
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute("UPDATE items SET name = 'x', price = 0 WHERE id = 2500; DELETE FROM items WHERE id IN (1, 4999)")
@@ -51,7 +53,7 @@ def test_every_kind_of_difference_is_found(databases: Any, on_all: Any, compare:
 
 
 @pytest.mark.parametrize("swap", ["name", "price"])
-def test_two_rows_that_swap_a_value(databases: Any, on_all: Any, compare: Any, swap: str) -> None:
+def test_two_rows_that_swap_a_value(databases: Databases, on_all: OnAll, compare: Compare, swap: str) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute(f"UPDATE items a SET {swap} = b.{swap} FROM items b WHERE (a.id, b.id) IN ((10, 11), (11, 10))")
@@ -59,7 +61,9 @@ def test_two_rows_that_swap_a_value(databases: Any, on_all: Any, compare: Any, s
     assert result.pairs["n1/n2"].changed == 2
 
 
-def test_three_nodes_and_who_stands_alone(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_three_nodes_and_who_stands_alone(
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
+) -> None:
     nodes = databases(3)
     on_all(nodes, TABLE)
     nodes[1].execute("UPDATE items SET name = 'only here' WHERE id = 5")
@@ -75,7 +79,7 @@ def test_three_nodes_and_who_stands_alone(databases: Any, on_all: Any, compare: 
     assert by_key["7"]["agree"] == [["n1"], ["n2"], ["n3"]]
 
 
-def test_check_counts_blocks_and_fetches_no_rows(databases: Any, on_all: Any, compare: Any) -> None:
+def test_check_counts_blocks_and_fetches_no_rows(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     assert compare(nodes, "items", quick=True, **SMALL).verdict == "MATCH"
@@ -84,7 +88,7 @@ def test_check_counts_blocks_and_fetches_no_rows(databases: Any, on_all: Any, co
     assert (result.verdict, result.mismatched_blocks, result.report) == ("DIFFER", 1, "")
 
 
-def test_an_empty_anchor_with_stale_statistics(databases: Any, on_all: Any, compare: Any) -> None:
+def test_an_empty_anchor_with_stale_statistics(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[0].execute("DELETE FROM items")
@@ -93,21 +97,23 @@ def test_an_empty_anchor_with_stale_statistics(databases: Any, on_all: Any, comp
     assert (result.verdict, result.pairs["n1/n2"].extra) == ("DIFFER", 1000)
 
 
-def test_a_table_never_analysed(databases: Any, on_all: Any, compare: Any) -> None:
+def test_a_table_never_analysed(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE.replace("ANALYZE items;", "ALTER TABLE items SET (autovacuum_enabled = off);"))
     nodes[0].execute("DELETE FROM items WHERE id = 3")
     assert compare(nodes, "items", **SMALL).pairs["n1/n2"].extra == 1
 
 
-def test_both_empty(databases: Any, on_all: Any, compare: Any) -> None:
+def test_both_empty(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE items (id int PRIMARY KEY)")
     result = compare(nodes, "items")
     assert (result.verdict, result.rows_checked) == ("MATCH", 0)
 
 
-def test_the_limit_stops_and_is_told(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_the_limit_stops_and_is_told(
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute("UPDATE items SET name = 'x'")
@@ -120,7 +126,7 @@ def test_the_limit_stops_and_is_told(databases: Any, on_all: Any, compare: Any, 
     assert len(report["diffs"]["n1/n2"]["differences"]) == 50
 
 
-def test_the_limit_of_one_pair_leaves_the_others_alone(databases: Any, on_all: Any, compare: Any) -> None:
+def test_the_limit_of_one_pair_leaves_the_others_alone(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(3)
     on_all(nodes, TABLE)
     nodes[2].execute("UPDATE items SET name = 'x'")
@@ -131,7 +137,9 @@ def test_the_limit_of_one_pair_leaves_the_others_alone(databases: Any, on_all: A
     assert not result.pairs["n1/n2"].limit_reached
 
 
-def test_exactly_as_many_differences_as_the_limit_is_complete(databases: Any, on_all: Any, compare: Any) -> None:
+def test_exactly_as_many_differences_as_the_limit_is_complete(
+    databases: Databases, on_all: OnAll, compare: Compare
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute("UPDATE items SET name = 'x' WHERE id <= 50")
@@ -139,7 +147,9 @@ def test_exactly_as_many_differences_as_the_limit_is_complete(databases: Any, on
     assert (result.verdict, result.pairs["n1/n2"].changed) == ("DIFFER", 50)
 
 
-def test_keyless_tables_are_multisets(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_keyless_tables_are_multisets(
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
+) -> None:
     nodes = databases(2)
     on_all(
         nodes, "CREATE TABLE logs (a int, b text); INSERT INTO logs SELECT i % 100, 'x' FROM generate_series(1, 1000) i"
@@ -159,7 +169,9 @@ def test_keyless_tables_are_multisets(databases: Any, on_all: Any, compare: Any,
     assert compare(nodes, "logs", quick=True).verdict == "DIFFER"
 
 
-def test_what_is_compared_can_be_configured(databases: Any, on_all: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compared_can_be_configured(
+    databases: Databases, on_all: OnAll, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on the command line and in the call; what is said there wins."""
     nodes = databases(2)
     on_all(nodes, TABLE)

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed
 from trueup.testing.postgres import Database, Server
 
@@ -145,7 +146,9 @@ def _drift(nodes: list[Database], table: str, order: str) -> dict[str, set[int]]
 
 
 @pytest.mark.parametrize("name", list(KEYS))
-def test_the_same_drift_on_every_kind_of_key(pair: list[Database], compare: Any, report_of: Any, name: str) -> None:
+def test_the_same_drift_on_every_kind_of_key(
+    pair: list[Database], compare: Compare, report_of: ReportOf, name: str
+) -> None:
     types, value = KEYS[name]
     table = "key_" + "".join(char if char.isalnum() and char.isascii() else "_" for char in name)
     names = [f"k{number}" for number in range(len(types))]
@@ -175,7 +178,7 @@ def test_the_same_drift_on_every_kind_of_key(pair: list[Database], compare: Any,
 @pytest.mark.parametrize("block_size", [1, 3, 10, 1000])
 @pytest.mark.parametrize("unit", [1, 2, 7, 10000])
 def test_any_size_of_blocks_and_units_gives_the_same(
-    pair: list[Database], compare: Any, report_of: Any, block_size: int, unit: int
+    pair: list[Database], compare: Compare, report_of: ReportOf, block_size: int, unit: int
 ) -> None:
     for node in pair:
         node.execute(
@@ -188,7 +191,7 @@ def test_any_size_of_blocks_and_units_gives_the_same(
 
 
 @pytest.mark.parametrize("digest", ["native", "portable"])
-def test_many_rows_of_skewed_keys(pair: list[Database], compare: Any, report_of: Any, digest: str) -> None:
+def test_many_rows_of_skewed_keys(pair: list[Database], compare: Compare, report_of: ReportOf, digest: str) -> None:
     """Most rows share the first part of the key and stand at one end of it; statistics are of another time."""
     for node in pair:
         node.execute(
@@ -209,7 +212,7 @@ def test_many_rows_of_skewed_keys(pair: list[Database], compare: Any, report_of:
         assert result.rows == {"n1": 9050, "n2": 9050}
 
 
-def test_numeric_keys_are_the_same_by_value(pair: list[Database], compare: Any, report_of: Any) -> None:
+def test_numeric_keys_are_the_same_by_value(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:
     for node, scale in zip(pair, ("1.0", "1.00"), strict=True):
         node.execute(
             "CREATE TABLE scales (k numeric PRIMARY KEY, n int);"
@@ -223,7 +226,7 @@ def test_numeric_keys_are_the_same_by_value(pair: list[Database], compare: Any, 
     assert _found(report_of(result)) == {"missing": {10}, "extra": set(), "changed": set()}
 
 
-def test_boolean_keys(pair: list[Database], compare: Any, report_of: Any) -> None:
+def test_boolean_keys(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:
     for node in pair:
         node.execute("CREATE TABLE flags (k bool PRIMARY KEY, n int); INSERT INTO flags VALUES (true, 1), (false, 0)")
     assert compare(pair, "flags", **_small(1)).verdict == "MATCH"
@@ -232,7 +235,7 @@ def test_boolean_keys(pair: list[Database], compare: Any, report_of: Any) -> Non
     assert _found(report_of(result)) == {"missing": set(), "extra": {0}, "changed": set()}
 
 
-def test_a_label_that_one_node_does_not_know(databases: Any, compare: Any, report_of: Any) -> None:
+def test_a_label_that_one_node_does_not_know(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     nodes[0].execute("CREATE TYPE state AS ENUM ('new', 'done')")
     nodes[1].execute("CREATE TYPE state AS ENUM ('lost', 'done', 'new')")
@@ -248,7 +251,7 @@ def test_a_label_that_one_node_does_not_know(databases: Any, compare: Any, repor
     assert _found(report_of(result)) == {"missing": set(), "extra": {21}, "changed": {4}}
 
 
-def test_citext_keys(databases: Any, compare: Any, report_of: Any) -> None:
+def test_citext_keys(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     """Keys that differ in case are one key to the server, and two texts to everybody else."""
     nodes = databases(2)
     for node in nodes:
@@ -280,7 +283,7 @@ def test_citext_keys(databases: Any, compare: Any, report_of: Any) -> None:
     ],
 )
 def test_keys_that_the_server_calls_equal_and_that_look_different(
-    pair: list[Database], compare: Any, kind: str, left: str, right: str
+    pair: list[Database], compare: Compare, kind: str, left: str, right: str
 ) -> None:
     for node, value in zip(pair, (left, right), strict=True):
         node.execute("DROP TABLE IF EXISTS alike")
@@ -309,7 +312,9 @@ NAMES = [
 
 
 @pytest.mark.parametrize("names", NAMES, ids=range(len(NAMES)))
-def test_names_of_every_spelling(pair: list[Database], compare: Any, report_of: Any, names: tuple[str, ...]) -> None:
+def test_names_of_every_spelling(
+    pair: list[Database], compare: Compare, report_of: ReportOf, names: tuple[str, ...]
+) -> None:
     schema, table, key, value = ('"' + name.replace('"', '""') + '"' for name in names)
     for node in pair:
         node.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
@@ -355,7 +360,7 @@ FILTERS = [
 
 @pytest.mark.parametrize(("where", "numbers"), FILTERS)
 def test_filters_of_every_spelling(
-    pair: list[Database], compare: Any, report_of: Any, where: str, numbers: set[int]
+    pair: list[Database], compare: Compare, report_of: ReportOf, where: str, numbers: set[int]
 ) -> None:
     for node, sign in zip(pair, ("+", "-"), strict=True):
         node.execute(
@@ -367,7 +372,7 @@ def test_filters_of_every_spelling(
     assert (result.rows_checked, result.verdict) == (len(numbers), "DIFFER" if numbers else "MATCH")
 
 
-def test_columns_in_another_order(databases: Any, compare: Any, report_of: Any) -> None:
+def test_columns_in_another_order(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     nodes[0].execute("CREATE TABLE moved (a int, b int, gone int, k1 int, k2 int, n int, PRIMARY KEY (k1, k2))")
     nodes[0].execute("ALTER TABLE moved DROP COLUMN gone")
@@ -383,7 +388,7 @@ def test_columns_in_another_order(databases: Any, compare: Any, report_of: Any) 
 
 
 def test_a_unique_index_over_columns_that_are_not_null_is_the_key(
-    pair: list[Database], compare: Any, report_of: Any
+    pair: list[Database], compare: Compare, report_of: ReportOf
 ) -> None:
     for node in pair:
         node.execute(
@@ -403,7 +408,9 @@ def test_a_unique_index_over_columns_that_are_not_null_is_the_key(
     "index",
     ["(n)", "(lower(v))", "(n) WHERE v = 'v'", "(n, m)", "((m + 1))", "(m) WHERE m > 0", "(m, (n + 1))"],
 )
-def test_other_unique_indexes_are_no_key(pair: list[Database], compare: Any, report_of: Any, index: str) -> None:
+def test_other_unique_indexes_are_no_key(
+    pair: list[Database], compare: Compare, report_of: ReportOf, index: str
+) -> None:
     """Partial, nullable and expression indexes leave rows without a name."""
     for node in pair:
         node.execute(
@@ -418,7 +425,7 @@ def test_other_unique_indexes_are_no_key(pair: list[Database], compare: Any, rep
     assert "no key" in " ".join(result.remarks)
 
 
-def test_a_key_by_hand(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_a_key_by_hand(databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     on_all(
         nodes,
@@ -438,7 +445,7 @@ def test_a_key_by_hand(databases: Any, on_all: Any, compare: Any, report_of: Any
 
 
 @pytest.mark.parametrize("unit", [1, 7, 10000])
-def test_a_key_by_hand_that_is_not_unique(databases: Any, on_all: Any, compare: Any, unit: int) -> None:
+def test_a_key_by_hand_that_is_not_unique(databases: Databases, on_all: OnAll, compare: Compare, unit: int) -> None:
     nodes = databases(2)
     on_all(
         nodes, "CREATE TABLE twice (n int, v text); INSERT INTO twice SELECT i / 20, 'v' FROM generate_series(0, 199) i"
@@ -478,7 +485,7 @@ PARTITIONS = {
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL"])
 @pytest.mark.parametrize("kind", list(PARTITIONS))
-def test_partitioned_tables(pair: list[Database], compare: Any, report_of: Any, kind: str, key: str) -> None:
+def test_partitioned_tables(pair: list[Database], compare: Compare, report_of: ReportOf, kind: str, key: str) -> None:
     """Partitioned on one node, and in another way or not at all on the other."""
     how, parts = PARTITIONS[kind]
     table = f"part_{kind}_{key.lower().replace(' ', '_')}"
@@ -498,7 +505,9 @@ def test_partitioned_tables(pair: list[Database], compare: Any, report_of: Any, 
     assert compare(pair, table, quick=True).verdict == "DIFFER"
 
 
-def test_an_inheritance_parent_stands_for_its_children(pair: list[Database], compare: Any, report_of: Any) -> None:
+def test_an_inheritance_parent_stands_for_its_children(
+    pair: list[Database], compare: Compare, report_of: ReportOf
+) -> None:
     for node in pair:
         node.execute(
             "CREATE TABLE parents (k int PRIMARY KEY, n int, v text); CREATE TABLE child (more int) INHERITS (parents);"
@@ -514,7 +523,7 @@ def test_an_inheritance_parent_stands_for_its_children(pair: list[Database], com
     assert "not unique: (20)" in " ".join(result.incomplete)
 
 
-def test_materialized_views(pair: list[Database], compare: Any, report_of: Any) -> None:
+def test_materialized_views(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:
     for node in pair:
         node.execute(
             "CREATE TABLE base (k int PRIMARY KEY, n int, v text);"
@@ -534,7 +543,7 @@ def test_materialized_views(pair: list[Database], compare: Any, report_of: Any) 
         compare(pair, "plain")
 
 
-def test_tables_with_one_column(pair: list[Database], compare: Any, report_of: Any) -> None:
+def test_tables_with_one_column(pair: list[Database], compare: Compare, report_of: ReportOf) -> None:
     for node in pair:
         node.execute("CREATE TABLE only_key (n int PRIMARY KEY); CREATE TABLE only_value (n int)")
         for table in ("only_key", "only_value"):
@@ -551,7 +560,7 @@ def test_tables_with_one_column(pair: list[Database], compare: Any, report_of: A
 
 @pytest.mark.parametrize(("columns", "sizes"), [(300, _small(2)), (1590, {})])
 def test_tables_with_many_columns(
-    pair: list[Database], compare: Any, report_of: Any, columns: int, sizes: dict[str, Any]
+    pair: list[Database], compare: Compare, report_of: ReportOf, columns: int, sizes: dict[str, Any]
 ) -> None:
     names = [f"c{number}" for number in range(columns)]
     for node in pair:
@@ -565,7 +574,7 @@ def test_tables_with_many_columns(
         assert [(each["key"], each["columns"]) for each in found] == [({"id": "5"}, ["c0", names[-1]])]
 
 
-def test_keys_that_disagree_are_refused_by_name(databases: Any, compare: Any, report_of: Any) -> None:
+def test_keys_that_disagree_are_refused_by_name(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     nodes[0].execute("CREATE TABLE keys (a int PRIMARY KEY, b int NOT NULL); INSERT INTO keys VALUES (1, 1)")
     nodes[1].execute("CREATE TABLE keys (a int NOT NULL, b int PRIMARY KEY); INSERT INTO keys VALUES (1, 2)")
@@ -575,7 +584,9 @@ def test_keys_that_disagree_are_refused_by_name(databases: Any, compare: Any, re
     assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["b"]]
 
 
-def test_collations_that_disagree_are_refused_only_for_keys(databases: Any, on_all: Any, compare: Any) -> None:
+def test_collations_that_disagree_are_refused_only_for_keys(
+    databases: Databases, on_all: OnAll, compare: Compare
+) -> None:
     nodes = databases(2)
     for node, collation in zip(nodes, ("C", "POSIX"), strict=True):
         node.execute(f'CREATE TABLE sorted (k text COLLATE "{collation}" PRIMARY KEY, v int)')

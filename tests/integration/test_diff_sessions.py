@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed, TrueupError
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
@@ -105,7 +106,7 @@ def _set(node: Database, who: str, settings: dict[str, str]) -> None:
 @pytest.mark.parametrize("digest", ["native", "portable"])
 @pytest.mark.parametrize("by", ["database", "role"])
 def test_settings_of_databases_and_roles_change_nothing(
-    databases: Any, on_all: Any, role: Any, compare: Any, report_of: Any, by: str, digest: str
+    databases: Databases, on_all: OnAll, role: Any, compare: Compare, report_of: ReportOf, by: str, digest: str
 ) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA other; " + TABLE)
@@ -136,7 +137,7 @@ def test_settings_of_databases_and_roles_change_nothing(
     assert (counts.missing, counts.extra, counts.changed) == (1, 0, 1)
 
 
-def test_money_is_printed_alike(databases: Any, on_all: Any, compare: Any) -> None:
+def test_money_is_printed_alike(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     """Where the machine knows another currency, one node uses it."""
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE purse (m money PRIMARY KEY, n money); INSERT INTO purse VALUES ('1234.5', '-0.01')")
@@ -150,7 +151,7 @@ def test_money_is_printed_alike(databases: Any, on_all: Any, compare: Any) -> No
 
 
 def test_operators_and_functions_of_other_people_are_not_used(
-    databases: Any, on_all: Any, compare: Any, report_of: Any
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
     """Functions, operators and tables that a search path would find first stand in wait, and are not met."""
     nodes = databases(2)
@@ -178,7 +179,9 @@ POLICY = "ALTER TABLE looks ENABLE ROW LEVEL SECURITY; CREATE POLICY half ON loo
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_hidden_rows_are_refused_not_matched(databases: Any, on_all: Any, role: Any, compare: Any, quick: bool) -> None:
+def test_hidden_rows_are_refused_not_matched(
+    databases: Databases, on_all: OnAll, role: Any, compare: Compare, quick: bool
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     readers = role(nodes, "GRANT SELECT ON looks TO {role}")
@@ -192,7 +195,9 @@ def test_hidden_rows_are_refused_not_matched(databases: Any, on_all: Any, role: 
     assert compare(seeing, "looks", quick=quick).verdict == "DIFFER"
 
 
-def test_owners_under_forced_row_security_are_refused(databases: Any, on_all: Any, role: Any, compare: Any) -> None:
+def test_owners_under_forced_row_security_are_refused(
+    databases: Databases, on_all: OnAll, role: Any, compare: Compare
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     owners = role(nodes, "ALTER TABLE looks OWNER TO {role}")
@@ -214,7 +219,9 @@ KINDS = {
 
 @pytest.mark.parametrize("digest", ["native", "portable"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_select_alone_is_enough(databases: Any, on_all: Any, role: Any, compare: Any, kind: str, digest: str) -> None:
+def test_select_alone_is_enough(
+    databases: Databases, on_all: OnAll, role: Any, compare: Compare, kind: str, digest: str
+) -> None:
     """Nothing but CONNECT, USAGE on the schema and SELECT on the table, or on the columns that are compared."""
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA app; " + KINDS[kind].format(t="app.items"))
@@ -239,7 +246,7 @@ def test_select_alone_is_enough(databases: Any, on_all: Any, role: Any, compare:
         assert (result.verdict, (counts.missing, counts.extra, counts.changed)) == ("DIFFER", expected)
 
 
-def test_missing_rights_are_refused_by_name(databases: Any, on_all: Any, role: Any, compare: Any) -> None:
+def test_missing_rights_are_refused_by_name(databases: Databases, on_all: OnAll, role: Any, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA app; CREATE TABLE app.items (id int PRIMARY KEY, v text, secret text)")
     usage = "GRANT USAGE ON SCHEMA app TO {role};"
@@ -259,7 +266,9 @@ def test_missing_rights_are_refused_by_name(databases: Any, on_all: Any, role: A
         compare([nodes[0], nothing[1]], "app.items")
 
 
-def test_types_of_a_schema_that_the_role_may_not_use(databases: Any, on_all: Any, role: Any, compare: Any) -> None:
+def test_types_of_a_schema_that_the_role_may_not_use(
+    databases: Databases, on_all: OnAll, role: Any, compare: Compare
+) -> None:
     """SELECT on a table is the right to its rows, also where its types live in a closed schema."""
     nodes = databases(2)
     on_all(
@@ -301,7 +310,7 @@ def _sessions(node: Database) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("options", [{}, {"quick": True}, {"snapshot": False}, {"digest": "portable"}], ids=str)
 def test_nothing_is_written_and_nobody_left_behind(
-    databases: Any, on_all: Any, compare: Any, options: dict[str, Any]
+    databases: Databases, on_all: OnAll, compare: Compare, options: dict[str, Any]
 ) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
@@ -315,7 +324,9 @@ def test_nothing_is_written_and_nobody_left_behind(
 
 
 @pytest.mark.parametrize("table", ["looks", "no_such_table", "broken"])
-def test_nobody_is_left_behind_after_an_error(databases: Any, on_all: Any, compare: Any, table: str) -> None:
+def test_nobody_is_left_behind_after_an_error(
+    databases: Databases, on_all: OnAll, compare: Compare, table: str
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE + "CREATE TABLE broken (a int, b int); INSERT INTO broken VALUES (1, 1), (1, 1)")
     nodes[1].execute("UPDATE broken SET b = 2")
@@ -342,7 +353,7 @@ NOTES = """
         "set_config('transaction_read_only', 'off', false) IS NULL AND public.write_down(n) IS NOT NULL",
     ],
 )
-def test_a_filter_cannot_write(databases: Any, on_all: Any, compare: Any, where: str) -> None:
+def test_a_filter_cannot_write(databases: Databases, on_all: OnAll, compare: Compare, where: str) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE + NOTES)
     with pytest.raises(TrueupError, match=r"read-only|read-write"):
@@ -351,7 +362,9 @@ def test_a_filter_cannot_write(databases: Any, on_all: Any, compare: Any, where:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_filter_cannot_write_at_a_second_look(databases: Any, on_all: Any, compare: Any, snapshot: bool) -> None:
+def test_a_filter_cannot_write_at_a_second_look(
+    databases: Databases, on_all: OnAll, compare: Compare, snapshot: bool
+) -> None:
     """The filter holds still in the transactions that plan and hash, and would write in single statements."""
     nodes = databases(2)
     on_all(nodes, TABLE + NOTES)

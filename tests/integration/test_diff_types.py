@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed
 from trueup.rows.encode import row_hash
 from trueup.rows.spec import ColumnSpec, TableSpec
@@ -343,7 +344,7 @@ def wide(server: Server) -> Iterator[Wide]:
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_equal_values_of_every_type_match(equal_wide: Wide, compare: Any, report_of: Any, digest: str) -> None:
+def test_equal_values_of_every_type_match(equal_wide: Wide, compare: Compare, report_of: ReportOf, digest: str) -> None:
     result = compare(equal_wide.nodes, "wide", digest=digest)
     assert (result.verdict, result.rows_checked) == ("MATCH", len(equal_wide.pairs))
     assert report_of(result)["proof"]["digest"] == digest
@@ -353,7 +354,7 @@ def test_equal_values_of_every_type_match(equal_wide: Wide, compare: Any, report
 @pytest.mark.parametrize("numeric", ["value", "representation"])
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_one_change_of_every_type_is_one_difference(
-    wide: Wide, compare: Any, report_of: Any, digest: str, numeric: str
+    wide: Wide, compare: Compare, report_of: ReportOf, digest: str, numeric: str
 ) -> None:
     result = compare(wide.nodes, "wide", digest=digest, numeric=numeric)
     found = {int(each["key"]["id"]): each for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
@@ -371,7 +372,9 @@ def test_one_change_of_every_type_is_one_difference(
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_one_change_of_every_type_in_a_keyless_table(wide: Wide, compare: Any, report_of: Any, digest: str) -> None:
+def test_one_change_of_every_type_in_a_keyless_table(
+    wide: Wide, compare: Compare, report_of: ReportOf, digest: str
+) -> None:
     columns = ", ".join(f"c{number}" for number in range(len(wide.pairs)))
     for node in wide.nodes:
         node.execute(f"DROP TABLE IF EXISTS bare; CREATE TABLE bare AS SELECT {columns} FROM wide")
@@ -385,7 +388,7 @@ def test_one_change_of_every_type_in_a_keyless_table(wide: Wide, compare: Any, r
     assert len(differences) == 1 + len(wide.pairs)
 
 
-def test_single_columns_of_every_type(wide: Wide, compare: Any, report_of: Any) -> None:
+def test_single_columns_of_every_type(wide: Wide, compare: Compare, report_of: ReportOf) -> None:
     """`columns` narrows the comparison: the change of another column is not seen."""
     for number in (0, 8, 20, len(wide.pairs) - 1):
         result = compare(wide.nodes, "wide", columns=[f"c{number}"])
@@ -437,7 +440,7 @@ NEIGHBOURS: list[tuple[tuple[str | None, ...], tuple[str | None, ...], list[str]
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_no_value_slips_into_its_neighbour(
-    databases: Any, on_all: Any, compare: Any, report_of: Any, digest: str
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf, digest: str
 ) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE split (id int PRIMARY KEY, a text, b text, c text)")
@@ -452,7 +455,9 @@ def test_no_value_slips_into_its_neighbour(
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_rows_that_swap_values_of_every_kind(databases: Any, on_all: Any, compare: Any, digest: str) -> None:
+def test_rows_that_swap_values_of_every_kind(
+    databases: Databases, on_all: OnAll, compare: Compare, digest: str
+) -> None:
     """The same values stand in the same columns, on other rows: a sum of plain hashes would not change."""
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE swap (id int PRIMARY KEY, a bigint, b text, c numeric, d timestamptz)")
@@ -479,7 +484,7 @@ def test_row_hashes_have_64_bits(wide: Wide, digest: Any) -> None:
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_numbers_are_equal_by_value_or_by_representation(
-    databases: Any, on_all: Any, compare: Any, report_of: Any, digest: str
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf, digest: str
 ) -> None:
     nodes = databases(2)
     on_all(
@@ -502,7 +507,7 @@ def test_numbers_are_equal_by_value_or_by_representation(
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_long_values_are_reported_as_length_and_sha256(
-    databases: Any, on_all: Any, compare: Any, report_of: Any, digest: str
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf, digest: str
 ) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE long (id int PRIMARY KEY, t text, b bytea, a text[], j jsonb, v varbit)")
@@ -539,7 +544,9 @@ def test_long_values_are_reported_as_length_and_sha256(
     assert found["6"]["rows"]["n2"]["t"] == "short"
 
 
-def test_the_limit_of_long_values_is_exact(databases: Any, on_all: Any, compare: Any, report_of: Any) -> None:
+def test_the_limit_of_long_values_is_exact(
+    databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
+) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE limits (id int PRIMARY KEY, t text); INSERT INTO limits VALUES (1, 'x'), (2, 'x')")
     nodes[1].execute(
@@ -550,7 +557,7 @@ def test_the_limit_of_long_values_is_exact(databases: Any, on_all: Any, compare:
     assert rows == {"1": "é" * 50, "2": {"length": 101, "sha256": hashlib.sha256(b"x" * 101).hexdigest()}}
 
 
-def test_generated_columns(databases: Any, compare: Any, report_of: Any) -> None:
+def test_generated_columns(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     """A generated column is compared like any other: here the two nodes generate it differently."""
     nodes = databases(2)
     virtual = nodes[0].execute("SELECT current_setting('server_version_num')::int")[0][0] >= 180000
@@ -572,7 +579,9 @@ def test_generated_columns(databases: Any, compare: Any, report_of: Any) -> None
     assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["a", "same"]]
 
 
-def test_types_of_one_name_and_different_shape_are_refused(databases: Any, on_all: Any, compare: Any) -> None:
+def test_types_of_one_name_and_different_shape_are_refused(
+    databases: Databases, on_all: OnAll, compare: Compare
+) -> None:
     """`(1,2)` is not the same where the type's fields stand in another order."""
     nodes = databases(2)
     nodes[0].execute("CREATE TYPE size AS (width int, height int)")

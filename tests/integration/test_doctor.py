@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import OnAll
 from trueup.db.connection import Connection
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
@@ -72,7 +73,7 @@ def pair(server: Server) -> Iterator[list[Database]]:
 
 
 @pytest.fixture
-def two(pair: list[Database], on_all: Any) -> list[Database]:
+def two(pair: list[Database], on_all: OnAll) -> list[Database]:
     """Two nodes with the same small table, and nothing else."""
     on_all(pair, EMPTY + ITEMS)
     # On its own: what the same transaction had inserted would count as changed since.
@@ -179,7 +180,7 @@ def test_a_schema_that_is_closed(examine: Examine, two: list[Database], role: An
     assert "GRANT USAGE ON SCHEMA app" in of(found, "privileges", "n2").cure
 
 
-def test_tables_that_cannot_be_compared(examine: Examine, two: list[Database], on_all: Any) -> None:
+def test_tables_that_cannot_be_compared(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(two, "CREATE VIEW seen AS SELECT * FROM items")
     two[1].execute("ALTER TABLE items ADD COLUMN more int")
     found = examine(two, "itmes", "seen", "items")
@@ -195,7 +196,7 @@ def test_a_name_that_is_none(examine: Examine, two: list[Database]) -> None:
     assert of(found, "key", "items").level == "OK"
 
 
-def test_keys(examine: Examine, two: list[Database], on_all: Any) -> None:
+def test_keys(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(
         two,
         "CREATE TABLE bare (a int); CREATE TABLE uneven (a int NOT NULL UNIQUE, b int NOT NULL); ANALYZE bare, uneven",
@@ -208,7 +209,7 @@ def test_keys(examine: Examine, two: list[Database], on_all: Any) -> None:
     assert found.exit_code == 2
 
 
-def test_statistics(examine: Examine, two: list[Database], on_all: Any) -> None:
+def test_statistics(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(
         two,
         """CREATE TABLE fresh (a int PRIMARY KEY) WITH (autovacuum_enabled = false);
@@ -229,7 +230,7 @@ def test_statistics(examine: Examine, two: list[Database], on_all: Any) -> None:
     assert of(examine(two, "items", stats_days=0), "statistics", "n1").level == "WARN"
 
 
-def test_partitions_count_together(examine: Examine, two: list[Database], on_all: Any) -> None:
+def test_partitions_count_together(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(
         two,
         """CREATE TABLE parts (a int PRIMARY KEY) PARTITION BY RANGE (a);

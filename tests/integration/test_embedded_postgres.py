@@ -15,9 +15,10 @@ import psutil
 import psycopg
 import pytest
 
+from support.fixtures import Databases
 from trueup.errors import ConfigError, NodeError
 from trueup.testing import postgres
-from trueup.testing.postgres import Database, Server, find_bin
+from trueup.testing.postgres import Server, find_bin
 from trueup.testing.processes import wait_until
 
 PROGRAM = """
@@ -83,7 +84,7 @@ def test_it_answers_with_the_settings_of_the_design(server: Server) -> None:
     assert server.port == int(database.execute("SHOW port")[0][0])
 
 
-def test_databases_are_fresh_and_their_names_unique(databases: Callable[[int], list[Database]]) -> None:
+def test_databases_are_fresh_and_their_names_unique(databases: Databases) -> None:
     one, two = databases(2)
     assert one.name != two.name
     one.execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)")

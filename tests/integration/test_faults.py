@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
@@ -70,7 +71,7 @@ class Hooks:
 
 
 @pytest.fixture
-def nodes(databases: Any, on_all: Any) -> list[Database]:
+def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
     """Two nodes with the same 2000 rows, but for one: 1990 is changed on the second."""
     found: list[Database] = databases(2)
     on_all(found, TABLE)
@@ -96,7 +97,9 @@ def counts(result: Any, pair: str = "n1/n2") -> tuple[int, int, int, int]:
 # Nodes and sessions are lost.
 
 
-def test_a_server_that_is_killed(databases: Any, fresh_server: Any, compare: Any, report_of: Any) -> None:
+def test_a_server_that_is_killed(
+    databases: Databases, fresh_server: FreshServer, compare: Compare, report_of: ReportOf
+) -> None:
     (one,) = databases(1)
     lost = fresh_server(name="lost")
     two = lost.database("postgres")
@@ -135,19 +138,19 @@ def _end_readers(node: Database) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_session_that_is_ended_is_opened_again(nodes: Any, compare: Any, snapshot: bool) -> None:
+def test_a_session_that_is_ended_is_opened_again(nodes: Any, compare: Compare, snapshot: bool) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), snapshot=snapshot, **STEPS)
     assert (result.verdict, result.incomplete) == ("DIFFER", ())
     assert (result.rows_checked, counts(result)) == (2000, (0, 0, 1, 0))
 
 
-def test_a_session_that_is_ended_and_no_retries(nodes: Any, compare: Any) -> None:
+def test_a_session_that_is_ended_and_no_retries(nodes: Any, compare: Compare) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), retries=0, **STEPS)
     assert result.verdict == "INCOMPLETE"
     assert any("node n2" in reason for reason in result.incomplete)
 
 
-def test_a_snapshot_that_is_lost(nodes: Any, compare: Any) -> None:
+def test_a_snapshot_that_is_lost(nodes: Any, compare: Compare) -> None:
     def end_all() -> None:
         query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = ANY(%s)"
         assert nodes[1].server.database("postgres").execute(query, (sessions(nodes[1]),)) == [(True,), (True,)]
@@ -161,7 +164,7 @@ def test_a_snapshot_that_is_lost(nodes: Any, compare: Any) -> None:
 # Tables go.
 
 
-def test_a_table_that_is_dropped_without_a_snapshot(nodes: Any, compare: Any) -> None:
+def test_a_table_that_is_dropped_without_a_snapshot(nodes: Any, compare: Compare) -> None:
     drop = Hooks(lambda: nodes[1].execute("DROP TABLE items"))
     result = compare(nodes, "items", progress=drop, snapshot=False, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
@@ -191,14 +194,14 @@ def waiting() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("statement", ["TRUNCATE items", "DROP TABLE items"])
-def test_a_snapshot_holds_the_table(nodes: Any, compare: Any, waiting: Any, statement: str) -> None:
+def test_a_snapshot_holds_the_table(nodes: Any, compare: Compare, waiting: Any, statement: str) -> None:
     nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
     result = compare(nodes, "items", progress=Hooks(lambda: waiting(nodes[1], statement)), **STEPS)
     assert (result.verdict, result.rows_checked) == ("MATCH", 2000)
 
 
 def test_a_lock_that_is_not_given_is_told(
-    nodes: Any, compare: Any, waiting: Any, monkeypatch: pytest.MonkeyPatch
+    nodes: Any, compare: Compare, waiting: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New sessions stand behind the one that waits to truncate, which waits for us: somebody must give up."""
     from trueup.db import node
@@ -216,7 +219,7 @@ def test_a_lock_that_is_not_given_is_told(
     assert any("node n2" in reason and "lock timeout" in reason for reason in result.incomplete)
 
 
-def test_the_re_check_holds_nobody_up(nodes: Any, compare: Any, waiting: Any) -> None:
+def test_the_re_check_holds_nobody_up(nodes: Any, compare: Compare, waiting: Any) -> None:
     """The snapshot is done with: a statement that waits for the table gets it, and the re-check sees what it did."""
     emptied = Hooks(re_check=lambda: waiting(nodes[1], "TRUNCATE items"))
     result = compare(nodes, "items", progress=emptied, **STEPS)
@@ -229,7 +232,9 @@ def test_the_re_check_holds_nobody_up(nodes: Any, compare: Any, waiting: Any) ->
 WHOLE = {**STEPS, "block_size": 1000, "compare_unit_size": 1000}
 
 
-def test_a_block_past_its_time_is_hashed_in_pieces(nodes: Any, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_past_its_time_is_hashed_in_pieces(
+    nodes: Any, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from trueup.rows import digest
 
     pieces: list[object] = []
@@ -248,7 +253,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(nodes: Any, compare: Any, mon
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["diff", "check"])
-def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Any, quick: bool) -> None:
+def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Compare, quick: bool) -> None:
     stuck = f"id <> 500 OR {NOT_HASHING} OR pg_sleep(5) IS NOT NULL"
     result = compare(nodes, "items", quick=quick, table_filter=stuck, block_timeout=0.1, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
@@ -263,7 +268,7 @@ def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Any, quick
 # Writes go on.
 
 
-def test_writes_that_converge_are_in_flight(nodes: Any, compare: Any, report_of: Any) -> None:
+def test_writes_that_converge_are_in_flight(nodes: Any, compare: Compare, report_of: ReportOf) -> None:
     nodes[1].execute("DELETE FROM items WHERE id = 3; INSERT INTO items VALUES (3000, 'new')")
 
     def arrive() -> None:
@@ -276,7 +281,7 @@ def test_writes_that_converge_are_in_flight(nodes: Any, compare: Any, report_of:
     assert report_of(result)["diffs"]["n1/n2"]["differences"] == []
 
 
-def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Any, report_of: Any) -> None:
+def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Compare, report_of: ReportOf) -> None:
     nodes[1].execute("DELETE FROM items WHERE id = 3")
 
     def half() -> None:
@@ -288,7 +293,7 @@ def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Any, r
     assert found["rows"]["n2"]["name"] == "again", "as it was seen last"
 
 
-def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: Any) -> None:
+def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -302,13 +307,13 @@ def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: 
     )
 
 
-def test_no_second_look(nodes: Any, compare: Any) -> None:
+def test_no_second_look(nodes: Any, compare: Compare) -> None:
     hooks = Hooks(re_check=lambda: pytest.fail("there is no re-check"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 0))
 
 
-def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: Any) -> None:
+def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: Compare) -> None:
     hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1000"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert counts(result) == (0, 0, 1, 0)
@@ -318,7 +323,7 @@ def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: An
     assert counts(result) == (0, 0, 100, 0), "without one they are"
 
 
-def test_a_check_looks_again_too(nodes: Any, compare: Any) -> None:
+def test_a_check_looks_again_too(nodes: Any, compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -331,7 +336,7 @@ def test_a_check_looks_again_too(nodes: Any, compare: Any) -> None:
     assert compare(nodes, "items", quick=True, recheck=3, **STEPS).verdict == "DIFFER"
 
 
-def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compare: Any) -> None:
+def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compare: Compare) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
     hooks = Hooks()
     result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
@@ -344,7 +349,7 @@ def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compa
 
 @pytest.mark.parametrize(("healed", "verdict"), [("id < 2000", "DIFFER"), ("true", "MATCH")])
 def test_a_check_goes_on_where_the_first_parts_were_in_flight(
-    nodes: Any, compare: Any, healed: str, verdict: str
+    nodes: Any, compare: Compare, healed: str, verdict: str
 ) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
     hooks = Hooks()
@@ -429,7 +434,7 @@ def test_killed(nodes: Any, started: Any, tmp_path: Path, phase: str) -> None:
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tasks.db")] == []
 
 
-def test_stopped_in_a_python_call(nodes: Any, compare: Any) -> None:
+def test_stopped_in_a_python_call(nodes: Any, compare: Compare) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -440,7 +445,7 @@ def test_stopped_in_a_python_call(nodes: Any, compare: Any) -> None:
         assert [task.task_status for task in store.list()] == ["INTERRUPTED"]
 
 
-def test_a_defect_in_the_middle_leaves_nothing_open(nodes: Any, compare: Any) -> None:
+def test_a_defect_in_the_middle_leaves_nothing_open(nodes: Any, compare: Compare) -> None:
     def fail() -> None:
         raise RuntimeError("a defect")
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Databases, FreshServer, OnAll
 from trueup.db.node import connect
 from trueup.db.watch import Load, Watch, load_of
 from trueup.engine.progress import Silent
@@ -31,7 +32,7 @@ NOW = {"recheck": 1, "recheck_wait": 0}
 
 
 @pytest.fixture
-def nodes(databases: Any, on_all: Any) -> list[Database]:
+def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
     """Two nodes; the second lacks one row, has one more, and one is changed."""
     pair: list[Database] = databases(2)
     on_all(
@@ -190,7 +191,7 @@ def test_it_waits_while_others_wait_for_locks(nodes: list[Database]) -> None:
 
 
 @pytest.fixture
-def standby(fresh_server: Any) -> Iterator[tuple[Server, Server]]:
+def standby(fresh_server: FreshServer) -> Iterator[tuple[Server, Server]]:
     """A server and its physical standby."""
     primary: Server = fresh_server(name="primary")
     folder = Path(f"/tmp/trueup-standby-{os.urandom(4).hex()}")
@@ -249,7 +250,7 @@ def test_a_query_of_ours_that_waits_for_a_lock_is_told(nodes: list[Database]) ->
     assert f"s for a lock held by process {pid} (postgres, a long migration)" in told
 
 
-def test_a_node_that_is_gone_is_told(fresh_server: Any) -> None:
+def test_a_node_that_is_gone_is_told(fresh_server: FreshServer) -> None:
     server: Server = fresh_server()
     said: list[str] = []
     node = trueup.Node("n1", server.uri())

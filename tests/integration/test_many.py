@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trueup
+from support.fixtures import Databases, OnAll
 from trueup.engine.progress import Silent
 from trueup.errors import ConfigError, Interrupted
 from trueup.report.model import ManyResult, TableOutcome
@@ -43,7 +43,7 @@ OPTIONS = {"engine": "local", "recheck": 1, "recheck_wait": 0}
 
 
 @pytest.fixture
-def nodes(databases: Any, on_all: Any) -> list[Database]:
+def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
     """Two nodes with the same tables."""
     pair: list[Database] = databases(2)
     on_all(pair, TABLES)
@@ -110,7 +110,7 @@ def test_all_tables_in_one_run_with_one_answer(nodes: list[Database], tmp_path: 
     } | {"public.a_b": mended["public.a_b"].task_id}
 
 
-def test_a_role_without_rights_and_three_nodes(databases: Any, on_all: Any) -> None:
+def test_a_role_without_rights_and_three_nodes(databases: Databases, on_all: OnAll) -> None:
     three = databases(3)
     on_all(three, "CREATE TABLE x (id int PRIMARY KEY); CREATE TABLE y (id int PRIMARY KEY)")
     three[2].execute("DROP TABLE y")
@@ -214,7 +214,7 @@ def test_killed_in_the_middle_and_taken_up_again(nodes: list[Database]) -> None:
     assert set(done) <= {each.task_id for each in result.tables}
 
 
-def test_several_tables_at_once_keep_to_the_connections(databases: Any, on_all: Any) -> None:
+def test_several_tables_at_once_keep_to_the_connections(databases: Databases, on_all: OnAll) -> None:
     pair: list[Database] = databases(2)
     for number in range(12):
         on_all(pair, f"CREATE TABLE t{number} AS SELECT i FROM generate_series(1, 500) i")

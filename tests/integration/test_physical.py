@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import trueup
+from support.fixtures import Compare, Databases, OnAll
 from trueup.db import catalog
 from trueup.engine.progress import Silent
 from trueup.errors import Interrupted
@@ -34,7 +35,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def _fill(nodes: Any, on_all: Any, kind: str, value: str) -> None:
+def _fill(nodes: Any, on_all: OnAll, kind: str, value: str) -> None:
     on_all(
         nodes,
         f"CREATE TABLE t (id {kind} PRIMARY KEY, n int, v text);"
@@ -50,7 +51,7 @@ DRIFT = "UPDATE t SET v = 'x' WHERE n % 500 = 0; DELETE FROM t WHERE n IN (7, 77
     [("uuid", "md5(i::text)::uuid"), ("text", "md5(i::text)"), ("bigint", "hashint8extended(i, 0)")],
 )
 def test_every_difference_is_found(
-    databases: Any, on_all: Any, compare: Any, scans: list[Any], kind: str, value: str
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], kind: str, value: str
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, kind, value)
@@ -63,7 +64,9 @@ def test_every_difference_is_found(
     assert len(scans) > 4
 
 
-def test_equal_tables_in_another_order_on_disk(databases: Any, on_all: Any, compare: Any, scans: list[Any]) -> None:
+def test_equal_tables_in_another_order_on_disk(
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
+) -> None:
     nodes = databases(3)
     on_all(nodes, "CREATE TABLE t (id uuid PRIMARY KEY, n int)")
     for node, order in zip(nodes, ("i", "-i", "i % 100"), strict=True):
@@ -78,7 +81,7 @@ def test_equal_tables_in_another_order_on_disk(databases: Any, on_all: Any, comp
 
 
 def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
-    databases: Any, on_all: Any, compare: Any, scans: list[Any]
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "bigint", "i")
@@ -95,7 +98,7 @@ def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
 
 
 def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
-    databases: Any, on_all: Any, compare: Any, scans: list[Any], monkeypatch: pytest.MonkeyPatch
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
@@ -113,7 +116,7 @@ def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
     assert "no row of them does" in result.incomplete[0]
 
 
-def test_it_starts_over_when_it_is_taken_up(databases: Any, on_all: Any, scans: list[Any]) -> None:
+def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll, scans: list[Any]) -> None:
     class Stop(Silent):
         def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
             if steps:
@@ -130,7 +133,9 @@ def test_it_starts_over_when_it_is_taken_up(databases: Any, on_all: Any, scans: 
     assert trueup.resume(task, nodes=addresses).pairs["n1/n2"].missing == 1
 
 
-def test_what_fails_is_told(databases: Any, on_all: Any, compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_is_told(
+    databases: Databases, on_all: OnAll, compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(physical, "_FEWEST_PAGES", 1)
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
@@ -146,7 +151,7 @@ def test_what_fails_is_told(databases: Any, on_all: Any, compare: Any, monkeypat
 @pytest.mark.parametrize("most", [1, 5, 11])
 @pytest.mark.parametrize("keyless", [False, True])
 def test_whatever_is_past_the_limit_makes_it_incomplete(
-    databases: Any, on_all: Any, compare: Any, scans: list[Any], most: int, keyless: bool
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], most: int, keyless: bool
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
@@ -159,7 +164,9 @@ def test_whatever_is_past_the_limit_makes_it_incomplete(
     assert (whole.verdict, whole.pairs["n1/n2"].missing) == ("DIFFER", 12)
 
 
-def test_the_limit_within_the_last_unit(databases: Any, on_all: Any, compare: Any, scans: list[Any]) -> None:
+def test_the_limit_within_the_last_unit(
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
+) -> None:
     """Rows come in batches of sixteen at first: the limit is reached with the first one, and the last unit has more."""
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import trueup
+from support.fixtures import Databases, OnAll
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, Interrupted, StoreError
 from trueup.rows.keys import Block
@@ -35,7 +36,7 @@ trueup.diff("t", nodes={"n1": sys.argv[1], "n2": sys.argv[2]}, engine="local", b
 
 
 @pytest.fixture
-def nodes(databases: Any, on_all: Any) -> list[Database]:
+def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
     """Two nodes that differ in their first, a middle and their last block."""
     pair: list[Database] = databases(2)
     on_all(
@@ -204,7 +205,7 @@ def test_a_journal_that_others_can_write_is_not_read(nodes: list[Database]) -> N
         trueup.resume(task, nodes=_addresses(nodes))
 
 
-def test_a_keyless_table_starts_over(databases: Any, on_all: Any) -> None:
+def test_a_keyless_table_starts_over(databases: Databases, on_all: OnAll) -> None:
     pair = databases(2)
     on_all(pair, "CREATE TABLE t (v text); INSERT INTO t SELECT 'v' || i FROM generate_series(1, 5000) i; ANALYZE t")
     pair[1].execute("DELETE FROM t WHERE v = 'v7'")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from support.fixtures import Databases
 from trueup.api.tube import open as open_tubes
 from trueup.config.model import Node
 from trueup.db.node import connect
@@ -144,7 +144,7 @@ def told(differences: list[SchemaDifference]) -> set[tuple[str, str, str, frozen
 
 
 @pytest.fixture
-def alike(databases: Callable[[int], list[Database]]) -> list[Database]:
+def alike(databases: Databases) -> list[Database]:
     """Two databases of the same definitions that came about in different ways."""
     one, two = databases(2)
     one.execute(OBJECTS.format(gap="", after=""))
@@ -183,7 +183,7 @@ def test_every_change_is_seen_and_nothing_else(alike: list[Database]) -> None:
     assert found == expected
 
 
-def test_order_of_columns_other_schemas_and_three_nodes(databases: Callable[[int], list[Database]]) -> None:
+def test_order_of_columns_other_schemas_and_three_nodes(databases: Databases) -> None:
     one, two, three = databases(3)
     same = "CREATE TABLE c (id int, x text); CREATE SCHEMA s; CREATE STATISTICS s.q"
     on = " ON id, x FROM c"
@@ -221,7 +221,7 @@ def test_a_view_that_two_versions_print_differently_is_the_same() -> None:
     assert compare_schemas({"a": views(15, old), "b": views(15, old.replace("o.id", "id"))})
 
 
-def test_what_may_not_be_read_is_never_equal(databases: Callable[[int], list[Database]]) -> None:
+def test_what_may_not_be_read_is_never_equal(databases: Databases) -> None:
     one, two = databases(2)
     role = f"reader_{one.name}"
     one.server.database("postgres").execute(f"CREATE ROLE {role}")

@@ -11,13 +11,14 @@ import psutil
 import pytest
 
 import trueup
+from support.fixtures import Databases, FreshServer, Spark
 from trueup.errors import NodeError, QueryError, TrueupError
 from trueup.spark.datasource import TrueupSource
 
 SECRET = "q7-Zebra-0451"
 
 
-def _read(spark: Any, database: Any, table: str, **options: Any) -> Any:
+def _read(spark: Spark, database: Any, table: str, **options: Any) -> Any:
     return spark.read.format("trueup").option("address", database.uri).options(**options).load(table)
 
 
@@ -44,7 +45,7 @@ KEYS = {
 }
 
 
-def test_every_row_is_in_one_part_whatever_the_key(databases: Any) -> None:
+def test_every_row_is_in_one_part_whatever_the_key(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE DOMAIN small AS int")
     for at, (column, value) in enumerate(KEYS.items()):
@@ -58,7 +59,7 @@ def test_every_row_is_in_one_part_whatever_the_key(databases: Any) -> None:
         assert min(len(part) for part in parts) > 300, column
 
 
-def test_composite_keys_enums_partitions_and_keys_by_hand(databases: Any) -> None:
+def test_composite_keys_enums_partitions_and_keys_by_hand(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TYPE mood AS ENUM ('z', 'a', 'm');
@@ -87,7 +88,7 @@ def test_composite_keys_enums_partitions_and_keys_by_hand(databases: Any) -> Non
         _direct(database, "many", partitions=4, key="maybe")
 
 
-def test_through_spark_in_parts(spark: Any, databases: Any) -> None:
+def test_through_spark_in_parts(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(
         "CREATE TABLE items (id uuid PRIMARY KEY, n int, name text);"
@@ -103,7 +104,7 @@ def test_through_spark_in_parts(spark: Any, databases: Any) -> None:
     assert _read(spark, database, "nothing", partitions=3).collect() == []
 
 
-def test_only_what_was_asked_for_reaches_the_server(fresh_server: Any) -> None:
+def test_only_what_was_asked_for_reaches_the_server(fresh_server: FreshServer) -> None:
     server = fresh_server(settings={"log_statement": "all"})
     database = server.create_database("shop")
     database.execute("""
@@ -121,7 +122,7 @@ def test_only_what_was_asked_for_reaches_the_server(fresh_server: Any) -> None:
     assert "READ ONLY" in log
 
 
-def test_filters_are_one_expression_that_cannot_write(databases: Any) -> None:
+def test_filters_are_one_expression_that_cannot_write(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT 1 AS id, NULL::text AS name; CREATE SEQUENCE s")
     assert _direct(database, "items", filter="name IS NULL OR name <> '%s;'") == [[{"id": 1, "name": None}]]
@@ -137,7 +138,7 @@ def test_filters_are_one_expression_that_cannot_write(databases: Any) -> None:
         _direct(database, "items", filter="nextval('public.s') > 0")
 
 
-def test_a_held_snapshot_is_one_moment_for_all_parts(spark: Any, databases: Any) -> None:
+def test_a_held_snapshot_is_one_moment_for_all_parts(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TABLE items (id int PRIMARY KEY, n int); INSERT INTO items SELECT i, 1 FROM generate_series(1, 2000) i;
@@ -159,7 +160,7 @@ def test_a_held_snapshot_is_one_moment_for_all_parts(spark: Any, databases: Any)
     assert _read(spark, database, "items").filter("id < 0").count() == 2000
 
 
-def test_a_snapshot_does_not_hide_a_truncate(databases: Any) -> None:
+def test_a_snapshot_does_not_hide_a_truncate(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TABLE items (id int PRIMARY KEY); INSERT INTO items VALUES (1);
@@ -178,7 +179,7 @@ def test_a_snapshot_does_not_hide_a_truncate(databases: Any) -> None:
             _direct(database, "parted", snapshot=held.id)
 
 
-def test_a_snapshot_that_is_gone_is_an_error(databases: Any) -> None:
+def test_a_snapshot_that_is_gone_is_an_error(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT 1 AS id")
     with trueup.snapshot(address=database.uri) as held:
@@ -191,7 +192,7 @@ def test_a_snapshot_that_is_gone_is_an_error(databases: Any) -> None:
         source.schema()
 
 
-def test_snapshot_true_is_one_statement(databases: Any) -> None:
+def test_snapshot_true_is_one_statement(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT i AS id FROM generate_series(1, 5000) i; ANALYZE items")
     assert [len(part) for part in _direct(database, "items", snapshot="true", rows_per_partition=100)] == [5000]
@@ -212,7 +213,7 @@ def _kill_the_workers_once(mark: str) -> Any:
     return run
 
 
-def test_parts_are_read_again_when_workers_die(spark: Any, databases: Any, tmp_path: Path) -> None:
+def test_parts_are_read_again_when_workers_die(spark: Spark, databases: Databases, tmp_path: Path) -> None:
     [database] = databases(1)
     database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, t text);"
@@ -226,7 +227,7 @@ def test_parts_are_read_again_when_workers_die(spark: Any, databases: Any, tmp_p
     assert sorted(row.id for row in rows) == list(range(1, 30001))
 
 
-def test_passwords_are_not_seen(spark: Any, server: Any, databases: Any) -> None:
+def test_passwords_are_not_seen(spark: Spark, server: Any, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(f"CREATE TABLE items AS SELECT 1 AS id; CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")
     address = f"postgresql://reader:{SECRET}@127.0.0.1:{server.port}/{database.name}"
@@ -255,7 +256,7 @@ def test_passwords_are_not_seen(spark: Any, server: Any, databases: Any) -> None
 
 
 def test_the_password_goes_with_the_read_wherever_it_came_from(
-    server: Any, databases: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Any, databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [database] = databases(1)
     database.execute(f"CREATE TABLE items AS SELECT 1 AS id; CREATE ROLE reader2 LOGIN PASSWORD '{SECRET}'")
@@ -283,7 +284,7 @@ def test_the_password_goes_with_the_read_wherever_it_came_from(
         database.execute("DROP OWNED BY reader2; DROP ROLE reader2")
 
 
-def test_errors_name_the_place_and_the_cure(databases: Any) -> None:
+def test_errors_name_the_place_and_the_cure(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TABLE items (id int PRIMARY KEY, secret text); CREATE SCHEMA closed; CREATE TABLE closed.t (a int);
@@ -320,7 +321,7 @@ def test_errors_name_the_place_and_the_cure(databases: Any) -> None:
         database.execute("DROP OWNED BY guest; DROP ROLE guest")
 
 
-def test_a_node_of_the_configuration(spark: Any, databases: Any, tmp_path: Path) -> None:
+def test_a_node_of_the_configuration(spark: Spark, databases: Databases, tmp_path: Path) -> None:
     [database] = databases(1)
     database.execute('CREATE TABLE "It" AS SELECT 1 AS id')
     (tmp_path / "shop.toml").write_text(f'[nodes]\nn1 = "{database.uri}"\n')
@@ -330,7 +331,7 @@ def test_a_node_of_the_configuration(spark: Any, databases: Any, tmp_path: Path)
         assert read.option("snapshot", held.id).option("table", "It").load().count() == 1
 
 
-def test_an_error_in_the_middle_is_not_an_end(databases: Any) -> None:
+def test_an_error_in_the_middle_is_not_an_end(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT i, repeat('x', 1000) AS t FROM generate_series(1, 20000) i")
     source = TrueupSource({"address": database.uri, "table": "items", "batch_bytes": "65536"})
@@ -344,7 +345,7 @@ def test_an_error_in_the_middle_is_not_an_end(databases: Any) -> None:
         _direct(database, "items", filter="1 / (20000 - i) >= 0", batch_bytes=65536)
 
 
-def test_sparks_hook_for_filters_still_mixes_queries_up(spark: Any) -> None:
+def test_sparks_hook_for_filters_still_mixes_queries_up(spark: Spark) -> None:
     """The reason why it is not used. If this fails, Spark has mended it, and `pushFilters` can be had."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
 

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from pyspark.sql.types import DecimalType, StructField, StructType
 
+from support.fixtures import Databases, Spark
 from trueup.errors import TrueupError
 from trueup.spark.datasource import TrueupSource
 
@@ -119,7 +120,7 @@ def _make(database: Any, columns: list[tuple[str, list[str]]]) -> None:
             connection.execute(f"INSERT INTO every (id, {name}) VALUES (%s, %s)", (number, value))
 
 
-def _read(spark: Any, database: Any, table: str = "every", **options: Any) -> Any:
+def _read(spark: Spark, database: Any, table: str = "every", **options: Any) -> Any:
     frame = spark.read.format("trueup").option("address", database.uri)
     return frame.options(**options).load(table)
 
@@ -133,7 +134,7 @@ def _seen(value: Any) -> Any:
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def test_native_types(spark: Any, databases: Any) -> None:
+def test_native_types(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, [(kind, values) for kind, _, values in NATIVE])
     frame = _read(spark, database, partitions=2)
@@ -149,7 +150,7 @@ def test_native_types(spark: Any, databases: Any) -> None:
             assert _seen(row[at]) == _seen(right[at]), (kind, right[at])
 
 
-def test_timestamps_with_a_time_zone_are_exact_moments(spark: Any, databases: Any) -> None:
+def test_timestamps_with_a_time_zone_are_exact_moments(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     moments = [
         "0001-01-01 00:00+00",
@@ -166,7 +167,7 @@ def test_timestamps_with_a_time_zone_are_exact_moments(spark: Any, databases: An
     assert [tuple(row) for row in found] == expected
 
 
-def test_all_other_types_are_text_to_the_letter(spark: Any, databases: Any) -> None:
+def test_all_other_types_are_text_to_the_letter(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, AS_TEXT)
     frame = _read(spark, database)
@@ -200,7 +201,7 @@ UNFIT = [
 ]
 
 
-def test_what_spark_cannot_hold_is_an_error_null_or_text(spark: Any, databases: Any) -> None:
+def test_what_spark_cannot_hold_is_an_error_null_or_text(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, [(kind, [value]) for kind, value, _ in UNFIT])
     nulls = _read(spark, database, unfit="null").drop("id").collect()
@@ -221,7 +222,7 @@ def test_what_spark_cannot_hold_is_an_error_null_or_text(spark: Any, databases: 
     )
 
 
-def test_a_schema_of_the_user_chooses_columns_and_types(spark: Any, databases: Any) -> None:
+def test_a_schema_of_the_user_chooses_columns_and_types(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, n numeric, secret text, seen date);"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Room, Tasks
@@ -28,7 +29,7 @@ OTHER = "import trueup; trueup.__version__ = '9.9'"
 
 
 @pytest.fixture
-def workers_with(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def workers_with(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Python workers of this session run some code first, as if another installation were theirs."""
 
     def use(code: str) -> None:
@@ -48,7 +49,7 @@ def _same(task: int, room: Room) -> Iterator[int]:
     yield task
 
 
-def _error(spark: Any) -> EngineError:
+def _error(spark: Spark) -> EngineError:
     with pytest.raises(EngineError) as caught:
         list(SparkEngine(spark, Share(), owned=False).run(_same, Tasks([1, 2])))
     return caught.value
@@ -65,7 +66,7 @@ def _error(spark: Any) -> EngineError:
         (OTHER, "the executors have trueup 9.9, and this is trueup {version}"),
     ],
 )
-def test_other_installations_are_refused(spark: Any, workers_with: Any, code: str, message: str) -> None:
+def test_other_installations_are_refused(spark: Spark, workers_with: Any, code: str, message: str) -> None:
     from trueup import __version__
 
     workers_with(code)
@@ -74,13 +75,13 @@ def test_other_installations_are_refused(spark: Any, workers_with: Any, code: st
     assert "docs/clusters.md" in error.cure
 
 
-def test_another_python_is_named(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_is_named(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "2.7")
     error = _error(spark)
     assert error.message.startswith("the executors run another Python than this one")
     assert "PYSPARK_PYTHON" in error.cure
 
 
-def test_any_other_failure_says_what_failed(spark: Any, workers_with: Any) -> None:
+def test_any_other_failure_says_what_failed(spark: Spark, workers_with: Any) -> None:
     workers_with("import trueup.engine.envelope as it; it._settle = lambda: 1 / 0")
     assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trueup
+from support.fixtures import Databases, OnAll, Spark
 
 
-def test_many_tables_share_one_spark_session(spark: Any, databases: Any, on_all: Any) -> None:
+def test_many_tables_share_one_spark_session(spark: Spark, databases: Databases, on_all: OnAll) -> None:
     nodes = databases(2)
     for number in range(3):
         rows = f"SELECT i, 'v' || i FROM generate_series(1, {10 ** (number + 2)}) i"

@@ -7,9 +7,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
+
+from support.fixtures import Databases, OnAll
 
 SECRET = "q7-Zebra-0451"
 
@@ -18,7 +19,7 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from trueup.cli.main import main; main()", *arguments]
 
 
-def test_a_hundred_thousand_rows_against_an_empty_table(databases: Any, on_all: Any, tmp_path: Path) -> None:
+def test_a_hundred_thousand_rows_against_an_empty_table(databases: Databases, on_all: OnAll, tmp_path: Path) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE items (id bigint PRIMARY KEY, name text, note text)")
     nodes[0].execute("INSERT INTO items SELECT i, 'item ' || i, repeat('n', 100) FROM generate_series(1, 100000) i")
@@ -56,7 +57,7 @@ def _memory(pid: int) -> int:
     return total
 
 
-def test_no_password_is_seen_from_outside(databases: Any, on_all: Any, tmp_path: Path) -> None:
+def test_no_password_is_seen_from_outside(databases: Databases, on_all: OnAll, tmp_path: Path) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id)")
     nodes[0].execute(f"CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import trueup
+from support.fixtures import Databases, Spark
 
 
-def test_a_repair_on_spark(spark: Any, databases: Any) -> None:
+def test_a_repair_on_spark(spark: Spark, databases: Databases) -> None:
     truth, copy = databases(2)
     for node in (truth, copy):
         node.execute("CREATE TABLE items (id int PRIMARY KEY, name text, wide text)")

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from support.fixtures import Compare, Databases, OnAll, ReportOf, Spark
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
@@ -36,7 +37,7 @@ def _double(task: int, room: Room) -> Iterator[int]:
     yield task * 2
 
 
-def test_results_and_errors_of_tasks_come_home(spark: Any) -> None:
+def test_results_and_errors_of_tasks_come_home(spark: Spark) -> None:
     engine = SparkEngine(spark, Share(), owned=False)
     answers = list(engine.run(_double, Tasks(range(20))))
     failures = {answer.task: answer.error for answer in answers if isinstance(answer, Failure)}
@@ -48,7 +49,7 @@ def test_results_and_errors_of_tasks_come_home(spark: Any) -> None:
     assert "ValueError" in str(failures[14])
 
 
-def test_tasks_added_meanwhile_are_run(spark: Any) -> None:
+def test_tasks_added_meanwhile_are_run(spark: Spark) -> None:
     tasks: Tasks[int] = Tasks([1])
     answers = []
     for answer in SparkEngine(spark, Share(), owned=False).run(_double, tasks):
@@ -66,13 +67,13 @@ def _die_once(task: str, room: Room) -> Iterator[str]:
     yield task
 
 
-def test_a_killed_worker_is_replaced_and_its_tasks_run_again(spark: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_its_tasks_run_again(spark: Spark, tmp_path: Path) -> None:
     marks = [str(tmp_path / str(number)) for number in range(2)]
     assert sorted(SparkEngine(spark, Share(), owned=False).run(_die_once, Tasks(marks))) == marks
 
 
 def test_spark_and_threads_report_the_same(
-    spark: Any, databases: Any, on_all: Any, compare: Any, report_of: Any
+    spark: Spark, databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
     nodes = databases(3)
     on_all(nodes, TABLE)
@@ -108,7 +109,9 @@ def _workers() -> list[psutil.Process]:
     return found
 
 
-def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_all: Any, compare: Any) -> None:
+def test_a_worker_killed_in_the_middle_of_a_diff(
+    spark: Spark, databases: Databases, on_all: OnAll, compare: Compare
+) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute(DRIFT)
@@ -139,7 +142,7 @@ def test_a_worker_killed_in_the_middle_of_a_diff(spark: Any, databases: Any, on_
     assert (result.verdict, counts.missing, counts.extra, counts.changed) == ("DIFFER", 10, 2, 20)
 
 
-def test_keyless_on_spark(spark: Any, databases: Any, on_all: Any, compare: Any) -> None:
+def test_keyless_on_spark(spark: Spark, databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE logs AS SELECT i % 100 AS a, 'x' AS b FROM generate_series(1, 30000) i; ANALYZE logs")
     nodes[1].execute("INSERT INTO logs VALUES (1, 'x'), (1, 'y')")
@@ -147,7 +150,7 @@ def test_keyless_on_spark(spark: Any, databases: Any, on_all: Any, compare: Any)
 
 
 def test_a_dense_difference_goes_through_in_bounded_pieces(
-    spark: Any, databases: Any, on_all: Any, compare: Any
+    spark: Spark, databases: Databases, on_all: OnAll, compare: Compare
 ) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE.replace("'item ' || i", "repeat('item', 200) || i"))

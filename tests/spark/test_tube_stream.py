@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import trueup
+from support.fixtures import Databases, Spark
 from trueup.api.tube import Tubes
 from trueup.api.tube import open as open_tubes
 from trueup.capture.triggers.batch import Keys
@@ -34,7 +35,7 @@ from trueup.verbs.tube.lanes import SparkTask, deliver_task
 
 
 @pytest.fixture
-def items(databases: Any) -> Iterator[tuple[Any, Tubes]]:
+def items(databases: Databases) -> Iterator[tuple[Any, Tubes]]:
     [database] = databases(1)
     database.execute("CREATE TABLE items (id bigint PRIMARY KEY, n int, tenant int)")
     with open_tubes(database.uri) as tubes:
@@ -83,7 +84,7 @@ class Copy:
 
 
 @contextmanager
-def streaming(spark: Any, database: Any, copy: Copy, checkpoint: Path, **options: Any) -> Iterator[Any]:
+def streaming(spark: Spark, database: Any, copy: Copy, checkpoint: Path, **options: Any) -> Iterator[Any]:
     stream = spark.readStream.format("trueup_tube").option("address", database.uri).options(**options).load("t")
     query = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint)).start()
     try:
@@ -109,7 +110,7 @@ def test_offsets_name_exactly_their_pods() -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
-def test_a_copy_follows(spark: Any, items: Any, tmp_path: Path) -> None:
+def test_a_copy_follows(spark: Spark, items: Any, tmp_path: Path) -> None:
     database, tubes = items
     trueup.register(spark)
     database.execute("INSERT INTO items SELECT g, g, g % 50 FROM generate_series(1, 3000) g")
@@ -138,7 +139,7 @@ def test_a_copy_follows(spark: Any, items: Any, tmp_path: Path) -> None:
     until(lambda: tubes.stats()[0].worker is None)
 
 
-def test_the_job_as_spark_tasks(spark: Any, items: Any, databases: Any) -> None:
+def test_the_job_as_spark_tasks(spark: Spark, items: Any, databases: Databases) -> None:
     """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
     database, tubes = items
     [target] = databases(1)
@@ -179,7 +180,7 @@ stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r
 """
 
 
-def test_killed_and_started_again_it_gives_the_same_pods(spark: Any, items: Any, tmp_path: Path) -> None:
+def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: Any, tmp_path: Path) -> None:
     """Killed in the middle of a batch: more is touched meanwhile, and the first batch is the same as before."""
     database, tubes = items
     database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from support.fixtures import Databases, Spark
 from trueup.api.validate import Validations
 from trueup.testing.postgres import Database
 
@@ -48,7 +49,7 @@ def _validated(up: Database, down: Database, script: Callable[[Validations, str]
         validations.delete(name)
 
 
-def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
+def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> None:
     up, down = databases(2)
     for database in (up, down):
         database.execute(
@@ -72,7 +73,7 @@ def test_a_validation_as_a_streaming_job(spark: Any, databases: Any) -> None:
     _validated(up, down, script)
 
 
-def test_a_validation_out_of_a_change_log_compares_in_spark_too(spark: Any, databases: Any) -> None:
+def test_a_validation_out_of_a_change_log_compares_in_spark_too(spark: Spark, databases: Databases) -> None:
     up, down = databases(2)
     for database in (up, down):
         database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")

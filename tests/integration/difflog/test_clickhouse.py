@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.fixtures import Spark
 from trueup.errors import CheckFailed, ConfigError, NodeError, QueryError, StoreError
 from trueup.verbs.difflog.clickhouse import ClickHouse, insert_files, open_target
 from trueup.verbs.difflog.model import Target
@@ -35,7 +36,7 @@ ARROW = pa.schema(
 
 
 @pytest.fixture(autouse=True)
-def _spark(spark: Any) -> None:
+def _spark(spark: Spark) -> None:
     """Spark reads the schemas of these tests."""
 
 
@@ -162,7 +163,7 @@ KINDS = (
 )
 
 
-def test_every_type_and_odd_names_come_back_also_as_null(spark: Any, house: ClickHouse, tmp_path: Path) -> None:
+def test_every_type_and_odd_names_come_back_also_as_null(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
     when = datetime.datetime(2024, 2, 29, 23, 59, 59, 999999)
     values = (
         *(-128, 32767, -1, 2**63 - 1, 1.5, -0.1, Decimal("12345678901234567890.0123456789"), "ж'\\", b"\xff\x00", True),
@@ -388,7 +389,7 @@ def test_half_a_file_is_an_error(house: ClickHouse, tmp_path: Path) -> None:
         insert_files(house, files, key=["k"], resumed=True)
 
 
-def test_keys_of_several_columns_and_every_kind(spark: Any, house: ClickHouse, tmp_path: Path) -> None:
+def test_keys_of_several_columns_and_every_kind(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
     key = ["a b", "c.d", "t", "e", "d", "x", "o"]
     kinds = "`a b` bigint, `c.d` string, t timestamp, e decimal(12,3), d date, x binary, o boolean"
     when = datetime.datetime(2024, 1, 1, 0, 0, 0, 123456)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
@@ -40,7 +41,7 @@ def _difflog(folder: Path, **changes: Any) -> Difflog:
 class World:
     """A fast supplier's log, the slow one's, the state; and the same log in ClickHouse."""
 
-    spark: Any
+    spark: Spark
     difflog: Difflog
     fast: Any
     slow: Any
@@ -88,7 +89,7 @@ def _fast_history(k: int, newest: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def history(spark: Any) -> tuple[list[Any], list[Any], list[Any]]:
+def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
     """60 keys through three steps: new, updated, overtaken by the fast supplier, deleted; 10 the slow one never saw."""
     rng = random.Random(11)
     options = _difflog(Path()).step_options()
@@ -110,7 +111,7 @@ def history(spark: Any) -> tuple[list[Any], list[Any], list[Any]]:
 
 
 @pytest.fixture
-def world(spark: Any, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
+def world(spark: Spark, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
     """That history, in frames and in ClickHouse."""
     kinds = (FAST, SLOW, STATE)
     fast, slow, state = (spark.createDataFrame(rows, kind) for rows, kind in zip(history, kinds, strict=True))
@@ -271,7 +272,7 @@ def test_without_a_state_the_fast_rows_are_proven(world: World) -> None:
     assert prove_log(world.spark, world.fast, world.slow.where("false"), world.difflog, None).verdict == "MATCH"
 
 
-def test_no_table_is_an_error(spark: Any, tmp_path: Path) -> None:
+def test_no_table_is_an_error(spark: Spark, tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match=r"default\.log does not exist"):
         prove_clickhouse(spark, _difflog(tmp_path), None)
 
@@ -284,7 +285,7 @@ KINDS = (
 )
 
 
-def test_every_type_is_compared_also_null_and_in_any_zone(spark: Any, tmp_path: Path) -> None:
+def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
     when = datetime.datetime(2024, 10, 27, 1, 30, 0, 123456)  # An hour that comes twice in Berlin.
@@ -328,10 +329,10 @@ def test_every_type_is_compared_also_null_and_in_any_zone(spark: Any, tmp_path: 
         assert (other.verdict, other.differing_state) == ("DIFFER", 1)
         assert other.examples[0].columns == found.compared_columns
     finally:
-        spark.conf.set("spark.sql.session.timeZone", zone)
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
-def test_many_keys_are_proven_in_little_memory(spark: Any, tmp_path: Path) -> None:
+def test_many_keys_are_proven_in_little_memory(spark: Spark, tmp_path: Path) -> None:
     """200,000 keys; what the driver holds does not grow with them."""
     difflog = _difflog(tmp_path, logs=())
     ids = spark.range(200_000)

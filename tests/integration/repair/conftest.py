@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import trueup
+from support.fixtures import Databases
 from trueup.testing.postgres import Database
 
 Rows = list[tuple[Any, ...]]
@@ -53,7 +54,7 @@ Make = Callable[..., Nodes]
 
 
 @pytest.fixture
-def nodes_with(databases: Any) -> Make:
+def nodes_with(databases: Databases) -> Make:
     """`nodes_with("CREATE TABLE …", "rows of n1", "rows of n2", …)`: fresh nodes, all with the table."""
 
     def make(table: str, *fills: str, name: str = "items") -> Nodes:

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.fixtures import Databases
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
@@ -125,7 +126,7 @@ def begin() -> Callable[..., Moving]:
 
 
 @pytest.fixture
-def moving(databases: Callable[[int], list[Database]], begin: Callable[..., Moving]) -> Moving:
+def moving(databases: Databases, begin: Callable[..., Moving]) -> Moving:
     """Two databases with a few tables, synced."""
     old, new = databases(2)
     for database in (old, new):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.integration.switchover.conftest import ROWS, SCHEMA, TABLES
 
 import trueup
+from integration.switchover.conftest import ROWS, SCHEMA, TABLES
+from support.fixtures import Databases
 
 
 def _rows(database: Any) -> list[Any]:
     return [database.execute(f"SELECT * FROM {table} ORDER BY 1, 2") for table in TABLES]
 
 
-def test_copy_rounds_switchover_and_the_way_back(databases: Any) -> None:
+def test_copy_rounds_switchover_and_the_way_back(databases: Databases) -> None:
     old, new = databases(2)
     for database in (old, new):
         database.execute(SCHEMA)

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Databases
 from trueup.config.model import Node
 from trueup.db.node import connect as pinned
 from trueup.errors import ConfigError, QueryError
@@ -33,7 +34,7 @@ WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 
 @pytest.fixture
-def pair(databases: Callable[[int], list[Database]]) -> tuple[Database, Database]:
+def pair(databases: Databases) -> tuple[Database, Database]:
     """Two databases with the same tables, pointers and guards; the first is in use."""
     old, new = databases(2)
     with admin(old) as first, admin(new) as second:
@@ -238,7 +239,7 @@ def test_an_application_opens_what_a_dead_switchover_left_closed(pair: tuple[Dat
         assert not pointer.open_next(connection, "main", TOKEN)
 
 
-def test_connect_tells_what_is_missing(pair: tuple[Database, Database], databases: Any) -> None:
+def test_connect_tells_what_is_missing(pair: tuple[Database, Database], databases: Databases) -> None:
     old, new = pair
     with admin(old) as connection:
         assert guard.take_off(connection, patience=5) == 3

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Databases
 from trueup.errors import CheckFailed, TrueupError
-from trueup.testing.postgres import Database
 from trueup.verbs.switchover import ending
 from trueup.verbs.switchover import run as execute
 from trueup.verbs.switchover.gate import GateClosed
@@ -52,9 +52,7 @@ def writers(work: Callable[[Any, random.Random], None], address: str, count: int
             thread.join()
 
 
-def test_fifty_tables_and_eight_writers(
-    databases: Callable[[int], list[Database]], begin: Any, wait_until: Wait
-) -> None:
+def test_fifty_tables_and_eight_writers(databases: Databases, begin: Any, wait_until: Wait) -> None:
     """Every write that was told to have happened is there, on the new database, and back on the old one."""
     old, new = databases(2)
     names = [f"t{number}" for number in range(50)]

@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.fixtures import Databases
 from trueup.api.validate import Validations
 from trueup.errors import CheckFailed, ConfigError
-from trueup.testing.postgres import Database
 from trueup.verbs.switchover import run as execute
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import BudgetSpent
@@ -60,7 +60,7 @@ class Running:
 
 
 @pytest.fixture
-def moving(databases: Callable[[int], list[Database]], begin: Callable[..., Any]) -> Any:
+def moving(databases: Databases, begin: Callable[..., Any]) -> Any:
     """Two databases, one table of them partitioned; the sync has left its mark."""
     old, new = databases(2)
     for database in (old, new):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Databases
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
@@ -58,7 +59,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(databases: Callable[[int], list[Database]]) -> Pair:
+def pair(databases: Databases) -> Pair:
     """Two fresh databases, and the request of a sync from the first to the second."""
     return _pair(*databases(2))
 

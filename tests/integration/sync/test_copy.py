@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.fixtures import Spark
 from trueup.config.settings import SparkSettings
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import copy, round
@@ -223,7 +224,7 @@ def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
     check(pair)
 
 
-def test_copy_and_large_rounds_on_spark(pair: Any, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_and_large_rounds_on_spark(pair: Any, spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 20)
     pair.request = replace(pair.request, spark=SparkSettings(engine="spark"))
     pair.both(TABLES)

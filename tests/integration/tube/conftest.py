@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from support.fixtures import Databases
 from trueup.api.tube import Tubes
 from trueup.api.tube import open as open_tubes
 from trueup.capture.triggers.model import Pod
@@ -48,7 +49,7 @@ class Place:
 
 
 @pytest.fixture
-def place(databases: Callable[[int], list[Database]]) -> Iterator[Place]:
+def place(databases: Databases) -> Iterator[Place]:
     """A fresh database with a tube t."""
     database = databases(1)[0]
     with open_tubes(database.uri) as tubes:

@@ -17,8 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from tests.integration.tube.keeper import Keeper
 
+from integration.tube.keeper import Keeper
+from support.fixtures import FreshServer
 from trueup.api.tube import open as open_tubes
 from trueup.capture.triggers.batch import batch_of
 from trueup.capture.triggers.hold import Hold, HoldLost
@@ -370,7 +371,7 @@ class Where:
         self.run = database.execute
 
 
-def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: Any, keeper: Keeper) -> None:
+def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshServer, keeper: Keeper) -> None:
     """The job waits for its node, takes the lock again and goes on; rows that fit into no chunk come in several."""
     server = fresh_server(name="restarted")
     database = server.create_database("shop")
@@ -421,7 +422,7 @@ from trueup.capture.triggers import hold
 from trueup.verbs.tube import run
 from trueup.api.tube import open as open_tubes
 sys.path.append({root!r})
-from tests.integration.tube.keeper import Keeper
+from integration.tube.keeper import Keeper
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.integration.validate.conftest import PG_BIN, Copy
 
 import trueup
+from integration.validate.conftest import PG_BIN, Copy
 from trueup.testing.postgres import Server
 
 TABLES = """

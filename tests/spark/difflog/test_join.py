@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
@@ -39,7 +40,7 @@ ROWS = {
 }
 
 
-def joined(spark: Any, visits: Any = (), known: Any = (), pending: Any = None, **logs: Any) -> Joined:
+def joined(spark: Spark, visits: Any = (), known: Any = (), pending: Any = None, **logs: Any) -> Joined:
     """A join of rows as tuples; a log that is not named has no rows."""
 
     def frames(rows: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _order(row: dict[str, Any]) -> tuple[int, int, str]:
     return row.get("k", 0), row.get("F", 0), json.dumps(row, sort_keys=True)
 
 
-def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: Any) -> None:
+def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: Spark) -> None:
     found = joined(
         spark,
         visits=[(1, 1, False, "a1", 5, "x"), (1, 2, False, "a2", 7, "x"), (2, 1, None, None, None, "x")],
@@ -98,7 +99,7 @@ def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: A
     assert not any(rows.values())
 
 
-def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Any) -> None:
+def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -> None:
     rows = told(
         joined(
             spark,
@@ -114,7 +115,7 @@ def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Any) -> 
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_visit_wait_as_they_are(spark: Any) -> None:
+def test_rows_without_a_visit_wait_as_they_are(spark: Spark) -> None:
     row = (7, 1, 20, 5, None, "kept")
     waiting = told(joined(spark, money=[row]))["pending money"]
     assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
@@ -126,7 +127,7 @@ def test_rows_without_a_visit_wait_as_they_are(spark: Any) -> None:
     assert rows["pending money"] == rows["logs money"] == []
 
 
-def test_rows_that_come_twice_are_taken_once(spark: Any) -> None:
+def test_rows_that_come_twice_are_taken_once(spark: Spark) -> None:
     rows = told(
         joined(
             spark,
@@ -141,7 +142,7 @@ def test_rows_that_come_twice_are_taken_once(spark: Any) -> None:
     assert [(row["agent"], row["gone"]) for row in rows["visits"]] == [("b", True)]
 
 
-def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Any) -> None:
+def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Spark) -> None:
     """They become updates, which the step then keeps aside with the reason."""
     rows = told(
         joined(
@@ -155,7 +156,7 @@ def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombston
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_key_are_refused_with_the_reason(spark: Any) -> None:
+def test_rows_without_a_key_are_refused_with_the_reason(spark: Spark) -> None:
     rows = told(
         joined(
             spark,
@@ -170,7 +171,7 @@ def test_rows_without_a_key_are_refused_with_the_reason(spark: Any) -> None:
     assert len(rows["pending money"]) == 1
 
 
-def test_a_key_of_several_columns_with_odd_names(spark: Any) -> None:
+def test_a_key_of_several_columns_with_odd_names(spark: Spark) -> None:
     side = SideLog("side", {"a b": "c.d", "c.d": "a b"}, {"x`y": Rule("sum"), "Fast.er": Rule("sum")})
     odd = replace(
         LOG,
@@ -198,7 +199,7 @@ def test_a_key_of_several_columns_with_odd_names(spark: Any) -> None:
     assert list(found.logs) == ["side"]
 
 
-def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Any) -> None:
+def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Spark) -> None:
     visits = spark.createDataFrame([], VISITS.replace("Duration", "duration"))
     known = spark.createDataFrame([], KNOWN)
     money = spark.createDataFrame([], ROWS["money"].replace("Revenue", "Revenu"))
@@ -213,7 +214,7 @@ def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Any) -> None:
         assert text in str(caught.value)
 
 
-def test_types_that_do_not_fit(spark: Any) -> None:
+def test_types_that_do_not_fit(spark: Spark) -> None:
     visits = spark.createDataFrame([], VISITS.replace("F int", "F string"))
     logs = {
         "money": spark.createDataFrame([], ROWS["money"].replace("visit int", "visit string")),
@@ -228,7 +229,7 @@ def test_types_that_do_not_fit(spark: Any) -> None:
     )
 
 
-def test_the_plans_have_no_cartesian_product_no_python_and_shuffle_by_key_once(spark: Any) -> None:
+def test_the_plans_have_no_cartesian_product_no_python_and_shuffle_by_key_once(spark: Spark) -> None:
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     found = joined(spark, visits=[(1, 1, False, "a", 1, "x")], money=[(1, 1, 20, 5, None, "x")])
     shuffles = []
@@ -283,7 +284,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_random_batches_apply_every_row_of_a_visit_that_ever_comes(spark: Any, seed: int) -> None:
+def test_random_batches_apply_every_row_of_a_visit_that_ever_comes(spark: Spark, seed: int) -> None:
     history = History(seed)
     for batch in range(3):
         visits, rows = history.visits(), history.rows(batch)

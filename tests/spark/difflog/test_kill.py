@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.api.difflog import state_rows
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
@@ -100,7 +101,7 @@ def _here(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _prepare(spark: Any, target: Target | None = None) -> None:
+def _prepare(spark: Spark, target: Target | None = None) -> None:
     """Two chunk sets: the first is run whole, in the second the run dies."""
     Path("difflog.toml").write_text(CONFIG)
     visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
@@ -112,7 +113,7 @@ def _prepare(spark: Any, target: Target | None = None) -> None:
     spark.range(500).selectExpr(*money).write.parquet(_here("chunks/b/conv"))
 
 
-def _outcome(spark: Any) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+def _outcome(spark: Spark) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
     """The signed log, the states, and what stands in ClickHouse."""
     log = load_difflog("difflog.toml")
     wide = Counter(tuple(row) for row in spark.read.parquet(_here("runs/000002/visit_log_wide")).collect())
@@ -125,7 +126,7 @@ def _outcome(spark: Any) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
 
 
 @pytest.fixture(scope="module")
-def prepared(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with one run done and chunks waiting, to be copied."""
     folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
@@ -136,7 +137,7 @@ def prepared(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(spark: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What comes out when nobody kills anything."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(prepared, folder, dirs_exist_ok=True)
@@ -147,7 +148,7 @@ def expected(spark: Any, prepared: Path, tmp_path_factory: pytest.TempPathFactor
 
 
 def test_a_run_killed_at_every_point_goes_on_each_time(
-    spark: Any, prepared: Path, expected: Any, tmp_path: Path
+    spark: Spark, prepared: Path, expected: Any, tmp_path: Path
 ) -> None:
     """Each victim goes on where the one before was killed, and dies at the next point."""
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
@@ -158,14 +159,14 @@ def test_a_run_killed_at_every_point_goes_on_each_time(
     assert run(spark, load_difflog("difflog.toml")).number == 0
 
 
-def test_a_run_killed_once_does_all_the_rest(spark: Any, prepared: Path, expected: Any, tmp_path: Path) -> None:
+def test_a_run_killed_once_does_all_the_rest(spark: Spark, prepared: Path, expected: Any, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     _die(spark, "diff_log_1_visit")
     _go_on(spark)
     assert _outcome(spark) == expected
 
 
-def test_a_kill_between_two_inserts(spark: Any) -> None:
+def test_a_kill_between_two_inserts(spark: Spark) -> None:
     _prepare(spark)
     _die(spark, "inserting")
     _go_on(spark)
@@ -177,10 +178,12 @@ def test_a_kill_between_two_inserts(spark: Any) -> None:
     assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
 
 
-def _die(spark: Any, point: str) -> None:
+def _die(spark: Spark, point: str) -> None:
     environment = dict(os.environ)
     if point != ALONE:
-        gateway = spark.sparkContext._gateway.gateway_parameters
+        bridge = spark.sparkContext._gateway
+        assert bridge is not None
+        gateway = bridge.gateway_parameters
         environment |= {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.auth_token}
     command = [sys.executable, "-c", VICTIM, point]
     victim = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -189,6 +192,6 @@ def _die(spark: Any, point: str) -> None:
     spark.catalog.clearCache()
 
 
-def _go_on(spark: Any) -> None:
+def _go_on(spark: Spark) -> None:
     result = run(spark, load_difflog("difflog.toml"))
     assert (result.number, result.resumed) == (2, True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.api.difflog import state_rows
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog import state as state_module
@@ -46,7 +47,7 @@ def log(tmp_path: Path) -> Difflog:
 
 
 @pytest.fixture
-def put(spark: Any, log: Difflog) -> Put:
+def put(spark: Spark, log: Difflog) -> Put:
     """`put(set, source, rows)`: write rows as a chunk."""
 
     def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> None:
@@ -61,7 +62,7 @@ def _visit(key: int, fast: int, *, gone: bool = False) -> tuple[Any, ...]:
     return (key, fast, gone, *said, None, None, None)
 
 
-def _states(spark: Any, log: Difflog) -> dict[int, Any]:
+def _states(spark: Spark, log: Difflog) -> dict[int, Any]:
     return {row["id"]: row for row in state_rows(spark, log).collect()}
 
 
@@ -93,7 +94,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_any_history_collapses_to_the_newest_state(spark: Any, log: Difflog, put: Put, seed: int) -> None:
+def test_any_history_collapses_to_the_newest_state(spark: Spark, log: Difflog, put: Put, seed: int) -> None:
     """Random histories of both suppliers, several side logs on one visit in one run, deletions: against FINAL."""
     chance = random.Random(seed)
     model = Model()
@@ -150,7 +151,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Any, log: Difflog, put
     assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
 
 
-def test_outputs_stand_under_their_names_with_a_manifest(spark: Any, log: Difflog, put: Put) -> None:
+def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: Difflog, put: Put) -> None:
     put("a", "visit", [_visit(1, 1), _visit(2, 1)])
     put("a", "conv", [(1, 1, [5], 2.0), (1, 1, [6], 3.0)])
     result = run(spark, replace(log, target=_plain(log.target)))
@@ -180,7 +181,7 @@ def test_outputs_stand_under_their_names_with_a_manifest(spark: Any, log: Difflo
     )
 
 
-def test_late_rows_are_kept_aside_told_and_rejoined(spark: Any, log: Difflog, put: Put) -> None:
+def test_late_rows_are_kept_aside_told_and_rejoined(spark: Spark, log: Difflog, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 3), _visit(2, 1)])
     run(spark, log)
@@ -201,7 +202,7 @@ def test_late_rows_are_kept_aside_told_and_rejoined(spark: Any, log: Difflog, pu
     assert run(spark, log, rejoin_late=True).number == 0
 
 
-def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Any, log: Difflog, put: Put) -> None:
+def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log: Difflog, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     put("a", "conv", [(1, 1000, [1], 1.0)])
     with pytest.raises(CheckFailed, match="conv: F 1000"):
@@ -210,7 +211,7 @@ def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Any, log: 
     assert not Path(log.state.path).exists()
 
 
-def test_empty_chunks_and_columns_gained_later(spark: Any, log: Difflog, put: Put) -> None:
+def test_empty_chunks_and_columns_gained_later(spark: Spark, log: Difflog, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 1)])
     put("a", "conv", [])
@@ -225,7 +226,9 @@ def test_empty_chunks_and_columns_gained_later(spark: Any, log: Difflog, put: Pu
     assert {key: row["currency"] for key, row in _states(spark, log).items()} == {1: "EUR", 2: None}
 
 
-def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(spark: Any, log: Difflog, put: Put) -> None:
+def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(
+    spark: Spark, log: Difflog, put: Put
+) -> None:
     entity = replace(log.entity, dropped=("ua", "day"))
     state = replace(log.state, ttl_days=30, ttl_column="day")
     log = replace(log, entity=entity, state=state, target=_plain(log.target))
@@ -241,7 +244,7 @@ def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(spark
 
 
 def test_only_the_files_that_may_hold_a_key_are_read(
-    spark: Any, log: Difflog, put: Put, monkeypatch: pytest.MonkeyPatch
+    spark: Spark, log: Difflog, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state far larger than the run: of its files, those of the run's keys are opened, and replaced."""
     monkeypatch.setattr(state_module, "ROWS_A_FILE", 500)
@@ -273,7 +276,7 @@ def test_only_the_files_that_may_hold_a_key_are_read(
     assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in found.items())
 
 
-def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Any, log: Difflog, put: Put) -> None:
+def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Difflog, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     run(spark, replace(log, target=Target()))
     put("b", "visit", [_visit(1, 2), _visit(2, 1)])
@@ -299,7 +302,7 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Any, log: Diffl
     assert "Python" not in plan
 
 
-def test_any_delta_reader_can_open_the_state(spark: Any, log: Difflog, put: Put) -> None:
+def test_any_delta_reader_can_open_the_state(spark: Spark, log: Difflog, put: Put) -> None:
     from deltalake import DeltaTable
 
     put("a", "visit", [_visit(key, 1) for key in range(10)])
@@ -309,7 +312,7 @@ def test_any_delta_reader_can_open_the_state(spark: Any, log: Difflog, put: Put)
     assert set(table.column("SlowVersion").to_pylist()) == {1}
 
 
-def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Any, log: Difflog, put: Put) -> None:
+def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Spark, log: Difflog, put: Put) -> None:
     from trueup.errors import StoreError
     from trueup.verbs.difflog.manifest import only_one
 

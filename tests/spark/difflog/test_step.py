@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Spark
 from trueup.verbs.difflog import Rule, StepOptions, step
 from trueup.verbs.difflog.step import whole_step
 
@@ -16,21 +17,21 @@ STATE = "k long, F long, SlowVersion long, IsDeleted boolean, s string"
 UPDATE = "k long, F long, s string, gone boolean"
 
 
-def _blocks(spark: Any, old: tuple[Any, ...] | None, new: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def _blocks(spark: Spark, old: tuple[Any, ...] | None, new: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     previous = spark.createDataFrame([(1, *old)] if old else [], STATE)
     diff, _, _ = step(previous, spark.createDataFrame([(1, *new)], UPDATE), OPTIONS)
     rows = diff.select("Block", "Sign", "SlowVersion", "F", "Version", "s").collect()
     return sorted(tuple(row) for row in rows)
 
 
-def test_the_slow_supplier_updates_what_the_fast_one_left_alone(spark: Any) -> None:
+def test_the_slow_supplier_updates_what_the_fast_one_left_alone(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (2, "Y", False)) == [
         (1, -1, 1, 2, 1002, "X"),
         (2, 1, 2, 2, 2002, "Y"),
     ]
 
 
-def test_the_fast_supplier_was_there_meanwhile(spark: Any) -> None:
+def test_the_fast_supplier_was_there_meanwhile(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (3, "Y", False)) == [
         (1, -1, 1, 2, 1002, "X"),
         (2, 1, 2, 3, 2003, "Y"),
@@ -39,11 +40,11 @@ def test_the_fast_supplier_was_there_meanwhile(spark: Any) -> None:
     ]
 
 
-def test_the_slow_supplier_sees_it_for_the_first_time(spark: Any) -> None:
+def test_the_slow_supplier_sees_it_for_the_first_time(spark: Spark) -> None:
     assert _blocks(spark, None, (2, "Y", False)) == [(5, 1, 1, 2, 1002, "Y"), (6, -1, 0, 2, 2, None)]
 
 
-def test_an_older_version_makes_no_diff_and_is_told(spark: Any) -> None:
+def test_an_older_version_makes_no_diff_and_is_told(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (1, "Y", False)) == []
     previous = spark.createDataFrame([(1, 2, 1, False, "X")], STATE)
     whole = whole_step(previous, spark.createDataFrame([(1, 1, "Y", False)], UPDATE), OPTIONS)
@@ -52,7 +53,7 @@ def test_an_older_version_makes_no_diff_and_is_told(spark: Any) -> None:
     assert whole.patched_new_only.count() == 0
 
 
-def test_an_older_version_can_be_rejoined(spark: Any) -> None:
+def test_an_older_version_can_be_rejoined(spark: Spark) -> None:
     from dataclasses import replace
 
     previous = spark.createDataFrame([(1, 2, 1, False, "X")], STATE)
@@ -74,18 +75,18 @@ def test_an_older_version_can_be_rejoined(spark: Any) -> None:
         ((2, 2, True, None), (3, "back", False), [-3, 2, 3003]),
     ],
 )
-def test_tombstones(spark: Any, old: Any, new: Any, versions: list[int]) -> None:
+def test_tombstones(spark: Spark, old: Any, new: Any, versions: list[int]) -> None:
     assert sorted(sign * version for _, sign, _, _, version, _ in _blocks(spark, old, new)) == versions
 
 
-def test_side_rows_of_a_deleted_entity_are_kept_aside(spark: Any) -> None:
+def test_side_rows_of_a_deleted_entity_are_kept_aside(spark: Spark) -> None:
     previous = spark.createDataFrame([(1, 2, 2, True, None)], STATE)
     whole = whole_step(previous, spark.createDataFrame([(1, 2, "Y", False)], UPDATE), OPTIONS)
     assert whole.diff.count() == 0
     assert [(row["k"], row["reason"]) for row in whole.late.collect()] == [(1, "deleted")]
 
 
-def test_blocks_for_every_relation_of_versions(spark: Any) -> None:
+def test_blocks_for_every_relation_of_versions(spark: Spark) -> None:
     """The table of (old_F, new_F, old_S): what stood before plus the diff is one row with the newest versions."""
     cases = [(old, new, slow) for old in (None, 0, 1, 2, 3) for new in (0, 1, 2, 3) for slow in (1, 2, 5)]
     states = [(at, old, slow, False, "X") for at, (old, _, slow) in enumerate(cases) if old is not None]
@@ -109,7 +110,7 @@ def test_blocks_for_every_relation_of_versions(spark: Any) -> None:
         assert standing == {state[at]: 1}, cases[at]
 
 
-def test_many_updates_of_one_key_are_merged_first(spark: Any) -> None:
+def test_many_updates_of_one_key_are_merged_first(spark: Spark) -> None:
     options = StepOptions(
         key=("k",),
         fast_version="F",
@@ -144,7 +145,7 @@ NULL_CASES = [
 
 
 @pytest.mark.parametrize("kind", ["int", "array<int>"])
-def test_nothing_said_never_wins_over_a_value(spark: Any, kind: str) -> None:
+def test_nothing_said_never_wins_over_a_value(spark: Spark, kind: str) -> None:
     cases = [case for case in NULL_CASES if case[1] == kind]
     names = sorted({case[0] for case in cases})
     previous = [
@@ -165,7 +166,7 @@ def test_nothing_said_never_wins_over_a_value(spark: Any, kind: str) -> None:
         assert found[at][rule] == expected, cases[at]
 
 
-def test_last_by_a_time_column_whatever_the_order(spark: Any) -> None:
+def test_last_by_a_time_column_whatever_the_order(spark: Spark) -> None:
     from itertools import permutations
 
     options = StepOptions(key=("k",), fast_version="F", rules={"v": Rule("last", by="t")})
@@ -180,7 +181,7 @@ def test_last_by_a_time_column_whatever_the_order(spark: Any) -> None:
         assert (row["v"], row["t"]) == ("b", 3), orders[row["k"]]
 
 
-def test_an_expression_sees_both_sides(spark: Any) -> None:
+def test_an_expression_sees_both_sides(spark: Spark) -> None:
     rule = Rule("expr", sql="concat_ws('>', old.`s s`, new.`s s`)")
     options = StepOptions(key=("k",), fast_version="F", rules={"s s": rule})
     schema = "k long, F long, `s s` string"
@@ -189,14 +190,14 @@ def test_an_expression_sees_both_sides(spark: Any) -> None:
     assert step(previous, updates, options)[1].collect()[0]["s s"] == "a>b>c"
 
 
-def test_updates_may_bring_a_column_for_the_first_time(spark: Any) -> None:
+def test_updates_may_bring_a_column_for_the_first_time(spark: Spark) -> None:
     options = StepOptions(key=("k",), fast_version="F")
     previous = spark.createDataFrame([(1, 1, 1, "a"), (2, 1, 1, "b")], "k long, F long, SlowVersion long, s string")
     _, _, patched = step(previous, spark.createDataFrame([(1, 1, 7)], "k long, F long, extra int"), options)
     assert sorted((row["k"], row["s"], row["extra"]) for row in patched.collect()) == [(1, "a", 7), (2, "b", None)]
 
 
-def test_a_key_of_several_columns_with_odd_names(spark: Any) -> None:
+def test_a_key_of_several_columns_with_odd_names(spark: Spark) -> None:
     options = StepOptions(key=("a b", "c.d"), fast_version="y`F")
     schema = "`a b` long, `c.d` string, `y``F` long, s string"
     previous = spark.createDataFrame([(1, "x", 1, "old", 1)], f"{schema}, SlowVersion long")
@@ -206,7 +207,7 @@ def test_a_key_of_several_columns_with_odd_names(spark: Any) -> None:
     assert patched.count() == 2
 
 
-def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Any) -> None:
+def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Spark) -> None:
     options = StepOptions(key=("k",), fast_version="F", rules={"s": Rule("expr", sql="coalesce(new.s, old.s)")})
     previous = spark.range(1000).selectExpr("id AS k", "1L AS F", "1L AS SlowVersion", "'x' AS s")
     updates = spark.range(500).selectExpr("id AS k", "2L AS F", "'y' AS s")
@@ -220,7 +221,7 @@ def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Any) -> None
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_what_only_orders_updates_is_no_part_of_the_state(spark: Any) -> None:
+def test_what_only_orders_updates_is_no_part_of_the_state(spark: Spark) -> None:
     rules = {"goal": Rule("last", by="t"), "cost": Rule("replace")}
     options = StepOptions(key=("k",), fast_version="F", order_by="t", rules=rules)
     previous = spark.createDataFrame([(1, 1, 1, "a", 7)], "k long, F long, SlowVersion long, goal string, t long")

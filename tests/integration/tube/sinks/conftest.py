@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Databases
 from trueup.sinks import open_sink
 from trueup.sinks.base import Sink, SourceTable
 from trueup.sinks.resp import Redis, parse_redis
-from trueup.testing.postgres import Database
 
 Stored = dict[tuple[str, ...], dict[str, Any]]
 # A table with a fixed shard, and one whose rows may move between shards.
@@ -110,7 +110,7 @@ def _named(source: SourceTable, rows: list[dict[str, Any]]) -> Stored:
 
 
 @pytest.fixture
-def postgres(databases: Callable[[int], list[Database]]) -> Iterator[Rig]:
+def postgres(databases: Databases) -> Iterator[Rig]:
     database = databases(1)[0]
     gate = Gate(database.server.port)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.fixtures import Databases
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
@@ -71,7 +72,7 @@ COLUMNS = (
 )
 
 
-def test_every_type_comes_through_exactly(place: Any, databases: Any, redis: Any, tmp_path: Path) -> None:
+def test_every_type_comes_through_exactly(place: Any, databases: Databases, redis: Any, tmp_path: Path) -> None:
     """In PostgreSQL every value is the same text; the other sinks keep those texts, and JSON to the last digit."""
     place.run(EVERY_TYPE)
     place.tubes.attach("t", "every", routing="length(a)")
@@ -109,7 +110,7 @@ def test_every_type_comes_through_exactly(place: Any, databases: Any, redis: Any
     assert row["odd % {name}"] == expected["odd % {name}"]
 
 
-def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Any, databases: Any) -> None:
+def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Any, databases: Databases) -> None:
     database = databases(1)[0]
     database.execute(
         "CREATE TABLE mine (nr bigint PRIMARY KEY, title text, own text DEFAULT 'mine', made text GENERATED ALWAYS AS"

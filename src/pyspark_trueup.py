@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trueup.spark.datasource import TrueupSource as DefaultSource
+from trueup.spark.table.datasource import TrueupSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -13,7 +13,7 @@ import pytest
 import trueup
 from support.fixtures import Databases, FreshServer, Spark
 from trueup.errors import NodeError, QueryError, TrueupError
-from trueup.spark.datasource import TrueupSource
+from trueup.spark.table.datasource import TrueupSource
 
 SECRET = "q7-Zebra-0451"
 

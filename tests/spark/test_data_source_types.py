@@ -16,7 +16,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from support.fixtures import Databases, Spark
 from trueup.errors import TrueupError
-from trueup.spark.datasource import TrueupSource
+from trueup.spark.table.datasource import TrueupSource
 
 TYPES = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');

@@ -10,7 +10,7 @@ import pytest
 
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.config.template import TEMPLATE
-from trueup.spark.options import OPTIONS
+from trueup.spark.table.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -89,7 +89,6 @@ ORDER_STILL: set[str] = {
     "trueup.report",
     "trueup.rows",
     "trueup.rows.write",
-    "trueup.spark",
     "trueup.store",
     "trueup.task",
     "trueup.testing",

@@ -11,7 +11,7 @@ from trueup.config.load import load
 from trueup.config.model import Config, Node
 from trueup.db.snapshot import Control, Position
 from trueup.errors import ConfigError
-from trueup.spark.options import ADDRESS
+from trueup.spark.nodes import ADDRESS
 
 
 @dataclass(frozen=True)

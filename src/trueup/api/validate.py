@@ -12,7 +12,7 @@ from typing import Any
 from trueup.capture.log import slot
 from trueup.config.load import load
 from trueup.config.model import Config, Node
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate import findings
@@ -166,7 +166,7 @@ class Validations:
                     own = stored.publication if stored.owns_publication else ""
                     dropped = slot.drop(connection, stored.slot, own)
                 except Exception as error:
-                    raise named(error, source) from None
+                    raise error_from_server(error, source) from None
                 finally:
                     connection.close()
             elif stored.settings.changes == CHANGELOG:

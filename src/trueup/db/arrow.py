@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.conninfo import make_conninfo
 
 from trueup.db.connection import Connection
-from trueup.db.node import PINNED, WISHED, told
+from trueup.db.node import PINNED, WISHED, error_from_text
 from trueup.db.snapshot import GONE
 from trueup.errors import CheckFailed, QueryError, TrueupError
 
@@ -136,4 +136,4 @@ def _named(error: Exception, node: Node, table: str, block: str) -> TrueupError:
     # ADBC adds the query, which is long and holds the user's values.
     text = said["text"] if said else str(error).partition("Query was:")[0].strip() or type(error).__name__
     lost = said["severity"] != "ERROR" if said else not state
-    return told(text, state, node, lost=lost, table=table, block=block or None)
+    return error_from_text(text, state, node, lost=lost, table=table, block=block or None)

@@ -80,12 +80,12 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
             **defaults,
         )
     except psycopg.Error as error:
-        raise named(error, node) from None
+        raise error_from_server(error, node) from None
     try:
         pin(connection, read_only=read_only)
     except psycopg.Error as error:
         connection.close()
-        raise named(error, node) from None
+        raise error_from_server(error, node) from None
     return connection
 
 
@@ -114,7 +114,9 @@ def is_lost(error: BaseException) -> bool:
     return state[:2] == "08" or state in ("57P01", "57P02", "57P03", "57P05", "25P03", "25P04")
 
 
-def named(error: BaseException, node: Node, *, table: str | None = None, block: str | None = None) -> TrueupError:
+def error_from_server(
+    error: BaseException, node: Node, *, table: str | None = None, block: str | None = None
+) -> TrueupError:
     """A driver's error as one of ours: which node, what happened, what to do, and no password."""
     if isinstance(error, TrueupError):
         return error
@@ -122,10 +124,10 @@ def named(error: BaseException, node: Node, *, table: str | None = None, block: 
     text = str(error).strip() or type(error).__name__
     if isinstance(error, psycopg.Error) and error.diag.message_primary:
         text = error.diag.message_primary
-    return told(text, state, node, lost=is_lost(error), table=table, block=block)
+    return error_from_text(text, state, node, lost=is_lost(error), table=table, block=block)
 
 
-def told(
+def error_from_text(
     text: str, state: str, node: Node, *, lost: bool, table: str | None = None, block: str | None = None
 ) -> TrueupError:
     """What a server or a driver said, as one of our errors; `state` is the SQLSTATE, if one is known."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.node import connect, is_lost, named
+from trueup.db.node import connect, error_from_server, is_lost
 from trueup.errors import Interrupted, QueryError, TrueupError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Reader:
                 self.close()
                 attempt += 1
                 if not is_lost(error) or attempt > self.retries:
-                    raise named(error, self.node) from None
+                    raise error_from_server(error, self.node) from None
                 # A server that just failed over needs a moment; the wait grows, and is bounded.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from psycopg import errors, sql
 
 from trueup.db.names import display_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
@@ -65,7 +65,7 @@ class Control:
                     to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
             ).fetchone()
         except Exception as error:
-            raise named(error, self.node, table=display_name(schema, table) if table else None) from None
+            raise error_from_server(error, self.node, table=display_name(schema, table) if table else None) from None
         assert row is not None
         snapshot, version, recovery, lsn, transactions, now = row
         self.snapshot_id = str(snapshot) or None

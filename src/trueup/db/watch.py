@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trueup.db.connection import Connection
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Watch:
                 lost = self._connections.pop(node.name, None)
                 if lost is not None:
                     lost.close()
-                self._tell(node.name, f"does not answer, trying again: {named(error, node).message}")
+                self._tell(node.name, f"does not answer, trying again: {error_from_server(error, node).message}")
 
     def _tell(self, node: str, text: str) -> None:
         """Say what is waited for, once in a while."""

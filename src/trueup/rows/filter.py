@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.errors import QueryError
 from trueup.rows.keys import source, where
 from trueup.rows.spec import TableSpec
@@ -66,7 +66,7 @@ def refusal(connection: Connection, node: Node, spec: TableSpec) -> str | None:
     try:
         connection.execute(sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec)), binary=True)
     except Exception as error:
-        refused = named(error, node)
+        refused = error_from_server(error, node)
         # Our own brackets stand around the filter, and the search path is ours: say what is meant by it.
         hint = {
             "42601": " (it must be one complete expression)",

@@ -18,7 +18,7 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.keys import check_known, fixed_shard
@@ -149,7 +149,7 @@ class PostgresSink:
         except (SinkDown, SinkRejected, CheckFailed):
             raise
         except (psycopg.Error, TrueupError, OSError) as error:
-            told = named(error, self.node)
+            told = error_from_server(error, self.node)
             if batch and _is_refusal(error):
                 reasons = {batch[0].identity: told.message} if len(batch) == 1 else {}
                 raise SinkRejected(told.message, reasons=reasons, node=self.node.name) from None
@@ -199,7 +199,7 @@ class PostgresSink:
             line = _line_of(error)
             if not _is_refusal(error) or not 0 < line <= len(documents):
                 raise
-            message = named(error, self.node).message
+            message = error_from_server(error, self.node).message
             reasons = {documents[line - 1].identity: message}
             raise SinkRejected(message, reasons=reasons, node=self.node.name) from None
 

@@ -1,8 +1,8 @@
-"""`spark.read.format("trueup")`: a table of a node as a Spark DataFrame, exact for every type.
+"""The data source formats that Spark loads by name: `trueup`, `trueup_tube` and `trueup_changes`.
 
-Reading order: `datasource` (what Spark calls), `options` (what the user may say), `plan` (the table, its columns and
-its parts), `columns` (how each type is selected, and as which Spark type), `decode` (Arrow as it arrives -> Arrow as
-Spark wants it), `call` (the public functions). `changes` is the stream `trueup_changes`, over a logical slot.
+Reading order: `formats` (registers all three in a session), `table` (the format trueup: a table as a DataFrame),
+`tube` (the format trueup_tube: a tube as a stream), `changes` (the format trueup_changes: a replication slot as a
+stream), `nodes` (the options that say which node to read), `errors` (errors as Spark shows them).
 """
 
 from __future__ import annotations

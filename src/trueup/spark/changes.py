@@ -22,10 +22,10 @@ from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 from trueup.db.arrow import address_of
 from trueup.db.names import display_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.errors import ConfigError, TrueupError
-from trueup.spark.datasource import told
-from trueup.spark.options import find_node
+from trueup.spark.errors import errors_for_spark
+from trueup.spark.nodes import find_node
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +92,7 @@ class ChangesSource(DataSource):
 
     def streamReader(self, schema: StructType) -> ChangesReader:
         """The reader of the slot that the options name."""
-        with told():
+        with errors_for_spark():
             return ChangesReader(_parsed(self.options, self.nodes), self.limit, self.keys)
 
 
@@ -106,14 +106,14 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = limit
         self._keys = keys
         self._last: int | None = None
-        with told(), _session(options.node, options.slot) as connection:
+        with errors_for_spark(), _session(options.node, options.slot) as connection:
             # What libpq found in this machine's files and variables, for the executors.
             resolved = address_of(connection, application=f"{NAME} {options.slot}")
         self._node = Node(options.node.name, resolved)
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: the given position, else where the slot is."""
-        with told(), _session(self._node, self._options.slot) as connection:
+        with errors_for_spark(), _session(self._node, self._options.slot) as connection:
             found = _slot(connection, self._options.slot)
             start = self._options.start or found
             if start < found:
@@ -138,7 +138,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = self._end()
 
     def _end(self) -> int:
-        with told(), _session(self._node, self._options.slot) as connection:
+        with errors_for_spark(), _session(self._node, self._options.slot) as connection:
             end = positions(connection).flushed
         allowed = self._limit.position() if self._limit is not None else None
         return end if allowed is None else min(end, allowed)
@@ -152,7 +152,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The changes of a batch, a few thousand at a time."""
         begin, behind = partition.value
         options = self._options
-        with told(), _session(self._node, options.slot) as connection:
+        with errors_for_spark(), _session(self._node, options.slot) as connection:
             found = _slot(connection, options.slot)
             if found > begin:
                 raise _gone(options.slot, begin, found)
@@ -185,7 +185,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has what was before `end`: the server may forget it."""
         if self._options.advance:
-            with told(), _session(self._node, self._options.slot) as connection:
+            with errors_for_spark(), _session(self._node, self._options.slot) as connection:
                 position = lsn_number(end["position"])
                 if position > _slot(connection, self._options.slot):
                     advance(connection, self._options.slot, position)
@@ -273,6 +273,6 @@ def _session(node: Node, slot: str) -> Iterator[Any]:
     except TrueupError:
         raise
     except Exception as error:
-        raise named(error, node) from None
+        raise error_from_server(error, node) from None
     finally:
         connection.close()

@@ -22,7 +22,7 @@ def register(
     known too. Their passwords travel inside of the pickled class, not among the options, which Spark logs.
     """
     from trueup.spark.changes import ChangesSource
-    from trueup.spark.datasource import TrueupSource
+    from trueup.spark.table.datasource import TrueupSource
     from trueup.spark.tube.datasource import TubeSource
 
     if not isinstance(config, Config):

@@ -7,7 +7,7 @@ from typing import Any
 
 from trueup.config.address import join
 from trueup.config.model import Node
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -47,7 +47,7 @@ def _free(control: Control) -> tuple[str, int, int | None]:
     try:
         row: Any = control.connection.execute(load("trueup.task", "connections.sql")["free"]).fetchone()
     except Exception as error:
-        raise named(error, control.node) from None
+        raise error_from_server(error, control.node) from None
     return str(row[0]), int(row[1]), None if row[2] is None else int(row[2])
 
 

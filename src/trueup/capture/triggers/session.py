@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from trueup.db.catalog import nearest_table
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 
@@ -97,12 +97,12 @@ class Session:
         except psycopg.errors.InvalidSchemaName as error:
             raise self._not_installed(error) from None
         except psycopg.Error as error:
-            raise _with_hint(named(error, self.node, table=table), error.diag.message_hint) from None
+            raise _with_hint(error_from_server(error, self.node, table=table), error.diag.message_hint) from None
 
     def _not_installed(self, error: psycopg.Error) -> TrueupError:
         text = error.diag.message_primary or ""
         if f"{self.schema}." not in text and f'"{self.schema}"' not in text:
-            return _with_hint(named(error, self.node), error.diag.message_hint)
+            return _with_hint(error_from_server(error, self.node), error.diag.message_hint)
         return CheckFailed(
             [f"tubes of this version are not installed in the schema {self.schema} ({text})"],
             cure=f"trueup tube install {self.node.name}"

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
 from trueup.errors import CheckFailed
-from trueup.spark.datasource import told
+from trueup.spark.errors import errors_for_spark
 from trueup.spark.tube.claims import Claims
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions, parse_options
@@ -62,7 +62,7 @@ class TubeSource(DataSource):
 
     def streamReader(self, schema: StructType) -> TubeStreamReader:
         """The stream; nothing is locked before Spark asks for the first batch."""
-        with told():
+        with errors_for_spark():
             if [field.name for field in schema.fields] != SCHEMA.names:
                 raise CheckFailed(["the columns of a tube cannot be chosen"], cure="leave out .schema(), and select")
             return TubeStreamReader(parse_options(self.options, self.nodes))
@@ -101,7 +101,7 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The pods of the next batch; those of the last one are done."""
-        with told():
+        with errors_for_spark():
             most = None if isinstance(limit, ReadAllAvailable) else self._options.most_keys
             return self._claims.next(Offset.from_json(start), most).as_json()
 
@@ -109,7 +109,7 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The pods of a batch, dealt by shard; after a crash, the same ones again."""
         if start == end:
             return []
-        with told():
+        with errors_for_spark():
             claims, options = self._claims, self._options
             node = reading_node(claims.session)
             generations = tuple(claims.hold.generations.items())
@@ -122,12 +122,12 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The keys of one task with their rows."""
-        with told():
+        with errors_for_spark():
             yield from rows_of(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Mostly done already, when the batch after it was asked for."""
-        with told():
+        with errors_for_spark():
             self._claims.done(Offset.from_json(end))
 
     def stop(self) -> None:

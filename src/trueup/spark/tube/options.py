@@ -10,7 +10,7 @@ from trueup.config.model import Node
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 from trueup.errors import ConfigError
-from trueup.spark.options import find_node
+from trueup.spark.nodes import find_node
 
 _PLACES = ("address", "node", "config", "tube", "path")
 

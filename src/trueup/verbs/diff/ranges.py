@@ -13,7 +13,7 @@ from typing import Any
 from psycopg import sql
 
 from trueup.db import catalog
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.errors import QueryError
 from trueup.rows.cuts import first_keys, sampling
@@ -91,7 +91,7 @@ def _rows_on(control: Control, spec: TableSpec) -> int:
         row: Any = control.connection.execute(query, binary=True).fetchone()
         return int(row[0])
     except Exception as error:
-        found = named(error, control.node)
+        found = error_from_server(error, control.node)
         if spec.filter and isinstance(found, QueryError) and not found.cure:
             found.message = f"--table-filter: {found.message}"
             found.cure = "change the filter: it must give true or false for every row, and may only read"
@@ -102,4 +102,4 @@ def _cuts(control: Control, spec: TableSpec, blocks: int, sample: str) -> list[K
     try:
         return first_keys(control.connection, spec, blocks, sample)
     except Exception as error:
-        raise named(error, control.node) from None
+        raise error_from_server(error, control.node) from None

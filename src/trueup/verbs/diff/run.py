@@ -18,7 +18,7 @@ from trueup.config.model import Node
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db import reader
 from trueup.db.names import parse_table_name
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.db.watch import Watch
 from trueup.engine.choose import EngineStarter
@@ -292,7 +292,7 @@ def _let_go(controls: Sequence[Control], state: Collected) -> None:
         try:
             control.end()
         except Exception as error:
-            state.stopped = state.stopped or named(error, control.node)
+            state.stopped = state.stopped or error_from_server(error, control.node)
 
 
 def _look_again(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trueup.db.catalog import Listed, list_tables
 from trueup.db.names import display_name
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.patterns import Pattern, Patterns
 from trueup.db.snapshot import Control
 from trueup.errors import ConfigError
@@ -39,7 +39,7 @@ def choose_tables(controls: Sequence[Control], patterns: Patterns) -> Choice:
         try:
             return list_tables(control.connection)
         except Exception as error:
-            raise named(error, control.node) from None
+            raise error_from_server(error, control.node) from None
 
     found = together(controls, ask)
     seen = {

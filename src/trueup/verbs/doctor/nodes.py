@@ -12,7 +12,7 @@ from trueup.config import address
 from trueup.config.model import Node
 from trueup.db.catalog import Server, read_server
 from trueup.db.connection import Connection, one_value
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.engine.slots import Share, cores_here
@@ -78,7 +78,7 @@ def meet(asked: Sequence[tuple[Node, Background[tuple[Control, float]]]]) -> Ite
         if isinstance(facts, Facts):
             met.facts[control.node.name] = facts
         else:
-            met.trouble[control.node.name] = named(facts, control.node)
+            met.trouble[control.node.name] = error_from_server(facts, control.node)
     try:
         yield met
     finally:
@@ -149,7 +149,7 @@ def clock_skew(connection: Connection) -> tuple[float, float]:
 def _unreachable(node: Node, error: Exception) -> Finding:
     if isinstance(error, NodeError):
         return failed("connection", node.name, error)
-    return broken("connection", node.name, named(error, node))
+    return broken("connection", node.name, error_from_server(error, node))
 
 
 def _version(where: str, facts: Facts) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any
 
 from trueup.api.sync_calls import request_of
 from trueup.config.model import Node
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.errors import TrueupError
 from trueup.verbs.doctor.guarded import Background, guarded
@@ -50,7 +50,7 @@ def _node(met: Met, name: str, *, is_source: bool) -> Iterator[Finding]:
             load("trueup.verbs.doctor", "facts.sql")["switchover"], {"long": LONG}
         ).fetchone()
     except Exception as error:
-        raise named(error, control.node) from None
+        raise error_from_server(error, control.node) from None
     version, recovery, may_make, log_stays, prepared, long = row
     if version < 140000:
         yield fail(CHECK, name, f"PostgreSQL {version // 10000} is too old", "upgrade to PostgreSQL 14 or newer")

@@ -14,7 +14,7 @@ from psycopg.rows import dict_row
 from trueup.db import catalog
 from trueup.db.catalog import Table, nearest_table
 from trueup.db.names import display_name, parse_column_names, parse_table_name
-from trueup.db.node import is_lost, named
+from trueup.db.node import error_from_server, is_lost
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
@@ -45,7 +45,7 @@ def check(request: DoctorRequest, met: Met, table: str) -> Iterator[Finding]:
         if isinstance(answer, Exception):
             if isinstance(answer, Overdue) or is_lost(answer):
                 met.trouble[control.node.name] = answer
-            found.append(broken("table", f"{control.node.name} {table}", named(answer, control.node)))
+            found.append(broken("table", f"{control.node.name} {table}", error_from_server(answer, control.node)))
         else:
             found += answer
     yield from found
@@ -55,7 +55,7 @@ def check(request: DoctorRequest, met: Met, table: str) -> Iterator[Finding]:
     asked = all_at_once([living], lambda them: list(_together(request, them, table)), within=lambda _: ANSWER_SECONDS)
     for result in asked:
         if isinstance(result, Exception):
-            yield broken("table", table, named(result, living[0].node))
+            yield broken("table", table, error_from_server(result, living[0].node))
         else:
             yield from result
 
@@ -143,7 +143,7 @@ def _statistics(request: DoctorRequest, control: Control, table: Table, where: s
         source = sql.SQL("{}").format(sql.Identifier(table.schema, table.name))
         rows = catalog.estimate_rows(control.connection, source)
     except Exception as error:
-        refused = named(error, control.node)
+        refused = error_from_server(error, control.node)
         if not isinstance(refused, QueryError) or refused.sqlstate != "55P03":
             raise
         cure = "ask again when it is done"

@@ -19,7 +19,7 @@ from psycopg.errors import ForeignKeyViolation, UniqueViolation
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.errors import QueryError, TrueupError
 from trueup.rows.encode import row_hash
 from trueup.rows.fetch import among
@@ -96,7 +96,7 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
         error.table = error.table or shown
         raise
     except Exception as error:
-        raise named(error, work.node, table=shown) from None
+        raise error_from_server(error, work.node, table=shown) from None
     finally:
         connection.close()
     return written

@@ -11,7 +11,7 @@ from trueup.config.model import Node
 from trueup.config.wording import suggest
 from trueup.db import catalog
 from trueup.db.names import display_part
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.patterns import Patterns
 from trueup.db.schema import Item, Name, compare_schemas, read_schema
 from trueup.errors import ConfigError
@@ -89,7 +89,7 @@ def _read(node: Node, request: SchemaRequest, task_id: str) -> _Read:
             items = read_schema(connection, schemas=request.schemas or None, tables=request.tables)
             return _Read(server, schemas, items)
         except Exception as error:
-            raise named(error, node) from None
+            raise error_from_server(error, node) from None
 
 
 def _check_names(request: SchemaRequest, read: Sequence[_Read]) -> None:

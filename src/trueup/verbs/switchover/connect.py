@@ -17,7 +17,7 @@ from psycopg import conninfo, sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
-from trueup.db.node import is_lost, named
+from trueup.db.node import error_from_server, is_lost
 from trueup.errors import ConfigError, NodeError, TrueupError
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Followed:
 
     def _judged(self, error: psycopg.Error) -> TrueupError:
         """What to do with an error on the way in: try again (return), or tell (raise)."""
-        told = named(error, Node(self._name, self._address))
+        told = error_from_server(error, Node(self._name, self._address))
         state = error.sqlstate or ""
         if state in _NO_POINTER:
             raise ConfigError(

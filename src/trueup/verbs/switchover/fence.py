@@ -15,7 +15,7 @@ import psycopg
 
 from trueup.db.connection import Connection
 from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, holders, try_lock
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.switchover.phases import FENCE, Budget, spent
@@ -87,7 +87,7 @@ class Fence:
             names = "; ".join(map(str, self.blockers())) or "it has ended meanwhile"
             raise spent(budget.seconds, FENCE, f"these hold the lock: {names}") from None
         except psycopg.Error as error:
-            raise named(error, self.node) from None
+            raise error_from_server(error, self.node) from None
         self.is_up = True
 
     def say(self, phase: str, budget: Budget) -> None:
@@ -110,7 +110,7 @@ class Fence:
             self.is_up = False
             if error.sqlstate in ("25P03", "25P04", "57014") or budget.left <= 0:
                 raise spent(budget.seconds, phase) from None
-            raise named(error, self.node) from None
+            raise error_from_server(error, self.node) from None
 
     def blockers(self) -> list[Blocker]:
         """Who holds the lock that writers share."""

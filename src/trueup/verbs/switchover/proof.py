@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.rows.digest import EMPTY, Digest, digest_query
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
@@ -99,7 +99,7 @@ class Side:
 
         _in_threads([partial(run, connection) for connection in self.connections[: max(len(things), 1)]])
         if errors:
-            raise named(errors[0], self.node)
+            raise error_from_server(errors[0], self.node)
         return found
 
     def cancel(self) -> None:

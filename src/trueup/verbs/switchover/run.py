@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trueup.db.connection import Connection
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.working import working
@@ -146,13 +146,13 @@ def _decide(sync: str, ready: Ready) -> None:
     except TrueupError:
         raise
     except Exception as error:
-        raise named(error, fence.node) from None
+        raise error_from_server(error, fence.node) from None
     try:
         fence.connection.execute("COMMIT")
     except BaseException as error:
         if not _was_decided(fence.node, sync, ready.token):
             if isinstance(error, Exception):
-                raise named(error, fence.node) from None
+                raise error_from_server(error, fence.node) from None
             raise
     fence.is_up = False
 
@@ -169,7 +169,7 @@ def _was_decided(node: Node, sync: str, token: str) -> bool:
             if time.monotonic() > until:
                 raise NodeError(
                     f"the connection was lost in the moment of the decision, and it is not known what came of it"
-                    f" ({named(error, node).message})",
+                    f" ({error_from_server(error, node).message})",
                     cure="when the node answers again, run the same command: it completes what was decided, and"
                     " otherwise tries anew",
                     node=node.name,
@@ -184,7 +184,7 @@ def _open(way: Route, target: Connection, sync: str, token: str) -> None:
             return
         why = "it expects another token"
     except Exception as error:
-        why = named(error, way.target).message
+        why = error_from_server(error, way.target).message
     raise TrueupError(
         f"it was decided that {way.target.name} is in use, and it could not be opened: {why}",
         cure="run the same command again; applications that use trueup.connect open it themselves",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.db.connection import one_value
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
@@ -179,7 +179,7 @@ class Validated:
             self._writer.execute(f"SET statement_timeout = {milliseconds}")
             return write_marker(self._writer)
         except Exception as error:
-            raise named(error, self._link.source_node) from None
+            raise error_from_server(error, self._link.source_node) from None
 
     def _unfit(self, stored: Stored, status: Status) -> list[str]:
         """Why it does not speak for all rows of all tables."""

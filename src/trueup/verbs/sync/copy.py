@@ -18,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.node import connect, is_lost, named
+from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
 from trueup.engine.work import Engine, Failure, Room, Tasks
@@ -203,7 +203,7 @@ def copy_part(part: Part, room: Room) -> Iterable[Copied]:
 
 def _named(error: BaseException, part: Part) -> Exception:
     # Either side may have spoken; a message of the server seldom says which, and the cure is the same.
-    return named(error, part.job.target, table=str(part.table), block=str(part))
+    return error_from_server(error, part.job.target, table=str(part.table), block=str(part))
 
 
 def _copy_once(part: Part) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
-from trueup.db.node import connect, is_lost, named
+from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.apply import pipe, rows_in, silence_triggers
@@ -87,7 +87,7 @@ def carry(task: Carry, room: Room) -> Iterable[Copied]:
             return [Copied(str(task.table), _carry_once(task))]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
-                raise named(error, task.job.target, table=str(task.table)) from None
+                raise error_from_server(error, task.job.target, table=str(task.table)) from None
     raise AssertionError("unreachable")
 
 

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_row
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import pointer
@@ -82,7 +82,7 @@ def open_session(node: Node, name: str, *, read_only: bool = False) -> Any:
 def named_of(error: BaseException, *ends: tuple[Node, Any]) -> TrueupError:
     """A driver's error as one of ours: of the end whose session is lost or in trouble, else of the last one."""
     trouble = [node for node, connection in ends if connection.broken or connection.info.transaction_status == 3]
-    return named(error, trouble[0] if trouble else ends[-1][0])
+    return error_from_server(error, trouble[0] if trouble else ends[-1][0])
 
 
 @contextmanager

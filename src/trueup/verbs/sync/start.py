@@ -18,7 +18,7 @@ from trueup.config.settings import SparkSettings
 from trueup.db import reader
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import changelog, create_schema, marks
@@ -232,4 +232,4 @@ def _analyze_one(link: Link, table: SyncTable) -> None:
             target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
     except psycopg.Error as error:
         if error.sqlstate != "42501":
-            raise named(error, link.target_node, table=str(table)) from None
+            raise error_from_server(error, link.target_node, table=str(table)) from None

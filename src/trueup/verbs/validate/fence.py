@@ -10,7 +10,7 @@ from typing import Any
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.status import GONE, Status, read_status
 
@@ -49,7 +49,7 @@ def put_fence(source: Node) -> int:
     try:
         return write_marker(connection)
     except Exception as error:
-        raise named(error, source) from None
+        raise error_from_server(error, source) from None
     finally:
         connection.close()
 

@@ -12,7 +12,7 @@ from psycopg import Error
 
 from trueup.capture.log import pgoutput, slot
 from trueup.config.model import Node
-from trueup.db.node import named
+from trueup.db.node import error_from_server
 from trueup.errors import QueryError
 from trueup.verbs.validate.meta import as_json
 
@@ -131,6 +131,6 @@ class _Counted:
         try:
             message = next(self._messages)
         except self._error as error:
-            raise named(error, self._node) from None
+            raise error_from_server(error, self._node) from None
         self.count += 1
         return message

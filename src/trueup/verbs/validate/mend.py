@@ -18,7 +18,7 @@ from trueup.db import catalog
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import in_order, read_foreign_keys
 from trueup.db.names import display_name, parse_table_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.patterns import Patterns, parse_patterns
 from trueup.errors import CheckFailed, ConfigError
 from trueup.rows.keys import KeyValues, canonical
@@ -84,7 +84,7 @@ def _session(node: Node) -> Iterator[Any]:
     try:
         yield connection
     except psycopg.Error as error:
-        raise named(error, node) from None
+        raise error_from_server(error, node) from None
     finally:
         connection.close()
 

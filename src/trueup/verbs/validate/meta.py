@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.db.connection import Connection
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.validate.settings import Settings
@@ -86,7 +86,7 @@ class Meta:
         try:
             yield
         except psycopg.Error as error:
-            raise named(error, self.node) from None
+            raise error_from_server(error, self.node) from None
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ import psycopg
 from trueup.capture.log import slot
 from trueup.capture.log.pgoutput import Change, Commit, KeyLost
 from trueup.config.model import Node
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.keys import KeyValues
@@ -368,7 +368,7 @@ class of_node:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, psycopg.Error) and not isinstance(error, TrueupError):
-            raise named(error, self.node) from None
+            raise error_from_server(error, self.node) from None
 
 
 def _now() -> datetime:

@@ -6,28 +6,19 @@ of them is refused: it comes from a variable, from libpq's own places, or with `
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from trueup.config.address import parse
-from trueup.config.load import load
 from trueup.config.model import Node
-from trueup.config.secrets import find_secrets
-from trueup.config.values import Setting, interpolate, literal_part
+from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
+from trueup.spark.nodes import find_node
 
-# The name of the node that an address without a name gets in messages.
-ADDRESS = "address"
 _PLACES = ("address", "node", "config", "table", "path")
 _SNAPSHOT = r"[0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*"
-_PASSWORD_CURE = (
-    "write ${VAR} for the password, use ~/.pgpass or PGPASSWORD on the driver, name a node of trueup.toml (option"
-    " node), or give the address to trueup.register(spark, nodes={...})"
-)
 
 
 @dataclass(frozen=True)
@@ -85,27 +76,6 @@ def parse_options(given: Mapping[str, str], nodes: Mapping[str, Node]) -> Source
         cure = "Hold one: with trueup.snapshot(...) as held, and give its id: option snapshot=<held.id>."
         raise problem("option snapshot", "true reads in one partition; more need a snapshot that somebody holds", cure)
     return read
-
-
-def find_node(options: Mapping[str, str], nodes: Mapping[str, Node]) -> Node:
-    """The node that is meant: an address, or a name that was registered or stands in the configuration."""
-    given, name = options.get("address", ""), options.get("node", "")
-    if bool(given) == bool(name):
-        raise ConfigError("which node?", cure="give one of the options address (a libpq URI) and node (a name)")
-    if name:
-        if name in nodes:
-            return nodes[name]
-        configured = load(options.get("config") or None)
-        return configured.select(names=[name], at_least=1)[0]
-    where = "option address"
-    # A default inside of ${VAR:-default} would be seen too.
-    if any(secret.strip("\0'\"") for secret in find_secrets(literal_part(given))):
-        raise problem(where, "it holds a password, which Spark would write into its event log", _PASSWORD_CURE)
-    conninfo = interpolate(given, os.environ, where)
-    if wrong := parse(conninfo)[1]:
-        cure = "Write postgresql://user@host:port/dbname, or libpq keywords: host=... dbname=... user=..."
-        raise problem(where, f"this is not an address that libpq can read: {wrong}", cure)
-    return Node(ADDRESS, conninfo)
 
 
 def _number(options: Mapping[str, str], name: str, least: int) -> int:

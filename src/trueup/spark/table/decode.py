@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trueup.errors import TrueupError
-from trueup.spark.columns import Fetched
+from trueup.spark.table.columns import Fetched
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,7 @@ from trueup.db.arrow import View, address_of, check_replaced, gone
 from trueup.db.catalog import Table
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
-from trueup.db.node import connect, named
+from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.encode import column_spec, key_order
@@ -25,8 +25,8 @@ from trueup.rows.filter import problem_with, refusal
 from trueup.rows.keys import chain, in_block, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.spark.columns import Fetched, fetched
-from trueup.spark.options import SourceOptions
+from trueup.spark.table.columns import Fetched, fetched
+from trueup.spark.table.options import SourceOptions
 
 if TYPE_CHECKING:
     from psycopg import sql
@@ -94,7 +94,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
             try:
                 connection.execute(f"SET TRANSACTION SNAPSHOT '{options.snapshot}'")
             except Exception as error:
-                raise gone(options.snapshot, named(error, options.node)) from None
+                raise gone(options.snapshot, error_from_server(error, options.node)) from None
         table = _table(connection, options)
         shown = display_name(table.schema, table.name)
         if (view := _view(options, table)) is not None:
@@ -105,7 +105,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
     except TrueupError:
         raise
     except Exception as error:
-        raise named(error, options.node, table=shown) from None
+        raise error_from_server(error, options.node, table=shown) from None
     finally:
         connection.close()
 

@@ -10,7 +10,6 @@ the option `columns`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -34,10 +33,11 @@ from pyspark.sql.types import (
 )
 
 from trueup.db.arrow import stream
-from trueup.errors import CheckFailed, TrueupError
-from trueup.spark.decode import decode
-from trueup.spark.options import parse_options
-from trueup.spark.plan import Part, Scan, columns_of, plan
+from trueup.errors import CheckFailed
+from trueup.spark.errors import errors_for_spark
+from trueup.spark.table.decode import decode
+from trueup.spark.table.options import parse_options
+from trueup.spark.table.plan import Part, Scan, columns_of, plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,13 +73,13 @@ class TrueupSource(DataSource):
 
     def schema(self) -> StructType:
         """The table's columns. All may be NULL for Spark: who drops a NOT NULL tomorrow must not make it wrong."""
-        with told():
+        with errors_for_spark():
             columns = columns_of(parse_options(self.options, self.nodes))
             return StructType([StructField(column.name, _spark_type(column.spark)) for column in columns])
 
     def reader(self, schema: StructType) -> TrueupReader:
         """The read of a schema, planned: of the table's own, or of the one that the user gave."""
-        with told():
+        with errors_for_spark():
             _check_nullable(schema)
             wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
             return TrueupReader(*plan(parse_options(self.options, self.nodes), wanted))
@@ -103,7 +103,7 @@ class TrueupReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part, in batches of bounded size."""
         scan, part = self._scan, partition.value
-        with told(scan.table):
+        with errors_for_spark(scan.table):
             for batch in stream(
                 scan.node,
                 part.query,
@@ -113,18 +113,6 @@ class TrueupReader(DataSourceReader):
                 batch_bytes=scan.batch_bytes,
             ):
                 yield decode(batch, scan.columns, unfit=scan.unfit)
-
-
-@contextmanager
-def told(table: str | None = None) -> Iterator[None]:
-    """Spark shows the text of an error only: the cure goes into it."""
-    try:
-        yield
-    except TrueupError as error:
-        error.table = error.table or table
-        if error.cure:
-            error.message, error.cure = f"{error.message} ({error.cure})", ""
-        raise error from None
 
 
 def _check_nullable(schema: StructType) -> None:

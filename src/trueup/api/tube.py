@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from trueup.capture.triggers import backfill, install, pods, tubes
 from trueup.capture.triggers.install import VERSION
-from trueup.capture.triggers.model import Attached, Backfill, Pod, Pods, Stats, Tube
+from trueup.capture.triggers.model import Attached, Backfill, Pod, Pods, Stats, TubeInfo
 from trueup.capture.triggers.session import Session
 from trueup.config.load import load
 from trueup.config.model import Config, Node
@@ -25,7 +25,19 @@ from trueup.verbs.tube.run import Limits, Summary
 if TYPE_CHECKING:
     from trueup.sinks.base import Sink
 
-__all__ = ["VERSION", "Attached", "Backfill", "Letter", "Limits", "Pod", "Stats", "Summary", "Tube", "Tubes", "open"]
+__all__ = [
+    "VERSION",
+    "Attached",
+    "Backfill",
+    "Letter",
+    "Limits",
+    "Pod",
+    "Stats",
+    "Summary",
+    "TubeInfo",
+    "Tubes",
+    "open",
+]
 
 PATIENCE = 30.0
 # Where `list` is something else.
@@ -156,9 +168,9 @@ class Tubes:
         number: int = self.session.call("tube_backfill_schedule", tube, name, order_col or None, shard)
         return number
 
-    def list(self) -> tuple[Tube, ...]:
+    def list(self) -> tuple[TubeInfo, ...]:
         """All tubes with their tables."""
-        return tubes.tubes(self.session)
+        return tubes.list_tubes(self.session)
 
     def stats(self) -> tuple[Stats, ...]:
         """What waits, partition by partition."""

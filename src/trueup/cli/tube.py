@@ -300,9 +300,9 @@ def stats(watch: bool, every: float, times: int, **options: Any) -> None:
     as_json = options.pop("as_json")
     with _open(**options) as tubes:
         if watch:
-            looks.watch(tubes, every=every, times=times, as_lines=as_json, write=click.echo)
+            looks.watch(tubes.session, every=every, times=times, as_lines=as_json, write=click.echo)
             return
-        values, text = looks.look(tubes)
+        values, text = looks.look(tubes.session)
     _show(as_json, values, text)
 
 

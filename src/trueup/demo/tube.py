@@ -109,7 +109,7 @@ def _backfill(tubes: Tubes, seconds: float, say: Callable[[str], object], job: B
     say("a backfill begins, and the application goes on writing")
     tubes.backfill(TUBE, TABLE)
     while True:
-        values, text = look(tubes)
+        values, text = look(tubes.session)
         say(text)
         job.check()
         writer.check()

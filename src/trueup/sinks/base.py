@@ -8,57 +8,16 @@ again after a crash, whole or together with others: writing it twice must have n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+from trueup.capture.triggers.document import Document, Identity, Mark, SourceTable
 from trueup.errors import TrueupError
 
-# What names a document: table, shard, and the text of each column of the key.
-Identity: TypeAlias = "tuple[str, int, tuple[str, ...]]"
+__all__ = ["Document", "Identity", "Mark", "Shards", "Sink", "SinkDown", "SinkRejected", "SourceTable"]
+
 Shards: TypeAlias = "Sequence[int] | Literal['all']"
-
-
-@dataclass(frozen=True)
-class SourceTable:
-    """A table that is attached to the tube: its columns with their PostgreSQL types, in their order, and its key."""
-
-    table: str
-    columns: tuple[tuple[str, str], ...]
-    key: tuple[str, ...]
-    # Whether a row may move from one shard to another, by a routing expression: then a key can be in two shards at
-    # once, and a document is named by shard and key.
-    routed: bool = True
-
-
-@dataclass(frozen=True)
-class Document:
-    """One key of a batch, with its row as it is now.
-
-    Values are int, float, bool, str or None; whatever JSON has no exact form for (numeric, times, bytea, arrays, json
-    itself, floats that are infinite or not a number) is the text that PostgreSQL writes.
-    """
-
-    table: str
-    shard: int
-    key: tuple[str, ...]
-    # Of the newest pod that touched the key: I, U, D by triggers, T by hand, B by a backfill. The row tells what to do.
-    op: str
-    row: Mapping[str, Any] | None
-
-    @property
-    def identity(self) -> Identity:
-        """What names it in its sink."""
-        return self.table, self.shard, self.key
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Which pod wrote a document last: kept beside it, so that `older` can answer. Of a batch, that of its oldest."""
-
-    seq: int
-    at: datetime
 
 
 class SinkDown(TrueupError):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.model import Pod
-from trueup.sinks.base import Mark
 
 # A key as pods have it, parsed: an integer, or the texts of its columns.
 Key = int | tuple[str, ...]
@@ -70,6 +70,16 @@ def written(key: Key) -> str:
 def texts(key: Key) -> tuple[str, ...]:
     """A key as a document has it."""
     return (str(key),) if isinstance(key, int) else key
+
+
+def places(sizes: Mapping[int, int], parts: int) -> dict[int, int]:
+    """Assign each shard to one of `parts` parts: the largest shard first, each to the part with the fewest keys."""
+    loads = [0] * parts
+    part_of: dict[int, int] = {}
+    for shard in sorted(sizes, key=lambda shard: -sizes[shard]):
+        part_of[shard] = loads.index(min(loads))
+        loads[part_of[shard]] += sizes[shard]
+    return part_of
 
 
 def _oldest(pods: Sequence[Pod]) -> Mark:

@@ -9,22 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import sql
 
 from trueup.capture.triggers.batch import Key, Keys, texts, written
+from trueup.capture.triggers.document import Document
 from trueup.capture.triggers.shape import Shape
 from trueup.db.reader import Reader
 from trueup.errors import QueryError
-from trueup.sinks.base import Document
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 # Classes of errors that say nothing of the row: conflicts, resources, locks, operators, the system; and that a table
 # or column is not there any more, which reading the catalog again cures.
 PASSING = ("08", "25", "40", "42", "53", "55", "57", "58", "XX")
+# Attempts to repeat a read after a lost connection.
+RETRIES = 2
 _FIRST_GROUP = 100
 
 

@@ -26,7 +26,7 @@ class Attached:
 
 
 @dataclass(frozen=True)
-class Tube:
+class TubeInfo:
     """One tube: its partitions, its predicate, and the tables attached to it."""
 
     tube: str

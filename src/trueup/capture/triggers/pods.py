@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import sql
 
@@ -17,9 +17,6 @@ from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 LOCK_PAUSE = 0.2
 
@@ -34,11 +31,7 @@ def claim(
     """
     partitions = partitions_of(session, tube)
     if not 0 <= partition < partitions:
-        raise CheckFailed(
-            [f"the tube {tube} has {partitions} partitions: there is no {partition}"],
-            cure=f"0 to {partitions - 1}",
-            node=session.node.name,
-        )
+        raise _no_partition(session, tube, partition, partitions)
     query = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"]).format(
         columns=_columns(),
         pods=_pods(session, tube),
@@ -126,6 +119,22 @@ def partitions_of(session: Session, tube: str) -> int:
     """How many partitions a tube has; an error if there is no such tube."""
     query = sql.SQL("SELECT (t).partitions FROM (SELECT {}(%s) AS t) x").format(session.name("tube_get"))
     return int(session.rows(query, [tube])[0][0])
+
+
+def partitions_to_hold(session: Session, tube: str, partitions: Sequence[int]) -> list[int]:
+    """Return the given partitions, sorted, or all partitions of the tube if none is given."""
+    count = partitions_of(session, tube)
+    if invalid := [partition for partition in partitions if not 0 <= partition < count]:
+        raise _no_partition(session, tube, invalid[0], count)
+    return sorted(set(partitions)) or list(range(count))
+
+
+def _no_partition(session: Session, tube: str, partition: int, count: int) -> CheckFailed:
+    return CheckFailed(
+        [f"the tube {tube} has no partition {partition}: it has {count}"],
+        cure=f"Use a partition from 0 to {count - 1}.",
+        node=session.node.name,
+    )
 
 
 def _in_partition(alias: str, partitions: int, partition: int) -> sql.Composed:

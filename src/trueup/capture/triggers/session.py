@@ -5,24 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from trueup.config.address import join, parse
+from trueup.config.model import Node
+from trueup.db.arrow import address_of
 from trueup.db.catalog import nearest_table
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
-
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg import sql
-
-    from trueup.config.model import Node
 
 # Short: triggers are named after the schema and the tube, and a name has 63 bytes.
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,14}")
@@ -55,11 +52,25 @@ class Session:
         """Whether there is a session, and so may be locks."""
         return self._connection is not None and not self._connection.closed
 
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """End the session, and with it the locks it holds."""
+        """Close the connection, which releases the locks of the session."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def reading_node(self) -> Node:
+        """Return the node to read rows from: the server that holds the locks, because a standby may lag behind."""
+        settings, _ = parse(address_of(self.connection, application="trueup tube"))
+        settings.pop("hostaddr", None)
+        info = self.connection.info
+        server = {"host": info.host, "port": str(info.port), "target_session_attrs": "primary"}
+        return Node(self.node.name, join({**settings, **server}))
 
     def name(self, *parts: str) -> sql.Identifier:
         """A name in the schema of the tubes."""

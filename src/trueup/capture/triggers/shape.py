@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import sql
 
+from trueup.capture.triggers.document import SourceTable
 from trueup.capture.triggers.session import Session, block
 from trueup.db.catalog import Column, read_table
 from trueup.rows.encode import column_spec, text_of
-from trueup.sinks.base import SourceTable
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 _INTEGERS = ("int2", "int4", "int8")
 # What Python has exactly as the server does, infinite and undefined floats aside; everything else comes as text.

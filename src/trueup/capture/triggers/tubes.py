@@ -1,4 +1,4 @@
-"""Tubes and the tables attached to them: make, drop, attach, detach, touch, list, and what waits."""
+"""Functions on tubes and the tables attached to them: create, drop, attach, detach, touch, list, statistics."""
 
 from __future__ import annotations
 
@@ -8,30 +8,44 @@ from datetime import timedelta
 from psycopg import sql
 
 from trueup.capture.log.publications import refuse_all_tables
-from trueup.capture.triggers.model import Attached, Backfill, Stats, Tube
+from trueup.capture.triggers.install import installed_version, uninstall
+from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.session import Session, block
 from trueup.errors import CheckFailed
 
+# Seconds to keep trying for the lock on a table in use.
+PATIENCE = 30.0
 
-def ensure(session: Session, tube: str, *, partitions: int, predicate: str, pod_size: int) -> None:
-    """Make a tube, or give the one that is there these partitions, this predicate and this size of pods."""
+
+def ensure(session: Session, tube: str, *, partitions: int = 1, predicate: str = "", pod_size: int = 250) -> None:
+    """Create a tube, or change the settings of an existing one."""
     with session.errors():
         refuse_all_tables(session.connection, f"{session.schema}.pods_{tube}")
     session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
 
 
-def drop(session: Session, tube: str, *, force: bool, patience: float) -> bool:
-    """Drop a tube; with pods that wait only by force. Whether there was one."""
-    found = [each for each in stats(session) if each.tube == tube]
-    waiting = sum(each.live_pods + each.backfill_pods + each.control_pods for each in found)
+def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
+    """Drop a tube and return whether it existed. Raise CheckFailed if pods are waiting, unless `force` is set."""
+    partitions = [row for row in stats(session) if row.tube == tube]
+    waiting = sum(row.live_pods + row.backfill_pods + row.control_pods for row in partitions)
     if waiting and not force:
         raise CheckFailed(
-            [f"{waiting:,} pods wait in the tube {tube}, and would be lost"],
-            cure="work them off, or say --force",
+            [f"{waiting:,} pods are waiting in the tube {tube} and would be lost"],
+            cure="Process them with trueup tube run, or use --force.",
             node=session.node.name,
         )
     session.call("tube_ensure_absent", tube, timedelta(seconds=patience))
-    return bool(found)
+    return bool(partitions)
+
+
+def drop_with_schema(session: Session, tube: str, *, patience: float = PATIENCE) -> bool:
+    """Drop a tube with its pods, and the schema if this was its last tube; return whether the tube existed."""
+    if installed_version(session) is None:
+        return False
+    existed = drop(session, tube, force=True, patience=patience)
+    if not list_tubes(session):
+        uninstall(session, force=True)
+    return existed
 
 
 def attach(
@@ -39,13 +53,13 @@ def attach(
     tube: str,
     table: str,
     *,
-    shard: int | None,
-    routing: str,
-    predicate: str,
-    capture: str,
-    patience: float,
+    shard: int | None = None,
+    routing: str = "",
+    predicate: str = "",
+    capture: str = "statement",
+    patience: float = PATIENCE,
 ) -> Attached:
-    """Attach a table: from now on every touched key is recorded."""
+    """Attach a table to a tube: its triggers record the key of every changed row from now on."""
     source = session.call(
         "tube_table_ensure_attached",
         tube,
@@ -56,70 +70,69 @@ def attach(
         capture,
         timedelta(seconds=patience),
     )
-    return next(each for found in tubes(session) for each in found.tables if each.source == source)
+    return next(table for info in list_tubes(session) for table in info.tables if table.source == source)
 
 
-def detach(session: Session, tube: str, table: str, *, patience: float) -> bool:
-    """Detach a table; pods that wait stay. Whether it was attached."""
-    found: bool = session.call(
+def detach(session: Session, tube: str, table: str, *, patience: float = PATIENCE) -> bool:
+    """Detach a table, keep its waiting pods, and return whether it was attached."""
+    detached: bool = session.call(
         "tube_table_ensure_detached", tube, session.find_table(table), timedelta(seconds=patience)
     )
-    return found
+    return detached
 
 
-def touch(session: Session, tube: str, table: str, keys: Sequence[str], *, shard: int | None) -> int:
-    """Touch keys by hand; gives the number of pods."""
+def touch(session: Session, tube: str, table: str, keys: Sequence[str], *, shard: int | None = None) -> int:
+    """Put keys into a tube and return the number of pods."""
     pods: int = session.call("tube_touch", tube, session.find_table(table), list(keys), shard)
     return pods
 
 
-def touch_query(session: Session, tube: str, table: str, query: str, *, shard: int | None) -> int:
-    """Touch all keys that a query finds; gives the number of pods."""
+def touch_query(session: Session, tube: str, table: str, query: str, *, shard: int | None = None) -> int:
+    """Put the keys that a query returns into a tube and return the number of pods."""
     pods: int = session.call("tube_pods_insert", tube, session.find_table(table), query, shard)
     return pods
 
 
-def cover(session: Session, tube: str | None, *, patience: float) -> int:
-    """Give new partitions their triggers; the number of tables that had some."""
-    changed: int = session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience))
-    return changed
+def cover(session: Session, tube: str | None = None, *, patience: float = PATIENCE) -> int:
+    """Create the triggers of new partitions; return the number of tables that had new partitions."""
+    tables: int = session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience))
+    return tables
 
 
-def tubes(session: Session) -> tuple[Tube, ...]:
-    """All tubes with their tables."""
-    found: dict[str, Tube] = {}
+def find(session: Session, tube: str) -> TubeInfo | None:
+    """Return a tube with its tables; None if it does not exist or nothing is installed in the schema."""
+    if installed_version(session) is None:
+        return None
+    return next((info for info in list_tubes(session) if info.tube == tube), None)
+
+
+def list_tubes(session: Session) -> tuple[TubeInfo, ...]:
+    """Return all tubes of the schema with their tables."""
+    settings: dict[str, tuple[int, str | None, int]] = {}
     tables: dict[str, list[Attached]] = {}
     for row in session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_list"))):
         name = row["tube"]
-        found[name] = Tube(name, row["partitions"], row["tube_predicate"], row["pod_size"])
+        settings[name] = row["partitions"], row["tube_predicate"], row["pod_size"]
         if row["source"] is not None:
-            fields = ("source", "table", "shard", "routing", "predicate", "capture")
+            fields = ("source", "table", "shard", "routing", "predicate", "capture", "attached_at", "problem")
             tables.setdefault(name, []).append(
-                Attached(
-                    **{field: row[field] for field in fields},
-                    key=tuple(row["key"]),
-                    attached_at=row["attached_at"],
-                    problem=row["problem"],
-                )
+                Attached(**{field: row[field] for field in fields}, key=tuple(row["key"]))
             )
-    return tuple(
-        Tube(each.tube, each.partitions, each.predicate, each.pod_size, tuple(tables.get(each.tube, ())))
-        for each in found.values()
-    )
+    return tuple(TubeInfo(name, *values, tuple(tables.get(name, ()))) for name, values in settings.items())
 
 
 def stats(session: Session) -> tuple[Stats, ...]:
-    """What waits, partition by partition."""
+    """Return the statistics of each partition of each tube."""
     return tuple(
         Stats(**row) for row in session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_stats")))
     )
 
 
 def backfills(session: Session) -> tuple[Backfill, ...]:
-    """The last backfill of each table and shard."""
+    """Return the last backfill of each table and shard."""
     names = {row[0] for row in session.rows(sql.SQL("SELECT tube FROM {}").format(session.name("tubes")))}
-    found = session.records(block(session, "backfills"))
+    rows = session.records(block(session, "backfills"))
     waiting: dict[int, int] = {}
-    for name in {row["tube"] for row in found} & names:
+    for name in {row["tube"] for row in rows} & names:
         waiting.update(session.rows(block(session, "waiting_backfill", pods=session.name(f"pods_{name}"))))
-    return tuple(Backfill(**row, waiting_keys=waiting.get(row["source"], 0)) for row in found)
+    return tuple(Backfill(**row, waiting_keys=waiting.get(row["source"], 0)) for row in rows)

@@ -10,15 +10,14 @@ from psycopg import sql
 
 from trueup.capture.triggers import pods
 from trueup.capture.triggers.batch import Batch
+from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.scheduled import Scheduled
 from trueup.capture.triggers.session import Session
 from trueup.errors import CheckFailed, NodeError
-from trueup.sinks.base import Mark
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions
-from trueup.verbs.tube.job import partitions_to_hold
 
 _BEAT_SECONDS = 2.0
 _IDLE_SECONDS = 0.1
@@ -30,7 +29,9 @@ class Claims:
     def __init__(self, options: StreamOptions) -> None:
         self.options = options
         self.session = Session(options.node, options.schema)
-        self.hold = Hold(self.session, options.tube, partitions_to_hold(self.session, options.tube, options.partitions))
+        self.hold = Hold(
+            self.session, options.tube, pods.partitions_to_hold(self.session, options.tube, options.partitions)
+        )
         self.hold.take(wait=options.wait, say=lambda text: None)
         self.partitions = pods.partitions_of(self.session, options.tube)
         self._scheduled = Scheduled(options.node, options.schema, options.tube)

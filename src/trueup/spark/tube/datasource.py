@@ -20,7 +20,6 @@ from trueup.spark.tube.claims import Claims
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions, parse_options
 from trueup.spark.tube.tasks import StreamTask, deal, rows_of
-from trueup.verbs.tube.job import reading_node
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,7 +110,7 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         with errors_for_spark():
             claims, options = self._claims, self._options
-            node = reading_node(claims.session)
+            node = claims.session.reading_node()
             generations = tuple(claims.hold.generations.items())
             return [
                 InputPartition(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trueup.capture.triggers import pods
-from trueup.capture.triggers.batch import Batch, batch_of, texts
-from trueup.capture.triggers.enrich import Groups, Refused, enriched
+from trueup.capture.triggers.batch import Batch, batch_of, places, texts
+from trueup.capture.triggers.document import Document
+from trueup.capture.triggers.enrich import RETRIES, Groups, Refused, enriched
 from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session
@@ -17,8 +18,6 @@ from trueup.capture.triggers.shape import Shapes
 from trueup.config.model import Node
 from trueup.db.reader import borrow
 from trueup.errors import TrueupError
-from trueup.sinks.base import Document
-from trueup.verbs.tube.lanes import RETRIES, places
 
 if TYPE_CHECKING:
     import pyarrow as pa

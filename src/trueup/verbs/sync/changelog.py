@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.api.tube import Tubes
-from trueup.capture.triggers.install import installed_version
+from trueup.capture.triggers import tubes
+from trueup.capture.triggers.install import install as install_functions
+from trueup.capture.triggers.session import Session
 from trueup.db.connection import Connection
 from trueup.db.locks import SYNC, holders, try_lock, unlock
 from trueup.errors import CheckFailed, TrueupError
@@ -25,44 +26,44 @@ if TYPE_CHECKING:
     from trueup.config.model import Node
 
 
-def open_log(node: Node) -> Tubes:
-    """The tubes of the change log's schema on a node."""
-    return Tubes(node, LOG_SCHEMA)
+def open_log(node: Node) -> Session:
+    """Open a session with the schema of the change log on a node."""
+    return Session(node, LOG_SCHEMA)
 
 
-def install(log: Tubes, name: str, tables: Iterable[SyncTable], *, patience: float) -> tuple[SyncTable, ...]:
+def install(log: Session, name: str, tables: Iterable[SyncTable], *, patience: float) -> tuple[SyncTable, ...]:
     """Make the log, and attach all tables: from here on, no change of them goes unseen. Gives them with their numbers.
 
     Each attempt to lock a table is short and tried again, so writers never queue behind us for long.
     """
-    log.install()
-    log.ensure(name)
+    install_functions(log)
+    tubes.ensure(log, name)
     attached = []
     for table in tables:
-        quoted = sql.Identifier(*table.name).as_string(log.session.connection)
-        number = log.session.call(
+        quoted = sql.Identifier(*table.name).as_string(log.connection)
+        number = log.call(
             "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=patience)
         )
         attached.append(replace(table, number=number))
     return tuple(attached)
 
 
-def barrier(log: Tubes, *, timeout: float) -> None:
+def barrier(log: Session, *, timeout: float) -> None:
     """Wait until all transactions are finished that began before, prepared ones too; an error names who blocks."""
-    log.session.call("tube_backfill_step2", timedelta(seconds=timeout))
+    log.call("tube_backfill_step2", timedelta(seconds=timeout))
 
 
-def is_installed(log: Tubes, name: str) -> bool:
+def is_installed(log: Session, name: str) -> bool:
     """Whether there is a log of this name."""
-    return installed_version(log.session) is not None and any(tube.tube == name for tube in log.list())
+    return tubes.find(log, name) is not None
 
 
-def attached(log: Tubes, name: str, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
+def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
     """The tables with their numbers in the log; one that is not attached, or not well, is an error."""
     query = sql.SQL(
         'SELECT "table"::oid::bigint, source, {}(source) FROM {} WHERE tube = %s AND detached_at IS NULL'
-    ).format(log.session.name("tube_table_problem"), log.session.name("sources"))
-    found = {oid: (number, problem) for oid, number, problem in log.session.rows(query, [name])}
+    ).format(log.name("tube_table_problem"), log.name("sources"))
+    found = {oid: (number, problem) for oid, number, problem in log.rows(query, [name])}
     wrong = [f"{table}: it is not in the change log" for table in tables if table.oid not in found]
     wrong += [
         f"{table}: changes of it may have gone unseen: {found[table.oid][1]}"
@@ -71,18 +72,13 @@ def attached(log: Tubes, name: str, tables: Sequence[SyncTable]) -> tuple[SyncTa
     ]
     if wrong:
         cure = "trueup sync drop, and start again: what was not captured can be anything"
-        raise CheckFailed(wrong, cure=cure, node=log.session.node.name)
+        raise CheckFailed(wrong, cure=cure, node=log.node.name)
     return tuple(replace(table, number=found[table.oid][0]) for table in tables)
 
 
-def drop(log: Tubes, name: str, *, patience: float) -> bool:
+def drop(log: Session, name: str, *, patience: float) -> bool:
     """Take the log away, its triggers first; and its schema with the last one. Whether there was one."""
-    if installed_version(log.session) is None:
-        return False
-    was = log.drop(name, force=True, patience=patience)
-    if not log.list():
-        log.uninstall(force=True)
-    return was
+    return tubes.drop_with_schema(log, name, patience=patience)
 
 
 def let_go(connection: Connection) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.capture.triggers import tubes
 from trueup.db.connection import Connection, one_row
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
@@ -130,7 +131,7 @@ def _link(source: Node, target: Node, status: marks.Status, here: Connection, th
     plan = check_plan(here, there, status, (source.name, target.name))
     with changelog.open_log(source) as log:
         # Partitions that came since get their triggers; those that came or went with rows are read anew.
-        log.cover(name)
+        tubes.cover(log, name)
         tables = changelog.attached(log, name, plan.tables)
     link = Link(name, source, target, here, there, plan, tables, marks.take_over(there, name))
     link.shape = read_shape(link)

@@ -12,8 +12,6 @@ from typing import Any, cast
 from trueup.capture.triggers import pods
 from trueup.capture.triggers.hold import GRACE, Hold
 from trueup.capture.triggers.session import Session
-from trueup.config.address import join, parse
-from trueup.config.model import Node
 from trueup.config.secrets import mask
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress
@@ -21,7 +19,6 @@ from trueup.engine.slots import cores_here
 from trueup.errors import CheckFailed, NodeError, QueryError
 from trueup.sinks.base import Sink
 from trueup.store import COMPLETED, TaskStore
-from trueup.task.connections import as_connected
 from trueup.task.working import working
 from trueup.verbs.tube.lanes import Lanes, LocalLanes, SparkLanes, packed
 from trueup.verbs.tube.pace import Pause
@@ -61,7 +58,7 @@ class Running:
         self.limits, self.spark, self.wait = limits, spark, wait
         self.most_bytes, self.progress, self.stop = most_bytes, progress, stop
         self.summary = Summary(tube)
-        self.hold = Hold(session, tube, partitions_to_hold(session, tube, partitions), grace=grace)
+        self.hold = Hold(session, tube, pods.partitions_to_hold(session, tube, partitions), grace=grace)
         self._had_locks = False
         self.beat: Callable[[Summary, str], None] = lambda summary, waiting: None
 
@@ -116,7 +113,7 @@ class Running:
         self.hold.release()
 
     def _lanes(self, engine: Any) -> Lanes:
-        node = reading_node(self.session)
+        node = self.session.reading_node()
         if engine is None:
             count = min(cores_here(), _MOST_LANES)
             return LocalLanes(node, self.sink, self.packed, lanes=count, most_bytes=self.most_bytes)
@@ -185,24 +182,3 @@ def run_as_task(running: Running, *, sink_name: str, task_db: str | None, config
             summary = running.run()
             store.finish(task.task_id, COMPLETED, summary=cast("dict[str, object]", asdict(summary)))
     return summary
-
-
-def partitions_to_hold(session: Session, tube: str, wanted: Sequence[int]) -> list[int]:
-    """Those that are wanted, or all there are."""
-    partitions = pods.partitions_of(session, tube)
-    if wrong := [each for each in wanted if not 0 <= each < partitions]:
-        raise CheckFailed(
-            [f"the tube {tube} has {partitions} partitions: there is no {wrong[0]}"],
-            cure=f"0 to {partitions - 1}",
-            node=session.node.name,
-        )
-    return sorted(set(wanted)) or list(range(partitions))
-
-
-def reading_node(session: Session) -> Node:
-    """Where rows are read: the very server that has the locks, for a standby of it may be behind."""
-    settings, _ = parse(as_connected(cast("Any", session)).conninfo)
-    settings.pop("hostaddr", None)
-    info = session.connection.info
-    here = {"host": info.host, "port": str(info.port), "target_session_attrs": "primary"}
-    return Node(session.node.name, join({**settings, **here}))

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trueup.capture.triggers.batch import Batch, Keys
-from trueup.capture.triggers.enrich import Groups, Refused, enriched
+from trueup.capture.triggers.batch import Batch, Keys, places
+from trueup.capture.triggers.enrich import RETRIES, Groups, Refused, enriched
 from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shape, tables_of
@@ -25,7 +25,6 @@ from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.sinks.base import Document, Mark, Sink, SourceTable
 from trueup.verbs.tube.deliver import Delivery
 
-RETRIES = 2
 # Fewer documents are not worth a second lane.
 _LEAST_FOR_LANES = 500
 
@@ -314,16 +313,6 @@ def _by_shard(documents: list[Document], lanes: int) -> list[list[Document]]:
     for each in documents:
         dealt[place[each.shard]].append(each)
     return [each for each in dealt if each]
-
-
-def places(sizes: Mapping[int, int], parts: int) -> dict[int, int]:
-    """Each shard to the part that has the least, the largest first."""
-    loads = [0] * parts
-    place: dict[int, int] = {}
-    for shard in sorted(sizes, key=lambda each: -sizes[each]):
-        place[shard] = loads.index(min(loads))
-        loads[place[shard]] += sizes[shard]
-    return place
 
 
 def packed(sink: Sink) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueup.capture.triggers.model import Attached, Backfill, Stats, Tube
+from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.verbs.tube.letters import Letter
 
 
-def tubes_text(tubes: Sequence[Tube]) -> str:
+def tubes_text(tubes: Sequence[TubeInfo]) -> str:
     """A line for each tube, and one below it for each table."""
     if not tubes:
         return "no tubes; make one: trueup tube ensure NAME"

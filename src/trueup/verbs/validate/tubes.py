@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.api.tube import Tubes
 from trueup.capture.log.slot import SlotLost, lsn_text
-from trueup.capture.triggers.install import installed_version
-from trueup.capture.triggers.model import Attached, Pod, Tube
+from trueup.capture.triggers import pods as tube_pods
+from trueup.capture.triggers import tubes as tube_functions
+from trueup.capture.triggers.install import install
+from trueup.capture.triggers.model import Attached, Pod, TubeInfo
+from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
@@ -54,7 +56,7 @@ class TubeChanges:
 
     def __init__(self, validator: Validator) -> None:
         self._of = validator
-        self._tubes: Tubes | None = None
+        self._session: Session | None = None
         self._name = tube_of(validator.settings)
         self._sources: dict[int, Attached] = {}
         self._partitions = 1
@@ -70,7 +72,7 @@ class TubeChanges:
     def open(self) -> int:
         """Lock all partitions, delete what was judged before, and look whether all changes are noted."""
         of, stored = self._of, self._of.stored
-        self._tubes = open_tubes(of.nodes[0], of.settings)
+        self._session = open_tubes(of.nodes[0], of.settings)
         is_new = stored.position is None or bool(stored.gap and "to" not in stored.gap)
         if of.settings.changes == CHANGELOG:
             self._ensure(is_new)
@@ -79,7 +81,7 @@ class TubeChanges:
             self._locks(partition)
         done = of.meta.rows("pods", name=of.name)[0]["pods"]
         if done:
-            self._tubes.delete(self._name, done)
+            tube_pods.delete(self._session, self._name, done)
         self._held, self._mark = [], 0
         self._triggers = {}
         self._watch()
@@ -91,8 +93,8 @@ class TubeChanges:
 
     def close(self) -> None:
         """End its session, and the locks with it."""
-        if self._tubes is not None:
-            self._tubes.close()
+        if self._session is not None:
+            self._session.close()
 
     def look(self) -> None:
         """Nothing: every claim looks whether all tables are captured."""
@@ -102,16 +104,16 @@ class TubeChanges:
         triggers, before = self._captured(), self._triggers
         if any(number in before and before[number][0] != word[0] for number, word in triggers.items()):
             # Partitions came or went. New ones get their triggers; rows that came with them are in a control pod.
-            assert self._tubes is not None
-            self._tubes.cover(self._name)
+            assert self._session is not None
+            tube_functions.cover(self._session, self._name)
             triggers = self._captured()
         if triggers != before or not triggers or time.monotonic() - self._seen_at > _SEE_SECONDS:
             self._triggers, self._seen_at = triggers, time.monotonic()
             self._see(self._find())
 
     def _captured(self) -> dict[int, tuple[str, str]]:
-        assert self._tubes is not None
-        session = self._tubes.session
+        assert self._session is not None
+        session = self._session
         names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
         query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["triggers"]).format(**names)
         given = {"tube": self._name, "prefix": f"{session.schema}_{self._name}_"}
@@ -122,36 +124,33 @@ class TubeChanges:
 
     def _ensure(self, is_new: bool) -> None:
         """Make the change log, or attach tables that came later; one that is gone has lost changes."""
-        of, tubes = self._of, self._tubes
-        assert tubes is not None
-        there = installed_version(tubes.session) is not None and any(each.tube == self._name for each in tubes.list())
-        if not there and not is_new:
+        of, session = self._of, self._session
+        assert session is not None
+        if tube_functions.find(session, self._name) is None and not is_new:
             raise SlotLost("its change log is gone from the source", cure="a full check is needed")
-        tubes.install()
-        tubes.ensure(self._name)
+        install(session)
+        tube_functions.ensure(session, self._name)
         for name in list(of.tables.pairs):
             try:
-                tubes.attach(self._name, name, shard=0)
+                tube_functions.attach(session, self._name, name, shard=0)
             except (CheckFailed, QueryError) as error:
                 if isinstance(error, QueryError) and not error.sqlstate.startswith("42"):
                     raise
                 of.tables.stop(name, str(error))
 
-    def _find(self) -> Tube:
+    def _find(self) -> TubeInfo:
         of = self._of
-        assert self._tubes is not None
-        found = []
-        if installed_version(self._tubes.session) is not None:
-            found = [each for each in self._tubes.list() if each.tube == self._name]
-        if found:
-            return found[0]
+        assert self._session is not None
+        found = tube_functions.find(self._session, self._name)
+        if found is not None:
+            return found
         if of.settings.changes == CHANGELOG:
             raise SlotLost("its change log is gone from the source", cure="a full check is needed")
         raise CheckFailed(
             [f"there is no tube {self._name}"], cure=f"trueup tube ensure {self._name}", node=of.nodes[0].name
         )
 
-    def _see(self, tube: Tube) -> None:
+    def _see(self, tube: TubeInfo) -> None:
         """Stop tables whose changes may go unseen; and note since when each is captured without a break."""
         of = self._of
         self._sources = {each.source: each for each in tube.tables}
@@ -170,13 +169,16 @@ class TubeChanges:
     def read(self, upto: int) -> bool:
         """Judge the pods that are held if the syncer has passed their mark, else claim some."""
         of = self._of
-        assert self._tubes is not None
+        assert self._session is not None
         if not self._mark:
             if time.monotonic() < self._rest_until:
                 return False
             mark = of.mark()
             are_done = self._writers_are_done()
-            found = [self._tubes.claim(self._name, each, most=_MOST) for each in range(self._partitions)]
+            found = [
+                tube_pods.claim(self._session, self._name, each, most=_MOST, skip=())
+                for each in range(self._partitions)
+            ]
             self._held = [pod for pods in found for pod in pods]
             self._is_all = are_done and all(len(pods) < _MOST for pods in found)
             # After the mark: what is validated up to it was captured up to it.
@@ -197,7 +199,7 @@ class TubeChanges:
         finally:
             of.looks.count()
         if numbers:
-            self._tubes.delete(self._name, numbers)
+            tube_pods.delete(self._session, self._name, numbers)
         else:
             # Every claim writes a mark: an idle tube is not asked all the time.
             self._rest_until = time.monotonic() + _REST_SECONDS
@@ -209,8 +211,8 @@ class TubeChanges:
 
     def _writers_are_done(self) -> bool:
         """Wait a moment for those who have put pods into the tube; whether all that are committed are ended."""
-        assert self._tubes is not None
-        session = self._tubes.session
+        assert self._session is not None
+        session = self._session
         query = load("trueup.verbs.validate", "tubes.sql")["writers"]
         pods = session.name(f"pods_{self._name}").as_string(session.connection)
 
@@ -226,10 +228,8 @@ class TubeChanges:
         return not any(left.values())
 
     def _locks(self, partition: int) -> None:
-        from trueup.capture.triggers.pods import take_lock
-
-        assert self._tubes is not None
-        take_lock(self._tubes.session, self._name, partition, wait=15.0)
+        assert self._session is not None
+        tube_pods.take_lock(self._session, self._name, partition, wait=15.0)
 
     def _batch(self) -> Batch:
         of = self._of
@@ -271,23 +271,18 @@ def tube_of(settings: Settings) -> str:
     return f"v_{settings.name[:16]}_{settings.seed % 16**8:08x}"
 
 
-def open_tubes(node: Node, settings: Settings) -> Tubes:
-    """The tubes of the source, or the change logs."""
-    return Tubes(node, CHANGES_SCHEMA) if settings.changes == CHANGELOG else Tubes(node)
+def open_tubes(node: Node, settings: Settings) -> Session:
+    """Open a session with the schema of the tubes of the source, or of the change logs."""
+    return Session(node, CHANGES_SCHEMA if settings.changes == CHANGELOG else "tube")
 
 
 def drop_changelog(node: Node, settings: Settings) -> bool:
     """Take the change log of a validation away, and the schema with the last one; whether there was one."""
-    with open_tubes(node, settings) as tubes:
-        if installed_version(tubes.session) is None:
-            return False
-        was = tubes.drop(tube_of(settings), force=True)
-        if not tubes.list():
-            tubes.uninstall(force=True)
-        return was
+    with open_tubes(node, settings) as session:
+        return tube_functions.drop_with_schema(session, tube_of(settings))
 
 
-def _unseen(tube: Tube, found: Attached | None, key: tuple[str, ...]) -> str:
+def _unseen(tube: TubeInfo, found: Attached | None, key: tuple[str, ...]) -> str:
     """Why changes of a table may go unseen; nothing if none does."""
     if found is None:
         return f"it is not attached to the tube {tube.tube}"

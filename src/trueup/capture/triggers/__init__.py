@@ -1,0 +1,9 @@
+"""Capture by triggers: tubes, which are queue tables that record the keys of touched rows, never the rows.
+
+Reading order: `model` (dataclasses), `session` (a connection, calls of the installed functions), `install` (the
+functions of the folder sql), `tubes` (tubes and attached tables), `backfill` and `scheduled` (all keys of a table),
+`pods` (claim, read, delete), `hold` (locks and generations), `batch` (pods to keys), `shape`, `document` and `enrich`
+(keys to documents). The design is described in docs/design/tubes.md.
+"""
+
+from __future__ import annotations

@@ -59,7 +59,7 @@ def test_from_install_to_uninstall(cli: Cli, node: Any) -> None:
     assert [each["backfill_keys"] for each in found["stats"]] == [400, 0]
     assert found["backfills"][0]["keys"] == 200
     ran = cli("tube", "drop", "search")
-    assert (ran.code, "pods wait in the tube search, and would be lost" in ran.err) == (2, True)
+    assert (ran.code, "pods are waiting in the tube search and would be lost" in ran.err) == (2, True)
     assert "--force" in ran.err
     assert cli("tube", "detach", "search", "orders").out == "orders is detached\n"
     assert cli("tube", "detach", "search", "orders", "--json").json == {"detached": False}

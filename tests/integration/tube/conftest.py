@@ -16,7 +16,7 @@ from trueup.capture.triggers.model import Pod
 from trueup.testing.postgres import Database
 
 # Jobs find the sink of these tests by its name, also in processes of their own.
-ROOT = str(Path(__file__).parents[3])
+ROOT = str(Path(__file__).parents[2])
 if ROOT not in sys.path:
     sys.path.append(ROOT)
 

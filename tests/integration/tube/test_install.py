@@ -68,7 +68,7 @@ def test_removed(place: Any) -> None:
     place.run("INSERT INTO items VALUES (1)")
     with pytest.raises(CheckFailed, match="1 pods wait"):
         place.tubes.uninstall()
-    with pytest.raises(CheckFailed, match="1 pods wait in the tube t"):
+    with pytest.raises(CheckFailed, match="1 pods are waiting in the tube t"):
         place.tubes.drop("t")
     assert place.tubes.uninstall(force=True) == 1
     assert place.tubes.uninstall() == 0

@@ -76,7 +76,7 @@ def test_one_worker_a_partition(items: Any) -> None:
             other.ensure("t", partitions=3)
     with open_tubes(items.database.uri) as other, other.lock("t", 0):
         pass
-    with pytest.raises(CheckFailed, match="there is no 2"):
+    with pytest.raises(CheckFailed, match="has no partition 2"):
         items.tubes.claim("t", 2)
 
 

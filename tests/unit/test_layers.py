@@ -66,7 +66,6 @@ UPWARD_STILL: set[str] = {
     "trueup.verbs.repair.verify",
     "trueup.verbs.sync.link",
     "trueup.verbs.sync.run",
-    "trueup.verbs.validate.mend",
 }
 ORDER_STILL: set[str] = {
     "trueup.api",

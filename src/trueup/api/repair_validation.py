@@ -14,7 +14,7 @@ from trueup.report.repairs import RepairsResult
 
 if TYPE_CHECKING:
     from trueup.engine.progress import Progress
-    from trueup.verbs.validate.mend import ToMend, WrongRows
+    from trueup.verbs.validate.to_repair import OpenErrors, TableErrors
 
 _OTHER_WAYS = ("bidirectional", "fix_nulls", "majority", "plan")
 
@@ -35,12 +35,11 @@ def repair_validation(
     The target becomes like the source, unless another way to decide is given. `meta` names the node that keeps the
     validation, `tables` which of its tables are meant. All other options are those of `repair`.
     """
-    from trueup.api.validate import Validations
-    from trueup.verbs.validate.mend import to_mend
+    from trueup.verbs.validate.to_repair import open_errors
 
     if not isinstance(config, Config):
         config = load(config, nodes=nodes)
-    found = to_mend(Validations(meta=meta or "", config=config), name, tables)
+    found = open_errors(config, name, tables, meta_node=meta or "")
     if not any(options.get(way) for way in _OTHER_WAYS):
         options["source_of_truth"] = options.get("source_of_truth") or found.source.name
     if options.get("undo") and len(found.tables) > 1:
@@ -64,7 +63,7 @@ def repair_validation(
 class _Work:
     """The tables one after the other; what failed is not forgotten, and keeps no other table from being mended."""
 
-    def __init__(self, found: ToMend, options: Mapping[str, Any], progress: Progress | None) -> None:
+    def __init__(self, found: OpenErrors, options: Mapping[str, Any], progress: Progress | None) -> None:
         self.found = found
         self.options = options
         self.progress = progress
@@ -90,7 +89,7 @@ class _Work:
         # Where a node was written, the way back is in this result: no other may take its place.
         return not any(any(counts.values()) for counts in result.written.values())
 
-    def _mend(self, rows: WrongRows) -> None:
+    def _mend(self, rows: TableErrors) -> None:
         nodes = (self.found.source, self.found.target)
         try:
             self.done[rows.table] = repair_keys(
@@ -107,7 +106,7 @@ class _Work:
             self.done.pop(rows.table, None)
 
 
-def _remarks(found: ToMend, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _remarks(found: OpenErrors, options: Mapping[str, Any]) -> tuple[str, ...]:
     remarks = []
     source = found.source.name
     if options.get("source_of_truth") != source:

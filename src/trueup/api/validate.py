@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from trueup.capture.log import slot
@@ -14,11 +14,11 @@ from trueup.config.load import load
 from trueup.config.model import Config, Node
 from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
-from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.errors import ConfigError, TrueupError
 from trueup.verbs.validate import findings
 from trueup.verbs.validate.fence import Fence, put_fence, wait_for
 from trueup.verbs.validate.findings import ErrorRow
-from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.meta import Meta, as_json, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.run import run
 from trueup.verbs.validate.settings import CHANGEABLE, CHANGELOG, Settings
 from trueup.verbs.validate.status import Status, read_status
@@ -63,7 +63,7 @@ class Validations:
             raise ConfigError(f"a new validation needs {' and '.join(needed)}", cure="see trueup validate start --help")
         settings = Settings(name, **values, seed=secrets.randbits(62)).checked()
         self.node(settings.source)
-        with self._session(self._meta or settings.target) as meta:
+        with open_meta(self.node(self._meta or settings.target)) as meta:
             meta.make()
             if meta.get(name) is not None:
                 return _taken_up(meta, name, values)
@@ -120,10 +120,10 @@ class Validations:
     def names(self) -> list[tuple[str, str]]:
         """Name and meta node of all that are known."""
         found = []
-        for node in self._meta_nodes():
-            with self._session(node) as meta:
+        for node in meta_nodes(self.config, self._meta):
+            with open_meta(node) as meta:
                 if meta.exists():
-                    found += [(row["name"], node) for row in meta.rows("names")]
+                    found += [(row["name"], node.name) for row in meta.rows("names")]
         return found
 
     def errors(self, name: str, *, state: str = "new", most: int | None = None) -> list[ErrorRow]:
@@ -185,41 +185,9 @@ class Validations:
             position = put_fence(self.node(stored.settings.source))
             return wait_for(meta, name, position, timeout=timeout, told=told)
 
-    @contextmanager
-    def meta_of(self, name: str) -> Iterator[Meta]:
+    def meta_of(self, name: str) -> AbstractContextManager[Meta]:
         """The meta database that knows a validation: the named one, else the one of all nodes that does."""
-        failed: list[str] = []
-        for node in self._meta_nodes():
-            try:
-                meta = Meta(self.node(node), application="trueup validate")
-            except TrueupError as error:
-                if self._meta:
-                    raise
-                failed.append(str(error))
-                continue
-            try:
-                if meta.exists() and meta.get(name) is not None:
-                    yield meta
-                    return
-            finally:
-                meta.close()
-        also = f" ({'; '.join(failed)})" if failed else ""
-        places = ", ".join(self._meta_nodes())
-        raise CheckFailed(
-            [f"no validation {name} is known on {places}{also}"],
-            cure="name its meta node with --meta, or begin one with trueup validate start",
-        )
-
-    def _meta_nodes(self) -> list[str]:
-        return [self._meta] if self._meta else list(self.config.nodes)
-
-    @contextmanager
-    def _session(self, node: str) -> Iterator[Meta]:
-        meta = Meta(self.node(node), application="trueup validate")
-        try:
-            yield meta
-        finally:
-            meta.close()
+        return meta_of(self.config, name, self._meta)
 
 
 def _taken_up(meta: Meta, name: str, given: dict[str, Any]) -> Settings:

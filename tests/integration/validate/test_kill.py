@@ -96,7 +96,7 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     for also in ((), ("--detach",)):
         again = _trueup(copy, "start", "--name", "v", *also)
         assert again.returncode == 2
-        assert "is running already" in again.stderr
+        assert "is already running" in again.stderr
     copy.up.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
     fence = _trueup(copy, "fence", "v")
     assert fence.returncode == 1

@@ -100,13 +100,13 @@ def test_open_errors_are_mended_and_resolve(copy: Any, tmp_path: Path, capsys: A
     code, refused = run("--execute")
     assert code == 2
     for text in (
-        "public.moved: it is public.gone_there on the target",
-        "public.part: only rows that meet a filter",
+        "public.moved: it is named public.gone_there on the target",
+        "public.part: a filter selects the rows",
         "public.secret: hidden is excluded",
-        "public.rekeyed: its key is (other) now, and the error of (1) was found by another one",
+        "public.rekeyed: its key is now (other), but the error of (1) has another key",
     ):
         assert text in refused
-    assert "no table of the validation v fits" in run("--tables", "public.nothing")[1]
+    assert "matches no table of validation v" in run("--tables", "public.nothing")[1]
     assert "--undo names one file" in run("--tables", ONLY, "--undo", "u.gz", "--execute")[1]
     assert _rows(copy) == before
 

@@ -1,4 +1,4 @@
-"""The meta database: what a validation knows lives in the schema `trueup` of a node, and is committed all at once."""
+"""The meta database: the state of validations, in the schema `trueup` of a node, committed in one transaction."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from trueup.capture.log.publications import refuse_all_tables
+from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, ConfigError
+from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
-
-if TYPE_CHECKING:
-    import psycopg
-
-    from trueup.config.model import Node
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A validation as the meta database has it."""
+    """The row of one validation in the meta database."""
 
     name: str
     settings: Settings
@@ -52,9 +48,14 @@ class Stored:
     has_reached: bool
     gap: dict[str, Any] | None
 
+    @property
+    def needs_new_start(self) -> bool:
+        """Whether reading starts at a new position: at the first start, and after changes were lost."""
+        return self.position is None or bool(self.gap and "to" not in self.gap)
+
 
 class Meta:
-    """One session with the meta database, in autocommit; `together` is one transaction."""
+    """One session with the meta database, in autocommit; `transaction` groups statements."""
 
     def __init__(self, node: Node, *, application: str = "trueup validate", read_only: bool = False) -> None:
         self.node = node
@@ -62,80 +63,129 @@ class Meta:
         self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
 
     def close(self) -> None:
-        """End the session, and the lock with it."""
+        """Close the session, which releases the lock of the validation."""
         self.connection.close()
 
     def make(self) -> None:
-        """The tables, where they are not there yet."""
-        with self.errors(), self.connection.transaction():
-            # Two that begin at the same time would both try.
+        """Create the tables that do not exist yet."""
+        with self.transaction():
+            # Serializes sessions that create the tables at the same time.
             self.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))")
-            if next(iter(self.rows("is_made")[0].values())):
-                # Whoever may only use them needs no right to make them.
+            if self.value("is_made"):
+                # A role that may only use the tables needs no right to create them.
                 return
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
 
     def exists(self) -> bool:
-        """Whether there are tables of validations."""
-        return bool(next(iter(self.rows("exists")[0].values())))
+        """Return whether the node has tables of validations."""
+        return bool(self.value("exists"))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Errors of the driver as ours."""
+        """Raise driver errors as errors of trueup, with the name of the node."""
         try:
             yield
         except psycopg.Error as error:
             raise error_from_server(error, self.node) from None
 
     @contextmanager
-    def together(self) -> Iterator[None]:
-        """All or nothing."""
+    def transaction(self) -> Iterator[None]:
+        """Run the statements of the block in one transaction."""
         with self.errors(), self.connection.transaction():
             yield
 
-    def rows(self, block: str, file: str = "meta.sql", **values: Any) -> list[dict[str, Any]]:
-        """The rows of a named statement."""
+    def rows(self, statement: str, file: str = "meta.sql", **values: Any) -> list[dict[str, Any]]:
+        """Run a named statement and return its rows."""
         with self.errors(), self.connection.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load("trueup.verbs.validate", file)[block], values)
+            cursor.execute(load("trueup.verbs.validate", file)[statement], values)
             return cursor.fetchall() if cursor.description else []
 
-    def many(self, block: str, file: str, lines: list[dict[str, Any]]) -> None:
-        """One statement for each of the lines."""
+    def value(self, statement: str, file: str = "meta.sql", **values: Any) -> Any:
+        """Run a named statement and return the first column of its first row."""
+        return next(iter(self.rows(statement, file, **values)[0].values()))
+
+    def affected(self, statement: str, file: str, **values: Any) -> int:
+        """Run a named statement and return the number of rows it changed."""
+        with self.errors():
+            return self.connection.execute(load("trueup.verbs.validate", file)[statement], values).rowcount
+
+    def many(self, statement: str, lines: list[dict[str, Any]]) -> None:
+        """Run a named statement of meta.sql once for each line of values."""
         if lines:
             with self.errors(), self.connection.cursor() as cursor:
-                cursor.executemany(load("trueup.verbs.validate", file)[block], lines)
+                cursor.executemany(load("trueup.verbs.validate", "meta.sql")[statement], lines)
 
     def get(self, name: str) -> Stored | None:
-        """The validation of that name."""
-        found = self.rows("get", name=name)
-        return _stored(found[0]) if found else None
+        """Return the validation `name`, or None if it does not exist."""
+        rows = self.rows("get", name=name)
+        return Stored(**{**rows[0], "settings": Settings.from_json(rows[0]["settings"])}) if rows else None
 
     def need(self, name: str) -> Stored:
-        """The same, or an error that names those that are there."""
-        found = self.get(name)
-        if found is None:
+        """Return the validation `name`, or raise an error that lists the existing ones."""
+        stored = self.get(name)
+        if stored is None:
             names = ", ".join(row["name"] for row in self.rows("names")) or "none"
-            raise ConfigError(f"there is no validation {name} on {self.node.name}", cure=f"there are: {names}")
-        return found
+            raise ConfigError(
+                f"validation {name} does not exist on node {self.node.name}",
+                cure=f"check the name (existing validations: {names})",
+            )
+        return stored
 
     def take_lock(self, name: str) -> None:
-        """Be the one that runs it; the lock ends with the session."""
-        if not next(iter(self.rows("lock", name=name)[0].values())):
+        """Take the lock that only the process running the validation holds; it ends with the session."""
+        if not self.value("lock", name=name):
             raise CheckFailed(
-                [f"the validation {name} is running already"],
-                cure=f"see trueup validate status {name}, or end it with trueup validate stop {name}",
+                [f"validation {name} is already running"],
+                cure=f"see trueup validate status {name}, or stop it with trueup validate stop {name}",
             )
 
     def is_running(self, name: str) -> bool:
-        """Whether somebody has the lock."""
-        return bool(next(iter(self.rows("is_running", name=name)[0].values())))
+        """Return whether a session holds the lock of the validation."""
+        return bool(self.value("is_running", name=name))
 
 
-def _stored(row: Mapping[str, Any]) -> Stored:
-    return Stored(**{**row, "settings": Settings.from_json(row["settings"])})
+@contextmanager
+def open_meta(node: Node, *, read_only: bool = False) -> Iterator[Meta]:
+    """Open a session with the meta database on a node."""
+    meta = Meta(node, read_only=read_only)
+    try:
+        yield meta
+    finally:
+        meta.close()
 
 
-def as_json(value: Any) -> Any:
-    """For a column of type jsonb."""
-    return Jsonb(value, dumps=lambda given: json.dumps(given, ensure_ascii=False))
+@contextmanager
+def meta_of(config: Config, name: str, meta_node: str = "", *, read_only: bool = False) -> Iterator[Meta]:
+    """Open the meta database that stores a validation: on the given node, else on the first node that has it."""
+    unreachable: list[str] = []
+    nodes = meta_nodes(config, meta_node)
+    for node in nodes:
+        try:
+            meta = Meta(node, read_only=read_only)
+        except TrueupError as error:
+            if meta_node:
+                raise
+            unreachable.append(str(error))
+            continue
+        try:
+            if meta.exists() and meta.get(name) is not None:
+                yield meta
+                return
+        finally:
+            meta.close()
+    errors = f" ({'; '.join(unreachable)})" if unreachable else ""
+    raise CheckFailed(
+        [f"validation {name} does not exist on {', '.join(node.name for node in nodes)}{errors}"],
+        cure="name the node of its meta database with --meta, or create it with trueup validate start",
+    )
+
+
+def meta_nodes(config: Config, meta_node: str = "") -> tuple[Node, ...]:
+    """Return the nodes that may hold the meta database: the given one, else all."""
+    return config.select(names=[meta_node] if meta_node else list(config.nodes), at_least=1)
+
+
+def as_json(value: Mapping[str, Any] | list[Any]) -> Jsonb:
+    """Wrap a value for a column of type jsonb."""
+    return Jsonb(value, dumps=lambda content: json.dumps(content, ensure_ascii=False))

@@ -43,7 +43,7 @@ def find_routes(connection: Connection, settings: Settings) -> list[Route]:
     for pattern in settings.tables:
         matched = _matching(pattern, known)
         if not matched:
-            near = catalog.nearest_table(connection, display_name(*_plain(pattern)))
+            near = catalog.nearest_table(connection, display_name(*name_parts(pattern)))
             raise ConfigError(f"there is no table {pattern}{near}", cure="check the names after --tables")
         found.update(dict.fromkeys(matched))
     return [_route(name, settings, list(found)) for name in found]
@@ -56,8 +56,8 @@ def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
         if left.endswith(".*") and right.endswith(".*"):
             if name[0] == left[:-2].strip('"'):
                 target = (right[:-2].strip('"'), name[1])
-        elif _plain(left) == name:
-            target = _plain(right)
+        elif name_parts(left) == name:
+            target = name_parts(right)
     conditions = [condition for table, condition in map(_filter, settings.filters) if table == name]
     return Route(
         name,
@@ -78,7 +78,8 @@ def _matching(pattern: str, known: Sequence[Name]) -> list[Name]:
     return [name for name in spellings if name in known][:1]
 
 
-def _plain(text: str) -> Name:
+def name_parts(text: str) -> Name:
+    """Return schema and table of a name as it is written in an option."""
     schema, table = parse_table_name(text)
     return schema.spellings()[0], table.spellings()[0]
 
@@ -97,7 +98,7 @@ def _filter(text: str) -> tuple[Name, str]:
     wrong = problem_with(condition)
     if wrong:
         raise ConfigError(f"--filter {text!r} is not one expression: {wrong}", cure="write one condition")
-    return _plain(table.strip()), condition.strip()
+    return name_parts(table.strip()), condition.strip()
 
 
 def _of_columns(texts: Sequence[str], name: Name, option: str, known: Sequence[Name]) -> list[tuple[str, str]]:
@@ -113,11 +114,11 @@ def _of_columns(texts: Sequence[str], name: Name, option: str, known: Sequence[N
 
 
 def _is_of(text: str, name: Name) -> bool:
-    return _plain(text.rpartition(".")[0]) == name
+    return name_parts(text.rpartition(".")[0]) == name
 
 
 def _column(text: str, option: str, known: Sequence[Name]) -> tuple[Name, str]:
     table, _, column = text.rpartition(".")
-    if not table or _plain(table) not in known:
+    if not table or name_parts(table) not in known:
         raise ConfigError(f"{option} {text!r} names no table of this validation", cure="write SCHEMA.TABLE.COLUMN")
-    return _plain(table), column.strip('"')
+    return name_parts(table), column.strip('"')

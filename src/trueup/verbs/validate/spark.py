@@ -195,7 +195,7 @@ def take(validator: Validator, frame: Any, *, parts: int) -> None:
         failed.update(part.failed)
         later += part.later
     try:
-        with validator.meta.together():
+        with validator.meta.transaction():
             validator.look_later(later)
             looks.record(validator.tables.pairs, touches, failed, validator.mark)
             validator.checkpoint(batch, max(validator.position, end))

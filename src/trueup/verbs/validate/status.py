@@ -93,7 +93,7 @@ class Status:
 
 def read_status(meta: Meta, name: str) -> Status:
     """The status, in one snapshot of the meta database."""
-    with meta.together():
+    with meta.transaction():
         meta.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         stored = meta.need(name)
         rows = meta.rows("tables", name=name)

@@ -193,7 +193,7 @@ class TubeChanges:
         # Marks are written after what was applied: the very position of the syncer is never met.
         of.has_reached = of.has_reached or self._is_all
         try:
-            with of.meta.together():
+            with of.meta.transaction():
                 of.first_look(batch.take())
                 of.checkpoint(batch, max(of.position, position), put_pods={"pods": numbers})
         finally:

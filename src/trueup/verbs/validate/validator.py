@@ -168,7 +168,7 @@ class Validator:
         batch = Batch(self.tables.pairs, self.position)
         look: Look | None = None
         try:
-            with self.meta.together():
+            with self.meta.transaction():
                 for change in changes:
                     batch.add(change)
                     if batch.size >= _CHUNK:
@@ -196,7 +196,7 @@ class Validator:
                 # It was stopped on the way: nothing of it was looked at for good.
                 counts = Counter({UNCHECKED: sum(counts.values())})
             lines.append({"name": self.name, "source": table, **{op: counts[op] for op in _COUNTED}})
-        self.meta.many("count_table", "meta.sql", lines)
+        self.meta.many("count_table", lines)
         for block, values in also.items():
             self.meta.rows(block, name=self.name, **values)
         before, self.position = self.position, position
@@ -249,7 +249,7 @@ class Validator:
             hidden = invisible(self.source, {entry.xid for entry in entries} - {0})
         ready = [entry for entry in entries if entry.xid not in hidden]
         try:
-            with self.meta.together():
+            with self.meta.transaction():
                 self.looks.put_off([entry for entry in entries if entry.xid in hidden], self.settings.check_interval)
                 keyed = [entry for entry in ready if entry.key != _NO_KEY]
                 self.looks.again(self.tables.pairs, keyed, self.mark, is_final=self._is_final)
@@ -270,7 +270,7 @@ class Validator:
     def errors_again(self) -> None:
         """Let errors resolve by themselves."""
         if self.looks.errors:
-            with self.meta.together():
+            with self.meta.transaction():
                 self.looks.errors_again(self.tables.pairs)
 
     # ---- sweeps
@@ -287,7 +287,7 @@ class Validator:
         # A pass began when its first block was begun, not when it was done: others build on what it saw.
         began = _now()
         swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
-        with self.meta.together():
+        with self.meta.transaction():
             self._suspect(name, swept.differing, Touch(SWEEP, self.position, self.position, 0, None))
             self.meta.rows(
                 "sweep", name=self.name, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,

@@ -40,7 +40,7 @@ def test_too_few_connections_are_seen_before_the_run(modest: list[Database], com
         compare(modest, "items", **options)
     # Of five, the driver has one a node; the other three are for both nodes.
     assert "nodes n1, n2: " in caught.value.message
-    assert "tasks at once want as many connections each, and 1 are free" in caught.value.message
+    assert "parallel tasks need" in caught.value.message
     assert "--max-connections 2" in caught.value.cure
     assert compare(modest, "items", max_connections=2, **options).verdict == "MATCH"
 
@@ -49,7 +49,9 @@ def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None
     server.database("postgres").execute(f"ALTER DATABASE {modest[1].name} CONNECTION LIMIT 1")
     controls = [Control(Node(f"n{n}", node.uri), application="trueup test") for n, node in enumerate(modest, 1)]
     try:
-        with pytest.raises(CheckFailed, match="node n2: 1 tasks at once want as many connections each, and 0 are free"):
+        with pytest.raises(
+            CheckFailed, match="node n2: 1 parallel tasks need 1 connections per node, but only 0 are free"
+        ):
             check_free(controls, 1)
     finally:
         for control in controls:

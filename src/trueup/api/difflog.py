@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from trueup.config.settings import SparkSettings
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
-from trueup.store import COMPLETED, TaskStore
-from trueup.task.working import working
+from trueup.store import TaskStore
+from trueup.task.open import OpenTask, open_task
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.manifest import Runs, only_one
@@ -23,8 +23,6 @@ from trueup.verbs.difflog.model import Difflog
 from trueup.verbs.difflog.prove import Proof, prove_clickhouse, prove_log
 from trueup.verbs.difflog.run import RunResult, run
 from trueup.verbs.difflog.state import StateTable
-
-T = TypeVar("T")
 
 # Joins of millions of rows want more than the hashing of blocks does.
 _MEMORY = {
@@ -63,13 +61,11 @@ def run_log(
     progress: Progress | None = None,
 ) -> RunResult:
     """Work through the waiting chunk sets, or finish the run that was stopped."""
-
-    def work(told: Progress) -> RunResult:
-        with spark_session(spark or SparkSettings()) as session:
-            return run(session, difflog, names=names, rejoin_late=rejoin_late, progress=told)
-
     context = {"chunks": list(names), "late": "rejoin" if rejoin_late else "keep", "work": difflog.work}
-    return _as_task("DIFFLOG_RUN", difflog, context, work, asdict, task_db, progress)
+    with _task("DIFFLOG_RUN", difflog, context, spark, task_db, progress) as (task, session):
+        result = run(session, difflog, names=names, rejoin_late=rejoin_late, progress=task.progress)
+        task.finish(asdict(result))
+        return result
 
 
 def prove_log_table(
@@ -83,16 +79,15 @@ def prove_log_table(
 
     The ClickHouse table is asked; with `fast_log` (the fast supplier's signed rows as Parquet), the logs themselves.
     """
-
-    def work(told: Progress) -> Proof:
-        with spark_session(spark or SparkSettings()) as session:
-            state = state_rows(session, difflog)
-            if not fast_log:
-                return prove_clickhouse(session, difflog, state)
+    with _task("DIFFLOG_PROVE", difflog, {"work": difflog.work}, spark, task_db) as (task, session):
+        state = state_rows(session, difflog)
+        if fast_log:
             fast = session.read.parquet(*map(str, fast_log))
-            return prove_log(session, fast, _slow_log(session, difflog), difflog, state)
-
-    return _as_task("DIFFLOG_PROVE", difflog, {"work": difflog.work}, work, Proof.as_json, task_db, None)
+            proof = prove_log(session, fast, _slow_log(session, difflog), difflog, state)
+        else:
+            proof = prove_clickhouse(session, difflog, state)
+        task.finish(proof.as_json())
+        return proof
 
 
 def _slow_log(session: Any, difflog: Difflog) -> Any:
@@ -113,13 +108,11 @@ def join_logs(
     task_db: str | None = None,
 ) -> str:
     """Make a chunk set from raw visits and raw side logs; returns its name."""
-
-    def work(told: Progress) -> str:
-        with spark_session(spark or SparkSettings()) as session, only_one(Path(difflog.work)):
-            return _join(session, difflog, visits, logs)
-
     context = {"work": difflog.work, "visits": list(map(str, visits))}
-    return _as_task("DIFFLOG_JOIN", difflog, context, work, lambda name: {"chunks": name}, task_db, None)
+    with _task("DIFFLOG_JOIN", difflog, context, spark, task_db) as (task, session), only_one(Path(difflog.work)):
+        name = _join(session, difflog, visits, logs)
+        task.finish({"chunks": name})
+        return name
 
 
 def state_rows(session: Any, difflog: Difflog) -> Any:
@@ -129,22 +122,29 @@ def state_rows(session: Any, difflog: Difflog) -> Any:
     return None if schema is None else table.read(session, table.files(), schema)
 
 
-def _as_task(
-    kind: str,
+@contextmanager
+def _task(
+    task_type: str,
     difflog: Difflog,
     context: Mapping[str, object],
-    work: Callable[[Progress], T],
-    summary: Callable[[T], Mapping[str, object]],
+    spark: SparkSettings | None,
     task_db: str | None,
-    progress: Progress | None,
-) -> T:
-    """Do the work as a task of the store."""
-    with TaskStore(task_db) as store:
-        task = store.start(kind, table=difflog.entity.name, context=context)
-        with working(store, task.task_id, interrupted="run again: it goes on where it stopped"):
-            result = work(Told(progress or Silent(), partial(store.heartbeat, task.task_id)))
-        store.finish(task.task_id, COMPLETED, summary=summary(result))
-        return result
+    progress: Progress | None = None,
+) -> Iterator[tuple[OpenTask, Any]]:
+    """Open a task and a Spark session for its work."""
+    with (
+        TaskStore(task_db) as store,
+        open_task(
+            store,
+            task_type,
+            table=difflog.entity.name,
+            context=context,
+            progress=progress,
+            on_interrupt="run the command again: it continues where it stopped",
+        ) as task,
+        spark_session(spark or SparkSettings()) as session,
+    ):
+        yield task, session
 
 
 def _join(session: Any, difflog: Difflog, visits: Sequence[Path], logs: Mapping[str, Sequence[Path]]) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 from trueup.config.load import load
 from trueup.config.model import Config
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
-from trueup.store import COMPLETED, TaskStore
-from trueup.task.working import working
+from trueup.store import TaskStore
+from trueup.task.open import OpenTask, open_task
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import Wanted
@@ -56,10 +55,10 @@ def start(
     request: SyncRequest, config: Config, *, task_db: str | None = None, progress: Progress | None = None
 ) -> Plan:
     """Begin a sync, or go on with one that was stopped before all rows were there."""
-    with _task(request, config, task_db, "SYNC_START", "go on with the same command") as (tell, finish):
-        plan = sync.start(request, Told(progress or Silent(), tell))
-        finish({"tables": len(plan.tables), "rows": plan.rows})
-    return plan
+    with _task(request, config, task_db, "SYNC_START", "run the same command again", progress) as task:
+        plan = sync.start(request, task.progress)
+        task.finish({"tables": len(plan.tables), "rows": plan.rows})
+        return plan
 
 
 def run(
@@ -71,16 +70,21 @@ def run(
     progress: Progress | None = None,
 ) -> sync.Totals:
     """Carry changes over, round after round."""
-    with _task(request, config, task_db, "SYNC_RUN", "nothing is lost; go on with the same command") as (tell, finish):
-        totals = sync.run(request, until, progress or Silent(), tell)
-        finish(sync.facts(totals))
-    return totals
+    with _task(request, config, task_db, "SYNC_RUN", "no change is lost; run the same command again") as task:
+        totals = sync.run(request, until, progress or Silent(), task.heartbeat)
+        task.finish(sync.facts(totals))
+        return totals
 
 
 @contextmanager
 def _task(
-    request: SyncRequest, config: Config, task_db: str | None, kind: str, interrupted: str
-) -> Iterator[tuple[Callable[[dict[str, Any]], object], Callable[[dict[str, Any]], object]]]:
+    request: SyncRequest,
+    config: Config,
+    task_db: str | None,
+    task_type: str,
+    on_interrupt: str,
+    progress: Progress | None = None,
+) -> Iterator[OpenTask]:
     context = {
         "sync": request.name,
         "from": request.source.name,
@@ -88,9 +92,8 @@ def _task(
         "tables": list(request.wanted.tables),
         "create_schema": request.wanted.create_schema,
     }
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        task = store.start(kind, context=context)
-        with working(store, task.task_id, interrupted=interrupted):
-            summary: dict[str, Any] = {}
-            yield partial(store.heartbeat, task.task_id), summary.update
-        store.finish(task.task_id, COMPLETED, summary=summary)
+    with (
+        TaskStore(task_db, configured=config.tasks.task_db) as store,
+        open_task(store, task_type, context=context, on_interrupt=on_interrupt, progress=progress) as task,
+    ):
+        yield task

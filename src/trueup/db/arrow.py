@@ -12,9 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from psycopg.conninfo import make_conninfo
-
-from trueup.db.connection import Connection
 from trueup.db.node import PINNED, WISHED, error_from_text
 from trueup.db.snapshot import GONE
 from trueup.errors import CheckFailed, QueryError, TrueupError
@@ -37,21 +34,6 @@ class View:
     lock: str
     # Counts the files that were replaced since the snapshot: by TRUNCATE, which no snapshot can look behind.
     replaced: str
-
-
-def address_of(connection: Connection, *, application: str) -> str:
-    """All that a connection was made with, the password too, from wherever libpq took it: for sessions elsewhere."""
-    given = {
-        option.keyword.decode(): option.val.decode()
-        for option in connection.pgconn.info
-        if option.val is not None and option.val != option.compiled
-    }
-    # Files that were looked up here; what they said is in the other keywords.
-    for keyword in ("service", "servicefile", "passfile", "fallback_application_name"):
-        given.pop(keyword, None)
-    if connection.info.password:
-        given["password"] = connection.info.password
-    return make_conninfo("", **{**given, "application_name": application[:63]})
 
 
 def stream(node: Node, query: str, *, view: View | None, table: str, block: str, batch_bytes: int) -> Iterator[Any]:

@@ -50,6 +50,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class More:
+    """The tasks that replace a task that used up its room or its time; `origin` is the caller's number for them."""
+
+    tasks: tuple[Any, ...]
+    origin: int = -1
+
+
+@dataclass(frozen=True)
 class Finished:
     """The last answer of every task: engines count them, so that no task can get lost without a word."""
 

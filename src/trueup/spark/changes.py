@@ -20,7 +20,7 @@ from trueup.capture.log.slot import SlotLost, advance, look, lsn_number, lsn_tex
 from trueup.config.model import Node
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
-from trueup.db.arrow import address_of
+from trueup.db.connection import address_of
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import ConfigError, TrueupError

@@ -1,3 +1,8 @@
-"""TODO."""
+"""How any verb runs: open the nodes, record the task, start the engine, steer it, finish.
+
+Reading order: `open` (record a verb's work as a task), `nodes` (sessions with all nodes), `together` (query nodes in
+parallel), `connections` (free connections, addresses for executors), `job` (what all tasks of a run share), `shared`
+(one engine for several runs), `steering` (pause, stop, throttle).
+"""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Ask all nodes at the same time: their answers should speak of the same moment, and waiting adds up."""
+"""Run the same question on several nodes at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar, runtime_checkable
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -15,17 +15,39 @@ class _Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
-def together(things: Sequence[A], ask: Callable[[A], B]) -> list[B]:
-    """`ask` for each thing on a thread of its own; answers in order; the first error is raised when all are done."""
-    if len(things) == 1:
-        return [ask(things[0])]
-    with ThreadPoolExecutor(len(things), thread_name_prefix="trueup-node") as threads:
-        futures = [threads.submit(ask, thing) for thing in things]
+def together(items: Sequence[A], ask: Callable[[A], B], *, cancel: Callable[[], object] | None = None) -> list[B]:
+    """Call `ask` for each item in a thread of its own; return the answers in order.
+
+    An error is raised when all calls have ended. `cancel` is called at the first error and ends the other calls.
+    """
+    if len(items) == 1:
+        return [ask(items[0])]
+    with ThreadPoolExecutor(len(items), thread_name_prefix="trueup-node") as threads:
+        futures = [threads.submit(ask, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION if cancel else ALL_COMPLETED)
         except KeyboardInterrupt:
-            # The threads are waited for, and their queries may take hours: end those first.
-            for thing in things:
-                if isinstance(thing, _Cancellable):
-                    thing.cancel()
+            # The pool waits for its threads, whose queries may take hours.
+            _cancel_all(items, cancel)
             raise
+        failed = next((future for future in futures if future in done and future.exception()), None)
+        if failed is not None:
+            if cancel is not None:
+                cancel()
+            failed.result()
+        return [future.result() for future in futures]
+
+
+def _cancel_all(items: Sequence[Any], cancel: Callable[[], object] | None) -> None:
+    if cancel is not None:
+        cancel()
+    for item in items:
+        if isinstance(item, _Cancellable):
+            item.cancel()
+
+
+def both(first: Callable[[], A], second: Callable[[], B], *, cancel: Callable[[], object] | None = None) -> tuple[A, B]:
+    """Call two functions at the same time and return both answers; errors as in `together`."""
+    calls: list[Callable[[], Any]] = [first, second]
+    one, other = together(calls, lambda call: call(), cancel=cancel)
+    return cast("tuple[A, B]", (one, other))

@@ -13,9 +13,8 @@ from psycopg.rows import dict_row
 
 from trueup.config.address import join, parse
 from trueup.config.model import Node
-from trueup.db.arrow import address_of
 from trueup.db.catalog import nearest_table
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, address_of
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load

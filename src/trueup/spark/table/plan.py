@@ -13,9 +13,9 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.config.wording import suggest
 from trueup.db import catalog
-from trueup.db.arrow import View, address_of, check_replaced, gone
+from trueup.db.arrow import View, check_replaced, gone
 from trueup.db.catalog import Table
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, address_of
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError

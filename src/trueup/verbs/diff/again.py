@@ -10,9 +10,9 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.keys import Block
+from trueup.task.job import Job
 from trueup.verbs.diff.collect import Collected, compare_blocks
 from trueup.verbs.diff.recheck import wait_since
-from trueup.verbs.diff.work import Job
 
 # So many are looked at together. Where drift is everywhere, the first of them are enough to know.
 _PORTION = 64

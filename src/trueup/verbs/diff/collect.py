@@ -11,11 +11,12 @@ from typing import Any
 
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
-from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.engine.work import Engine, Failure, More, Room, Tasks
 from trueup.errors import NodeError, QueryError, TrueupError
 from trueup.rows.align import Difference, Pair, kinds_of, pack, pairs_of
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block, KeyValues
+from trueup.task.job import Job
 from trueup.task.steering import Steering
 from trueup.verbs.diff import keyless, physical
 from trueup.verbs.diff.hash import FIRST_STEP, work
@@ -23,7 +24,7 @@ from trueup.verbs.diff.journal import Journal
 from trueup.verbs.diff.keyless import CompareBuckets, PartScanned, ScanPart
 from trueup.verbs.diff.ranges import Ranges
 from trueup.verbs.diff.spool import Spool
-from trueup.verbs.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed, Job, More
+from trueup.verbs.diff.work import NOWHERE, Ended, Found, HashBlock, Hashed
 
 ANALYSIS = "mismatch analysis"
 # Above this share of differing units a single pass over the rows is quicker than two; it stays so down to the second.

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from trueup.engine.work import Room
+from trueup.engine.work import More, Room
 from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Pair, align, changed_columns, differing_keys, differing_pairs
 from trueup.rows.fetch import Row, hashes_in_block, rows_by_key
 from trueup.rows.keys import Block, KeyValues
 from trueup.rows.marks import Marks, differing_marks, hashes_of, is_whole_number, marks_in_blocks, rows_with
-from trueup.verbs.diff.work import Answer, CompareKeys, CompareUnit, Found, Job, Known, More, by_key
+from trueup.task.job import Job
+from trueup.verbs.diff.work import Answer, CompareKeys, CompareUnit, Found, Known, by_key
 
 # Whole rows are fetched in batches that aim at this many bytes, whatever the width of a row.
 _BATCH_BYTES = 1_000_000

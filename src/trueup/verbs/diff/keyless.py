@@ -16,14 +16,15 @@ from psycopg import sql
 
 from trueup.db.reader import Reader
 from trueup.db.snapshot import Control
-from trueup.engine.work import Room
+from trueup.engine.work import More, Room
 from trueup.rows.align import Difference, align_copies
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.encode import Value, decode, row_hash, value_of
 from trueup.rows.keys import Block, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.work import Found, Job, More
+from trueup.task.job import Job
+from trueup.verbs.diff.work import Found
 
 if TYPE_CHECKING:
     from psycopg import sql

@@ -13,24 +13,24 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from trueup.config.model import Config
 from trueup.config.secrets import mask
 from trueup.db.patterns import Patterns, parse_patterns
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress
 from trueup.engine.slots import Share, cores_here
 from trueup.errors import EngineError, Interrupted, NodeError, StoreError, TrueupError
 from trueup.report.json_file import cure_for
 from trueup.report.many import summary_of, write_many
 from trueup.report.model import DiffResult, ManyResult, TableOutcome
-from trueup.store import COMPLETED, FAILED, Task, TaskStore
+from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.connections import check_free
+from trueup.task.nodes import open_nodes
+from trueup.task.open import OpenTask, open_task, reopen_task
 from trueup.task.shared import Shared
 from trueup.task.steering import is_gentle
-from trueup.task.working import working
 from trueup.verbs.diff import run as one
 from trueup.verbs.diff.request import DiffRequest, request_again
 from trueup.verbs.diff.tables import Candidate, Choice, choose_tables
@@ -70,8 +70,16 @@ def many_again(task: Task, config: Config) -> ManyRequest:
 def run_many(request: ManyRequest, *, store: TaskStore, progress: Progress | None = None) -> ManyResult:
     """Compare all tables that fit; the task store keeps the request, the answer, and a task for each table."""
     kind = "TABLES_CHECK" if request.each.digests_only else "TABLES_DIFF"
-    task = store.start(kind, cluster=request.each.cluster, table=str(request.patterns), context=request.context())
-    return _as_task(request, task, {}, store, progress)
+    with open_task(
+        store,
+        kind,
+        cluster=request.each.cluster,
+        table=str(request.patterns),
+        context=request.context(),
+        progress=progress,
+        on_interrupt=one.resume_with(request.each),
+    ) as opened:
+        return _work_on(request, opened, {})
 
 
 def resume_many(request: ManyRequest, task: Task, *, store: TaskStore, progress: Progress | None = None) -> ManyResult:
@@ -80,24 +88,14 @@ def resume_many(request: ManyRequest, task: Task, *, store: TaskStore, progress:
     # The newest come first, and the last one of a table stands.
     parts = [part for part in store.list(limit=-1, task_type=kind) if part.task_context.get("part_of") == task.task_id]
     earlier = {str(part.task_context["qualified_table"]): part for part in reversed(parts)}
-    return _as_task(request, store.reopen(task.task_id), earlier, store, progress)
+    with reopen_task(store, task, progress=progress, on_interrupt=one.resume_with(request.each)) as opened:
+        return _work_on(request, opened, earlier)
 
 
-def _as_task(
-    request: ManyRequest, task: Task, earlier: Mapping[str, Task], store: TaskStore, progress: Progress | None
-) -> ManyResult:
-    verb = "check" if request.each.digests_only else "diff"
-    again = f"nothing was changed on any node; go on with: trueup {verb} --resume {task.task_id[:8]}"
-    with working(store, task.task_id, interrupted=again):
-        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        result = _compare(request, task, earlier, store, told)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
-        summary=summary_of(result),
-        error="; ".join(result.incomplete[:10]) or None,
-        diff_file_path=result.report,
-    )
+def _work_on(request: ManyRequest, task: OpenTask, earlier: Mapping[str, Task]) -> ManyResult:
+    result = _compare(request, task.task, earlier, task.store, task.progress)
+    failed = result.verdict == "INCOMPLETE"
+    task.finish(summary_of(result), failed=failed, error="; ".join(result.incomplete[:10]), report=result.report)
     return result
 
 
@@ -130,12 +128,8 @@ def _compare(
 
 def _plan(request: ManyRequest, task: Task) -> tuple[Choice, int]:
     """The tables, and how many of them at once."""
-    controls = one.connect_all(request.each.nodes, f"trueup tables {task.task_id[:8]}")
-    try:
+    with open_nodes(request.each.nodes, f"trueup tables {task.task_id[:8]}") as controls:
         return choose_tables(controls, request.patterns), _lanes(request.each, check_free(controls, 1))
-    finally:
-        for control in controls:
-            control.close()
 
 
 def _lanes(request: DiffRequest, free: int) -> int:

@@ -22,8 +22,9 @@ from trueup.rows.encode import row_hash
 from trueup.rows.keys import Block, KeyValues, chain, literals, ordered, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
+from trueup.task.job import Job
 from trueup.verbs.diff.ranges import Ranges
-from trueup.verbs.diff.work import NOWHERE, CompareUnit, HashBlock, Job
+from trueup.verbs.diff.work import NOWHERE, CompareUnit, HashBlock
 
 if TYPE_CHECKING:
     from psycopg import sql

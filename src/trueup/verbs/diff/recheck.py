@@ -13,11 +13,12 @@ from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.align import Difference, align, align_copies
 from trueup.rows.fetch import rows_by_key
 from trueup.rows.keys import KeyValues
+from trueup.task.job import Job
 from trueup.verbs.diff.collect import Collected
 from trueup.verbs.diff.compare import differences_of
 from trueup.verbs.diff.keyless import copies_where, refill, with_hash
 from trueup.verbs.diff.spool import Place, Spool
-from trueup.verbs.diff.work import Job, by_key, settled_pairs
+from trueup.verbs.diff.work import by_key, settled_pairs
 
 _KEYS_A_TASK = 500
 # Each look at a keyless table is a scan of it.

@@ -13,21 +13,22 @@ from typing import Any
 
 from psycopg import sql
 
-from trueup.db import reader
 from trueup.engine.choose import EngineStarter
-from trueup.engine.progress import Progress, Silent, Told
-from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine, Failure, More, Room, Tasks
 from trueup.report.model import DiffResult
 from trueup.report.past import Past, same_hash
 from trueup.rows.comparable import check, check_key_values
 from trueup.rows.digest import digest_query
 from trueup.rows.fetch import among, rows_by_key
 from trueup.rows.keys import KeyValues
-from trueup.store import COMPLETED, FAILED, TaskStore
+from trueup.store import TaskStore
 from trueup.task.connections import check_free
+from trueup.task.job import Job, job_of
+from trueup.task.nodes import open_nodes
+from trueup.task.open import open_task
 from trueup.task.steering import Steering
 from trueup.task.together import together
-from trueup.task.working import working
 from trueup.verbs.diff.collect import Collected
 from trueup.verbs.diff.compare import compare_keys, known_in
 from trueup.verbs.diff.keyless import CompareHashes, compare_hashes, copies_where, with_hash
@@ -35,8 +36,8 @@ from trueup.verbs.diff.ranges import Ranges
 from trueup.verbs.diff.recheck import recheck
 from trueup.verbs.diff.request import DiffRequest
 from trueup.verbs.diff.result import Ending, Since, conclude, summary_fields
-from trueup.verbs.diff.run import connect_all, job_of, spool_of
-from trueup.verbs.diff.work import Answer, CompareKeys, Found, Job, More
+from trueup.verbs.diff.run import spool_of
+from trueup.verbs.diff.work import Answer, CompareKeys, Found
 
 _KEYS_A_TASK = 5000
 # Each look at a keyless table is a scan of it.
@@ -61,25 +62,25 @@ class Looked:
 
 def run(request: DiffRequest, past: Past, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
     """Look at the keys of a past report again; the task store keeps the request and the answer."""
-    task = store.start(
+    with open_task(
+        store,
         "TABLE_RERUN",
         cluster=request.cluster,
         schema=past.summary["schema"],
         table=past.summary["table"],
         context=request.context(),
-    )
-    with working(store, task.task_id, interrupted="nothing was changed on any node; run it again"):
-        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        steering = Steering(request.settings, partial(store.wanted, task.task_id), told)
-        ending, result = look_again(request, past, task.task_id, told, steering=steering)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
-        summary=summary_fields(ending, result, datetime.now(timezone.utc)),
-        error="; ".join(result.incomplete) or None,
-        diff_file_path=result.report,
-    )
-    return result
+        progress=progress,
+        on_interrupt="nothing was changed on any node; run the command again",
+    ) as task:
+        steering = Steering(request.settings, task.request, task.progress)
+        ending, result = look_again(request, past, task.task_id, task.progress, steering=steering)
+        task.finish(
+            summary_fields(ending, result, datetime.now(timezone.utc)),
+            failed=result.verdict == "INCOMPLETE",
+            error="; ".join(result.incomplete),
+            report=result.report,
+        )
+        return result
 
 
 def look_again(
@@ -95,7 +96,6 @@ def look_again(
     started = datetime.now(timezone.utc)
     settings = request.settings
     application = f"trueup rerun {task_id[:8]}"
-    reader.allow(application)
     with ExitStack() as stack:
         if engine is None:
             starter = EngineStarter(
@@ -105,16 +105,13 @@ def look_again(
             )
             stack.callback(starter.close)
             engine = starter.get(len(past.keys))
-        controls = connect_all(request.nodes, application)
-        for control in controls:
-            stack.callback(control.close)
-        stack.callback(reader.stop_all, application)
+        controls = stack.enter_context(open_nodes(request.nodes, application))
         checked = check(controls, request)
         spec = same_hash(past, checked.spec)
         check_key_values(controls, spec, checked.nullable)
         positions = together(controls, lambda it: it.begin(spec.schema, spec.table, export=settings.snapshot))
         at_snapshot = time.monotonic()
-        job = job_of(request, spec, controls, application)
+        job = job_of(settings, spec, controls, application)
         state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         state.steering = steering
         stack.callback(lambda: state.suspects.close())

@@ -5,7 +5,6 @@ This is the whole path on one screen; each step is a module of this folder.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -14,26 +13,24 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from trueup.config.model import Node
 from trueup.config.settings import DiffSettings, SparkSettings
-from trueup.db import reader
 from trueup.db.names import parse_table_name
 from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.db.watch import Watch
 from trueup.engine.choose import EngineStarter
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.errors import ConfigError
 from trueup.report.model import DiffResult
 from trueup.rows.comparable import check, check_key_values
-from trueup.rows.spec import TableSpec
-from trueup.store import COMPLETED, FAILED, Task, TaskStore
-from trueup.task.connections import as_connected
+from trueup.store import Task, TaskStore
+from trueup.task.job import Job, job_of
+from trueup.task.nodes import open_nodes
+from trueup.task.open import OpenTask, open_task, reopen_task
 from trueup.task.shared import Shared
 from trueup.task.steering import Steering, is_gentle
 from trueup.task.together import together
-from trueup.task.working import working
 from trueup.verbs.diff.again import rehash
 from trueup.verbs.diff.collect import Collected, compare_blocks, compare_multisets, compare_pages
 from trueup.verbs.diff.journal import Before, Journal, Plan, journal_path, read_journal, tidy
@@ -45,7 +42,6 @@ from trueup.verbs.diff.request import DiffRequest
 from trueup.verbs.diff.result import Ending, conclude, summary_fields
 from trueup.verbs.diff.resume import same_table, take_up
 from trueup.verbs.diff.spool import Spool
-from trueup.verbs.diff.work import Job
 
 # Seconds between two looks at the nodes, and before the first one.
 _WATCH, _WATCH_GENTLE = 5.0, 1.0
@@ -58,11 +54,19 @@ def run(
 
     `shared` is what tables have in common that are compared at the same time.
     """
-    kind = "TABLE_CHECK" if request.digests_only else "TABLE_DIFF"
     schema, table = (part.spellings()[0] for part in parse_table_name(request.table))
     tidy(store.folder())
-    task = store.start(kind, cluster=request.cluster, schema=schema, table=table, context=request.context())
-    return _as_task(request, task, None, store, progress, shared)
+    with open_task(
+        store,
+        "TABLE_CHECK" if request.digests_only else "TABLE_DIFF",
+        cluster=request.cluster,
+        schema=schema,
+        table=table,
+        context=request.context(),
+        progress=progress,
+        on_interrupt=resume_with(request),
+    ) as opened:
+        return _work(request, opened, None, shared)
 
 
 def resume(
@@ -75,53 +79,41 @@ def resume(
 ) -> DiffResult:
     """Go on with a task that was stopped or killed: blocks that it has finished are not looked at again."""
     before = read_journal(journal_path(store.folder(), task.task_id))
-    return _as_task(request, store.reopen(task.task_id), before, store, progress, shared)
+    with reopen_task(store, task, progress=progress, on_interrupt=resume_with(request)) as opened:
+        return _work(request, opened, before, shared)
 
 
-def _as_task(
-    request: DiffRequest,
-    task: Task,
-    before: Before | None,
-    store: TaskStore,
-    progress: Progress | None,
-    shared: Shared | None,
-) -> DiffResult:
-    again = f"trueup {'check' if request.digests_only else 'diff'} --resume {task.task_id[:8]}"
-    with working(store, task.task_id, interrupted=f"nothing was changed on any node; go on with: {again}"):
-        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        ending, result = _compare(request, task, before, store, told, shared)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
-        summary=summary_fields(ending, result, datetime.now(timezone.utc)),
-        error="; ".join(result.incomplete) or None,
-        diff_file_path=result.report,
+def resume_with(request: DiffRequest) -> str:
+    """Return the cure for an interrupted run."""
+    verb = "check" if request.digests_only else "diff"
+    return f"nothing was changed on any node; continue with: trueup {verb} --resume {{task}}"
+
+
+def _work(request: DiffRequest, task: OpenTask, before: Before | None, shared: Shared | None) -> DiffResult:
+    ending, result = _compare(request, task, before, shared)
+    task.finish(
+        summary_fields(ending, result, datetime.now(timezone.utc)),
+        failed=result.verdict == "INCOMPLETE",
+        error="; ".join(result.incomplete),
+        report=result.report,
     )
     if result.verdict != "INCOMPLETE":
-        journal_path(store.folder(), task.task_id).unlink(missing_ok=True)
+        journal_path(task.store.folder(), task.task_id).unlink(missing_ok=True)
     return result
 
 
 def _compare(
-    request: DiffRequest,
-    task: Task,
-    before: Before | None,
-    store: TaskStore,
-    progress: Progress,
-    shared: Shared | None,
+    request: DiffRequest, task: OpenTask, before: Before | None, shared: Shared | None
 ) -> tuple[Ending, DiffResult]:
     started = datetime.now(timezone.utc)
     settings = request.settings
-    application = f"trueup {'check' if request.digests_only else 'diff'} {task.task_id[:8]}"
-    reader.allow(application)
+    store, progress = task.store, task.progress
+    application = f"trueup {'check' if request.digests_only else 'diff'} {task.short_id}"
     with ExitStack() as stack:
         if shared is None:
             shared = Shared(new_starter(request))
             stack.callback(shared.starter.close)
-        controls = connect_all(request.nodes, application)
-        for control in controls:
-            stack.callback(control.close)
-        stack.callback(reader.stop_all, application)
+        controls = stack.enter_context(open_nodes(request.nodes, application))
         stack.enter_context(shared.at_work(application, controls))
         checked = check(controls, request)
         spec = checked.spec
@@ -132,14 +124,14 @@ def _compare(
             # The same seed: what was found before speaks of hashes made with it.
             spec = same_table(before, spec, progress)
         ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings.block_size, _unit(request))
-        job = job_of(request, spec, controls, application)
+        job = job_of(settings, spec, controls, application, digests_only=request.digests_only)
         if not settings.snapshot:
             for control in controls:
                 control.end()
         state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
         stack.callback(lambda: state.suspects.close())
         state.steering = _steering(
-            request, task, partial(shared.wanted, store, task.task_id), application, progress, stack
+            request, task.task, partial(shared.wanted, store, task.task_id), application, progress, stack
         )
         if not spec.is_keyless:
             # A keyless table is one sum over all rows of a snapshot: it cannot be taken up in another one.
@@ -163,24 +155,6 @@ def _unit(request: DiffRequest) -> int:
     """Rows of the parts that a block is hashed in, so that what differs can be looked at again in little time."""
     settings = request.settings
     return settings.block_size if is_gentle(settings) else settings.compare_unit_size
-
-
-def job_of(request: DiffRequest, spec: TableSpec, controls: Sequence[Control], application: str) -> Job:
-    """What all tasks of a run share."""
-    settings = request.settings
-    return Job(
-        spec=spec,
-        nodes=tuple(map(as_connected, controls)),
-        snapshots={control.node.name: control.snapshot_id for control in controls},
-        application=application,
-        timeout=settings.block_timeout,
-        retries=settings.retries,
-        unit=settings.compare_unit_size,
-        digests_only=request.digests_only,
-        query_seconds=settings.gentle_seconds if is_gentle(settings) else 0.0,
-        # A cap is kept second by second: no query may take more than its share of one.
-        most_rows_a_query=math.ceil(settings.max_rows_per_second * min(1.0, settings.gentle_seconds)),
-    )
 
 
 def new_starter(request: DiffRequest) -> EngineStarter:
@@ -237,27 +211,6 @@ def _steering(
             "--gentle needs a session to watch each node with", cure="allow 3 connections or more: --max-connections 3"
         )
     return Steering(settings, wanted, progress, watch, resume=f"--resume {task.task_id[:8]} goes on")
-
-
-def connect_all(nodes: Sequence[Node], application: str) -> list[Control]:
-    """A session with every node, or all the reasons why not."""
-
-    def one(node: Node) -> Control | TrueupError:
-        try:
-            return Control(node, application=application)
-        except TrueupError as error:
-            return error
-
-    found = together(nodes, one)
-    controls = [each for each in found if isinstance(each, Control)]
-    errors = [each for each in found if isinstance(each, TrueupError)]
-    if errors:
-        for control in controls:
-            control.close()
-        if len(errors) == 1:
-            raise errors[0]
-        raise CheckFailed([f"{error} ({error.cure})" for error in errors], cure="check the addresses and the servers")
-    return controls
 
 
 def _look(

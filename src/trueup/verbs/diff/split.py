@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from trueup.engine.work import Room
+from trueup.engine.work import More, Room
 from trueup.rows.digest import boundaries, digests
 from trueup.rows.keys import Block, chain
+from trueup.task.job import Job
 from trueup.verbs.diff.compare import compare_unit
-from trueup.verbs.diff.work import Answer, CompareUnit, HashBlock, Job, More
+from trueup.verbs.diff.work import Answer, CompareUnit, HashBlock
 
 # Sub-blocks found and hashed in one go: a few round trips a block, and statements of bounded length.
 _SUB_BLOCKS = 32

@@ -1,55 +1,17 @@
-"""What a task of the diff is: what it is told, what it may answer, and how it reads several nodes at once."""
+"""The tasks of a diff and their results."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from trueup.config.model import Node
-from trueup.db.reader import Reader, borrow
+from trueup.engine.work import More
 from trueup.rows.align import Difference, Pair, differing_pairs
 from trueup.rows.keys import Block, KeyValues
-from trueup.rows.spec import TableSpec
-from trueup.task.together import together
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all tasks of a run share. It travels to the workers by value and holds the nodes' addresses."""
-
-    spec: TableSpec
-    nodes: tuple[Node, ...]
-    snapshots: Mapping[str, str | None]
-    application: str
-    timeout: float
-    retries: int
-    unit: int
-    digests_only: bool = False
-    # How long one query may take on a gentle run; 0: as long as a block takes.
-    query_seconds: float = 0.0
-    most_rows_a_query: int = 0
-
-    def read(self, names: Sequence[str], ask: Callable[[Reader], T], *, fresh: bool = False) -> dict[str, T]:
-        """Ask these nodes at the same time, in the run's snapshots or, `fresh`, as they are now."""
-        nodes = [node for node in self.nodes if node.name in names]
-        with ExitStack() as stack:
-            readers = [
-                stack.enter_context(
-                    borrow(
-                        node,
-                        None if fresh else self.snapshots.get(node.name),
-                        application=self.application,
-                        retries=self.retries,
-                    )
-                )
-                for node in nodes
-            ]
-            return dict(zip((node.name for node in nodes), together(readers, ask), strict=True))
 
 
 # The number of the block of the plan that a task or an answer belongs to; none of them, outside of the first look.
@@ -124,14 +86,6 @@ class Found:
 
     differences: tuple[Difference, ...]
     in_flight: Counter[Pair] = field(default_factory=Counter)
-    origin: int = NOWHERE
-
-
-@dataclass(frozen=True)
-class More:
-    """What is left of a task that used up its room, or its time."""
-
-    tasks: tuple[Any, ...]
     origin: int = NOWHERE
 
 

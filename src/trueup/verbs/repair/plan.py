@@ -12,7 +12,7 @@ from psycopg import sql
 from trueup.rows.encode import trim_scale
 from trueup.rows.keys import KeyValues, literals
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.work import Job
+from trueup.task.job import Job
 from trueup.verbs.repair.conditions import answers
 from trueup.verbs.repair.lines import NULL, Line, field_of, split
 from trueup.verbs.repair.modes import Batch, Bidirectional, Decision, Gone, Leave, Like, Made

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.db.reader import Reader, TooMuch
-from trueup.engine.work import Room
+from trueup.engine.work import More, Room
 from trueup.report.past import UNKNOWN, Hash
 from trueup.rows.keys import KeyValues
-from trueup.verbs.diff.work import Job, More
+from trueup.task.job import Job
 from trueup.verbs.repair.conditions import Conditions
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.lines import Line, inside_filter, join, key_ids, lines_by_key, split

@@ -17,22 +17,22 @@ from trueup.db import reader
 from trueup.db.names import parse_table_name
 from trueup.db.snapshot import Control
 from trueup.engine.choose import EngineStarter
-from trueup.engine.progress import Progress, Silent, Told
-from trueup.engine.work import Engine, Failure, Tasks
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine, Failure, More, Tasks
 from trueup.errors import CheckFailed
 from trueup.report.past import Hash, Past, same_hash
 from trueup.report.repair import RepairResult
 from trueup.rows.comparable import check, check_key_values
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
-from trueup.store import COMPLETED, FAILED, Task, TaskStore
+from trueup.store import TaskStore
 from trueup.task.connections import check_free
+from trueup.task.job import job_of
+from trueup.task.nodes import open_nodes
+from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
 from trueup.task.together import together
-from trueup.task.working import working
 from trueup.verbs.diff.request import DiffRequest
-from trueup.verbs.diff.run import connect_all, job_of
-from trueup.verbs.diff.work import More
 from trueup.verbs.repair.layout import Layout, layout_of
 from trueup.verbs.repair.modes import Mode
 from trueup.verbs.repair.plan_file import Known, plan_of
@@ -73,20 +73,29 @@ def run(
     request.mode(asked.node_names)
     context = {**asked.context(), **request.context(), "mode": "repair"}
     schema, table = (part.spellings()[0] for part in parse_table_name(asked.table))
-    task = store.start("TABLE_REPAIR", cluster=asked.cluster, schema=schema, table=table, context=context)
-    interrupted = "every node is as it was or written whole, and the undo file is beside the report: run it again"
-    with working(store, task.task_id, interrupted=interrupted):
-        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        steering = Steering(asked.settings, partial(store.wanted, task.task_id), told, resume=interrupted)
-        result = _repair(request, asked, wanted, document, task, told, steering)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "FAILED" else COMPLETED,
-        summary={name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
-        error="; ".join(f"{node}: {error}" for node, error in result.failed.items()) or None,
-        diff_file_path=result.report,
+    interrupted = (
+        "each node is either unchanged or completely written, and the undo file is beside the report;"
+        " run the command again"
     )
-    return result
+    with open_task(
+        store,
+        "TABLE_REPAIR",
+        cluster=asked.cluster,
+        schema=schema,
+        table=table,
+        context=context,
+        progress=progress,
+        on_interrupt=interrupted,
+    ) as task:
+        steering = Steering(asked.settings, task.request, task.progress, resume=interrupted)
+        result = _repair(request, asked, wanted, document, task, task.progress, steering)
+        task.finish(
+            {name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
+            failed=result.verdict == "FAILED",
+            error="; ".join(f"{node}: {error}" for node, error in result.failed.items()),
+            report=result.report,
+        )
+        return result
 
 
 def _repair(
@@ -94,23 +103,19 @@ def _repair(
     asked: DiffRequest,
     wanted: Wanted,
     document: Any,
-    task: Task,
+    task: OpenTask,
     progress: Progress,
     steering: Steering,
 ) -> RepairResult:
     started = datetime.now(timezone.utc)
     settings = asked.settings
     application = f"trueup repair {task.task_id[:8]}"
-    reader.allow(application)
     with ExitStack() as stack:
         starter = EngineStarter(
             asked.spark, concurrency_factor=settings.concurrency_factor, max_connections=settings.max_connections
         )
         stack.callback(starter.close)
-        controls = connect_all(asked.nodes, application)
-        for control in controls:
-            stack.callback(control.close)
-        stack.callback(reader.stop_all, application)
+        controls = stack.enter_context(open_nodes(asked.nodes, application))
         checked = check(controls, asked)
         spec = same_hash(wanted.past, checked.spec) if wanted.past else checked.spec
         _refuse_keyless(spec)
@@ -124,7 +129,7 @@ def _repair(
         stack.callback(gathered.close)
         engine = starter.get(_ROWS_A_KEY * len(wanted.keys))
         engine.most = check_free(controls, engine.slots)
-        job = job_of(asked, spec, controls, application)
+        job = job_of(settings, spec, controls, application)
         repair = RepairJob(job, layout, mode, skip_stale=request.stale == "skip", with_rows=request.execute)
         _read(engine, repair, wanted, gathered, progress, steering)
         for control in controls:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from trueup.db import catalog, reader
 from trueup.db.names import display_name
 from trueup.db.reader import TooMuch, borrow
 from trueup.db.snapshot import Control
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.store import COMPLETED, FAILED, TaskStore
-from trueup.task.working import working
+from trueup.store import TaskStore
+from trueup.task.open import open_task
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.lines import Line, key_id, key_of, lines_by_key
 from trueup.verbs.repair.modes import ACTS, Act
@@ -71,20 +70,25 @@ def run(request: UndoRequest, config: Config, *, store: TaskStore, progress: Pro
     head = read_head(request.file)
     nodes = config.select(None, list(head["nodes"]))
     context = {"file": str(request.file), "nodes": ",".join(head["nodes"]), "execute": request.execute}
-    task = store.start("TABLE_UNDO", schema=head["schema"], table=head["table"], context=context)
     started = datetime.now(timezone.utc)
-    with working(store, task.task_id, interrupted="every node is as it was or written whole: run it again"):
-        told = Told(progress or Silent(), partial(store.heartbeat, task.task_id))
-        ending = _undo(request, head, nodes, task.task_id, told)
+    with open_task(
+        store,
+        "TABLE_UNDO",
+        schema=head["schema"],
+        table=head["table"],
+        context=context,
+        progress=progress,
+        on_interrupt="each node is either unchanged or completely written; run the command again",
+    ) as task:
+        ending = _undo(request, head, nodes, task.task_id, task.progress)
         result = _result(request, ending, task.task_id, started)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "FAILED" else COMPLETED,
-        summary={name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
-        error="; ".join(f"{node}: {error}" for node, error in result.failed.items()) or None,
-        diff_file_path=result.report,
-    )
-    return result
+        task.finish(
+            {name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
+            failed=result.verdict == "FAILED",
+            error="; ".join(f"{node}: {error}" for node, error in result.failed.items()),
+            report=result.report,
+        )
+        return result
 
 
 def _undo(

@@ -16,8 +16,8 @@ from trueup.db.patterns import Patterns
 from trueup.db.schema import Item, Name, compare_schemas, read_schema
 from trueup.errors import ConfigError
 from trueup.report.model import Verdict
-from trueup.store import COMPLETED, FAILED, TaskStore
-from trueup.task.working import working
+from trueup.store import TaskStore
+from trueup.task.open import open_task
 from trueup.verbs.schema.model import SchemaResult
 
 
@@ -48,16 +48,18 @@ def run(request: SchemaRequest, *, store: TaskStore) -> SchemaResult:
         "tables": str(request.tables or ""),
     }
     what = str(request.tables or "") or ", ".join(request.schemas) or "all schemas"
-    task = store.start("SCHEMA_DIFF", cluster=request.cluster, table=what, context=context)
-    with working(store, task.task_id, interrupted="nothing was changed on any node; run it again"):
+    with open_task(
+        store,
+        "SCHEMA_DIFF",
+        cluster=request.cluster,
+        table=what,
+        context=context,
+        on_interrupt="nothing was changed on any node; run the command again",
+    ) as task:
         result = _compare(request, task.task_id)
-    store.finish(
-        task.task_id,
-        FAILED if result.verdict == "INCOMPLETE" else COMPLETED,
-        summary=result.summary(),
-        error="; ".join(result.incomplete) or None,
-    )
-    return result
+        failed = result.verdict == "INCOMPLETE"
+        task.finish(result.summary(), failed=failed, error="; ".join(result.incomplete))
+        return result
 
 
 def _compare(request: SchemaRequest, task_id: str) -> SchemaResult:

@@ -14,11 +14,12 @@ from trueup.db.connection import Connection
 from trueup.db.names import parse_table_name
 from trueup.db.node import connect
 from trueup.errors import CheckFailed
+from trueup.task.together import both
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
 from trueup.verbs.switchover.outcome import DIGEST, KEYS, VALIDATED, Asked
 from trueup.verbs.switchover.phases import GATE, Budget
-from trueup.verbs.switchover.proof import Prover, together
+from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.sync import changelog, marks, sequences
 from trueup.verbs.sync import run as sync
@@ -69,12 +70,12 @@ class Ready:
     def warm_up(self) -> None:
         """Ask what the pause will ask: what was asked before is planned, and its catalog rows are at hand."""
         for _ in range(_WARM):
-            together(self._source_facts, self._target_facts)
+            both(self._source_facts, self._target_facts)
 
     def set_sequences(self) -> None:
         """Set the target's sequences to just what the source's are."""
         chosen = self.link.plan.sequences
-        mine, theirs = together(
+        mine, theirs = both(
             lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
         )
         sequences.write(self.target, {each: value for each, value in mine.items() if theirs.get(each) != value})
@@ -99,7 +100,7 @@ class Ready:
             told = f"{len(self.link.tables)} tables, by digests before the pause, and {final.keys:,} keys inside of it"
         found.append(gate.condition(gate.ROWS, unequal, told))
         found.append(gate.condition(gate.REFERENCES, broken, f"{len(self.link.plan.foreign_keys)} foreign keys"))
-        mine, theirs = together(self._source_facts, self._target_facts)
+        mine, theirs = both(self._source_facts, self._target_facts)
         altered = [
             f"a table was altered on {node.name} since the schemas were compared"
             for node, before, now in zip(

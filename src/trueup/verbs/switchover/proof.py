@@ -24,6 +24,7 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.key_lists import KeyList, among
+from trueup.task.together import both
 from trueup.verbs.sync.model import SyncTable
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ class Prover:
         """The tables whose digests differ, in words; sessions are in whatever view they are."""
         for side in (self.source, self.target):
             side.timeout(milliseconds)
-        mine, theirs = together(
+        mine, theirs = both(
             lambda: self._digests(self.source, tables),
             lambda: self._digests(self.target, tables),
-            self.cancel,
+            cancel=self.cancel,
         )
         return _told(tables, mine, theirs)
 
@@ -215,27 +216,6 @@ def _told(tables: Sequence[SyncTable], mine: Mapping[str, Digest], theirs: Mappi
         for name in map(str, tables)
         if mine[name] != theirs[name]
     ]
-
-
-def together(
-    one: Callable[[], Any], other: Callable[[], Any], cancel: Callable[[], object] = lambda: None
-) -> tuple[Any, Any]:
-    """Both at the same time; the first error ends the other one and is raised."""
-    answers: dict[int, Any] = {}
-    errors: list[BaseException] = []
-
-    def run(number: int, ask: Callable[[], Any]) -> None:
-        try:
-            answers[number] = ask()
-        except BaseException as error:
-            errors.append(error)
-            if len(errors) == 1:
-                cancel()
-
-    _in_threads([lambda: run(0, one), lambda: run(1, other)])
-    if errors:
-        raise errors[0]
-    return answers[0], answers[1]
 
 
 def _in_threads(work: Sequence[Callable[[], object]]) -> None:

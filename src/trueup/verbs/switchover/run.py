@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
-from trueup.store import COMPLETED, Task, TaskStore
-from trueup.task.working import working
+from trueup.store import Task, TaskStore
+from trueup.task.open import open_task
 from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import Fence
 from trueup.verbs.switchover.outcome import Asked, Outcome
@@ -66,11 +66,15 @@ def move(asked: Asked, action: str, *, store: TaskStore, progress: Progress) -> 
     """Move the applications over; or finish what an earlier call had decided and not finished."""
     way = route(asked, action)
     context = {"sync": asked.sync, "from": way.source.name, "to": way.target.name, "proof": asked.proof}
-    task = store.start(TASK_TYPES[action], context={**context, "budget": asked.budget})
-    with working(store, task.task_id, interrupted="trueup switchover status says which database is in use"):
-        outcome = _move(asked, way, task, store, progress)
-        store.finish(task.task_id, COMPLETED, summary=outcome.as_json())
-    return outcome
+    with open_task(
+        store,
+        TASK_TYPES[action],
+        context={**context, "budget": asked.budget},
+        on_interrupt="run `trueup switchover status` to see which database is in use",
+    ) as task:
+        outcome = _move(asked, way, task.task, store, progress)
+        task.finish(outcome.as_json())
+        return outcome
 
 
 def _move(asked: Asked, way: Route, task: Task, store: TaskStore, progress: Progress) -> Outcome:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 
 from trueup.capture.triggers import pods
 from trueup.capture.triggers.hold import GRACE, Hold
@@ -18,8 +18,8 @@ from trueup.engine.progress import Progress
 from trueup.engine.slots import cores_here
 from trueup.errors import CheckFailed, NodeError, QueryError
 from trueup.sinks.base import Sink
-from trueup.store import COMPLETED, TaskStore
-from trueup.task.working import working
+from trueup.store import TaskStore
+from trueup.task.open import open_task
 from trueup.verbs.tube.lanes import Lanes, LocalLanes, SparkLanes, packed
 from trueup.verbs.tube.pace import Pause
 from trueup.verbs.tube.run import Job, Limits, Stopped, Summary
@@ -157,28 +157,35 @@ def run_as_task(running: Running, *, sink_name: str, task_db: str | None, config
         "sink": mask(sink_name),
         "partitions": list(running.hold.partitions),
     }
-    with TaskStore(task_db, configured=configured) as store:
-        task = store.start("TUBE_RUN", table=running.tube, context=request)
+    with (
+        TaskStore(task_db, configured=configured) as store,
+        open_task(
+            store,
+            "TUBE_RUN",
+            table=running.tube,
+            context=request,
+            on_interrupt="start it again: no change is lost",
+        ) as task,
+    ):
 
         def beat(summary: Summary, waiting: str) -> None:
             facts: dict[str, object] = {"stage": "tube run", "keys": summary.keys, "pods": summary.pods}
             facts.update({"keys_per_second": round(running.hold.rate()), "parked": summary.parked})
             if waiting:
                 facts["waiting"] = waiting
-            store.heartbeat(task.task_id, facts)
+            task.heartbeat(facts)
             paused = False
-            while (wanted := store.wanted(task.task_id)) == "pause" and not running.stop.wait(_PAUSED_SECONDS):
+            while (wanted := task.request()) == "pause" and not running.stop.wait(_PAUSED_SECONDS):
                 paused = True
                 running.hold.waiting = _PAUSED
                 running.hold.beat()
-                store.heartbeat(task.task_id, {**facts, "waiting": _PAUSED})
+                task.heartbeat({**facts, "waiting": _PAUSED})
             if paused:
                 running.hold.waiting = waiting
             if wanted == "stop":
                 running.stop.set()
 
         running.beat = beat
-        with working(store, task.task_id, interrupted="start it again: nothing is lost"):
-            summary = running.run()
-            store.finish(task.task_id, COMPLETED, summary=cast("dict[str, object]", asdict(summary)))
-    return summary
+        summary = running.run()
+        task.finish(asdict(summary))
+        return summary

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.model import Config, Node
+from trueup.db.connection import address_of
 from trueup.db.node import connect
 from trueup.db.reader import close_idle
 from trueup.engine.choose import EngineStarter

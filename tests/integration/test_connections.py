@@ -49,7 +49,7 @@ def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None
     server.database("postgres").execute(f"ALTER DATABASE {modest[1].name} CONNECTION LIMIT 1")
     controls = [Control(Node(f"n{n}", node.uri), application="trueup test") for n, node in enumerate(modest, 1)]
     try:
-        with pytest.raises(CheckFailed, match="node n2: 1 parallel tasks need .* only 0 are free"):
+        with pytest.raises(CheckFailed, match=r"node n2: 1 parallel tasks need .* only 0 are free"):
             check_free(controls, 1)
     finally:
         for control in controls:

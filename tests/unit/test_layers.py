@@ -55,7 +55,6 @@ VERB_TO_VERB = {
 UPWARD_STILL: set[str] = {
     "trueup.report.past",
     "trueup.rows.comparable",
-    "trueup.rows.write.key_lists",
     "trueup.verbs.doctor.switchover",
     "trueup.verbs.doctor.tables",
     "trueup.verbs.repair.result",
@@ -74,7 +73,6 @@ ORDER_STILL: set[str] = {
     "trueup.engine",
     "trueup.report",
     "trueup.rows",
-    "trueup.rows.write",
     "trueup.store",
     "trueup.testing",
     "trueup.verbs",

@@ -20,6 +20,10 @@ from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.write.copy import copy_into, send_rows
+from trueup.rows.write.delete import delete_matching
+from trueup.rows.write.stage import stage
+from trueup.rows.write.upsert import insert_or_update
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.keys import check_known, fixed_shard
 from trueup.sinks.options import Options
@@ -27,17 +31,13 @@ from trueup.sinks.postgres_target import (
     INTEGERS,
     MARKS,
     Target,
-    defined,
     ensure_target,
-    identifier,
-    listed,
     statements,
     target_name,
 )
 
 if TYPE_CHECKING:
-    import psycopg
-    from psycopg import sql
+    from typing_extensions import LiteralString
 
 OPTIONS = ("table", "map", "moves")
 # Classes of SQLSTATEs that speak of what is in a row: data, constraints, limits, and what a trigger raises.
@@ -58,7 +58,7 @@ class PostgresSink:
         self._targets: dict[str, Target] = {}
         self._connection: Connection | None = None
         # The temporary tables of the session, by source.
-        self._batches: dict[str, str] = {}
+        self._batches: dict[str, sql.Identifier] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None, "_batches": {}}
@@ -159,42 +159,37 @@ class PostgresSink:
 
     # --- what a batch does
 
-    def _batch(self, target: Target) -> str:
-        """The temporary table that takes a target's rows, made when it is first needed in a session."""
+    def _batch(self, target: Target) -> sql.Identifier:
+        """Return the staging table of a target, created when the session first needs it."""
         session = self._session()
-        if target.source.table not in self._batches:
-            name = f"trueup_batch_{len(self._batches)}"
-            columns = defined((to, kind) for _, to, kind in target.columns)
-            session.execute(sql.SQL(statements()["batch"]).format(batch=sql.Identifier(name), columns=columns))
-            self._batches[target.source.table] = name
-        return self._batches[target.source.table]
+        table = target.source.table
+        if table not in self._batches:
+            name = sql.Identifier(target.schema, target.table)
+            self._batches[table] = stage(session, name, target.staged, keep=True)
+        return self._batches[table]
 
-    def _upsert(self, target: Target, batch: str, documents: Sequence[Document], mark: Mark) -> None:
+    def _upsert(self, target: Target, batch: sql.Identifier, documents: Sequence[Document], mark: Mark) -> None:
         if not documents:
             return
         self._copy(target, batch, documents)
         # A key column of integers has one form only, and may be an identity, which cannot be updated.
         fixed = {each.name for each in target.key if each.type in INTEGERS}
-        changed = [*(to for _, to, _ in target.columns if to not in fixed), *MARKS]
-        upsert = sql.SQL(statements()["upsert"]).format(
-            target=target.name,
-            batch=sql.Identifier(batch),
-            columns=listed(to for _, to, _ in target.columns),
-            key=listed(target.arbiter),
-            changed=sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(identifier(name)) for name in changed),
+        insert_or_update(
+            self._session(),
+            target.name,
+            batch,
+            columns=target.staged,
+            key=target.arbiter,
+            updated=[*(to for _, to, _ in target.columns if to not in fixed), *MARKS],
+            constants={"trueup_seq": mark.seq, "trueup_at": mark.at},
         )
-        self._session().execute(upsert, {"seq": mark.seq, "at": mark.at})
 
-    def _copy(self, target: Target, batch: str, documents: Sequence[Document]) -> None:
+    def _copy(self, target: Target, batch: sql.Identifier, documents: Sequence[Document]) -> None:
         check_known(target.source, documents)
-        wanted = [name for name, _, _ in target.columns]
-        columns = sql.SQL(", ").join(sql.Identifier(to) for _, to, _ in target.columns)
-        copy = sql.SQL(statements()["copy"]).format(batch=sql.Identifier(batch), columns=columns)
+        names = [name for name, _, _ in target.columns]
+        rows = ([*map((document.row or {}).get, names), document.shard] for document in documents)
         try:
-            with self._session().cursor().copy(copy) as out:
-                for each in documents:
-                    row = each.row or {}
-                    out.write_row([*[row.get(name) for name in wanted], each.shard])
+            send_rows(self._session(), copy_into(batch, target.staged), rows)
         except psycopg.Error as error:
             line = _line_of(error)
             if not _is_refusal(error) or not 0 < line <= len(documents):
@@ -206,20 +201,14 @@ class PostgresSink:
     def _delete(self, target: Target, documents: Sequence[Document]) -> None:
         if not documents:
             return
-        values: dict[str, Any] = {"shards": [each.shard for each in documents]}
-        arrays = [sql.SQL("%(shards)s::bigint[]").format()]
-        same = [sql.SQL("t.trueup_shard = x.shard").format()] if target.routed else []
-        for at, column in enumerate(target.key):
-            values[f"key{at}"] = [each.key[at] for each in documents]
-            arrays.append(sql.SQL("{}::text[]").format(sql.Placeholder(f"key{at}")))
-            same.append(column.equal(sql.Identifier("x", f"key{at}")))
-        query = sql.SQL(statements()["delete"]).format(
-            target=target.name,
-            arrays=sql.SQL(", ").join(arrays),
-            names=listed(["shard", *(f"key{at}" for at in range(len(target.key)))]),
-            same=sql.SQL(" AND ").join(same),
-        )
-        self._session().execute(query, values)
+        lists: dict[str, tuple[LiteralString, list[Any]]] = {
+            "shard": ("bigint", [document.shard for document in documents])
+        }
+        same: list[sql.Composable] = [sql.SQL("t.trueup_shard = x.shard")] if target.routed else []
+        for place, column in enumerate(target.key):
+            lists[f"key{place}"] = ("text", [document.key[place] for document in documents])
+            same.append(column.equal(sql.Identifier("x", f"key{place}")))
+        delete_matching(self._session(), target.name, lists, sql.SQL(" AND ").join(same))
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -17,21 +17,6 @@ CREATE TABLE IF NOT EXISTS {target} (
 ALTER TABLE {target} ADD COLUMN IF NOT EXISTS trueup_shard bigint, ADD COLUMN IF NOT EXISTS trueup_seq bigint,
     ADD COLUMN IF NOT EXISTS trueup_at timestamptz
 
--- name: batch
--- Where a batch waits for its upsert: made once a session.
-CREATE TEMPORARY TABLE IF NOT EXISTS {batch} ({columns}, trueup_shard bigint) ON COMMIT DELETE ROWS
-
--- name: copy
-COPY pg_temp.{batch} ({columns}, trueup_shard) FROM STDIN
-
--- name: upsert
-INSERT INTO {target} ({columns}, trueup_shard, trueup_seq, trueup_at) OVERRIDING SYSTEM VALUE
-SELECT {columns}, trueup_shard, %(seq)s, %(at)s FROM pg_temp.{batch}
-    ON CONFLICT ({key}) DO UPDATE SET {changed}
-
--- name: delete
-DELETE FROM {target} t USING unnest({arrays}) x({names}) WHERE {same}
-
 -- name: older
 SELECT trueup_shard, {texts}
   FROM {target} t

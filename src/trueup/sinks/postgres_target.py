@@ -13,6 +13,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
+from trueup.rows.write.target import identifier
 from trueup.sinks.base import SourceTable
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ class Target:
         return identifier(self.schema, self.table)
 
     @property
+    def staged(self) -> tuple[str, ...]:
+        """The columns of the staging table: those that are copied, and the shard."""
+        return (*(to for _, to, _ in self.columns), MARKS[0])
+
+    @property
     def arbiter(self) -> tuple[str, ...]:
         """What names a row of the target. The shard comes last, so that pages go by key along the index."""
         return (*(each.name for each in self.key), *((MARKS[0],) if self.routed else ()))
@@ -100,16 +106,6 @@ def ensure_target(
     found = read_table(connection, schema, table)
     assert found is not None
     return _checked(source, found, columns, routed=routed)
-
-
-def identifier(*parts: str) -> sql.Identifier:
-    """A name in a statement that has parameters, where a % counts."""
-    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
-
-
-def listed(names: Iterable[str]) -> sql.Composed:
-    """A list of columns, for a statement with parameters."""
-    return sql.SQL(", ").join(identifier(name) for name in names)
 
 
 def trusted(kind: str) -> sql.SQL:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from psycopg import sql
 
+from trueup.rows.write.copy_text import split, text_of_field
 from trueup.task.job import Job
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import Line, split, text_of_field
+from trueup.verbs.repair.lines import Line
 from trueup.verbs.repair.modes import Batch, Mode
 
 if TYPE_CHECKING:

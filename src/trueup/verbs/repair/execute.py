@@ -1,7 +1,7 @@
-"""The writes of one node, in one transaction: all of them, or none.
+"""Write one node in one transaction: all rows or none.
 
-The rows were read a moment ago, and somebody may have changed one since: every row that goes is compared with what was
-read, by its hash, under the lock that its deletion takes. What is not the same any more is left alone and listed.
+Every row that is replaced or deleted is compared with what was read, by its guard (see `layout`), under its lock. A row
+that changed in between is left as it is and listed.
 """
 
 from __future__ import annotations
@@ -11,40 +11,46 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
 
-from psycopg import Rollback, sql
+from psycopg import sql
 from psycopg.errors import ForeignKeyViolation, UniqueViolation
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_row
+from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
+from trueup.engine.progress import Progress
 from trueup.errors import QueryError, TrueupError
-from trueup.rows.encode import row_hash
-from trueup.rows.fetch import among
-from trueup.rows.keys import KeyValues, canonical, key_texts
+from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
-from trueup.rows.write.apply import KEYS_A_STATEMENT, Target, batches, rows_in, silence_triggers, stage, upsert
+from trueup.rows.write.copy import check_arrived, rows_in, send_lines
+from trueup.rows.write.copy_text import key_of
+from trueup.rows.write.guarded import (
+    KEYS_PER_STATEMENT,
+    Expected,
+    delete_unchanged,
+    delete_unchanged_together,
+    has_rows,
+    lock_unchanged,
+    read_hashes,
+)
+from trueup.rows.write.references import check_references
+from trueup.rows.write.stage import stage
+from trueup.rows.write.target import Target
+from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.upsert import upsert
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import key_id, key_of
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.pile import Pile
 from trueup.verbs.repair.prepare import Writes
-from trueup.verbs.repair.references import check_references
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, UndoFile
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
-    from trueup.engine.progress import Progress
-
-_KEPT_OUT = "a trigger or a rule of the table keeps rows out: switch it off, or run without --fire-triggers"
+_DROPPED = "a trigger or a rule of the table interferes: disable it, or run without --fire-triggers"
 
 
 @dataclass
 class Written:
-    """What was done on a node; `moved`: keys whose rows changed between reading and writing, and so were left."""
+    """What was written on a node; `moved`: keys whose rows changed between reading and writing and were left."""
 
     node: str
     counts: Counter[Act] = field(default_factory=Counter)
@@ -65,18 +71,26 @@ class NodeWork:
 
     @property
     def guard(self) -> TableSpec:
-        """The table, with the hash by which a row is known again."""
+        """The table with the columns of the guard hash."""
         return self.layout.guard(self.node.name)
 
     def target(self, act: Act) -> Target:
-        """The columns of a line that is inserted, or of one that takes a row's place."""
+        """Return the columns of a line that is inserted, or of a line that replaces a row."""
         own = self.layout.own[self.node.name] if act == "update" else ()
         columns = tuple(column.name for column in (*self.layout.carried, *own))
         return Target(self.guard, columns, self.layout.fixed[self.node.name])
 
+    @property
+    def copies(self) -> list[tuple[Act, ...]]:
+        """The acts that one COPY can carry: both, where inserts and updates have the same columns."""
+        return [("insert",), ("update",)] if self.layout.own[self.node.name] else [("update", "insert")]
 
-def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[Any]) -> Written:
-    """Write all that a node gets, and commit; after an error nothing of it is there. `opened`: whom to cancel."""
+
+def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[Connection]) -> Written:
+    """Write everything on a node and commit; an error leaves the node as it was.
+
+    The session is added to `opened`, so that another thread can cancel it.
+    """
     spec = work.guard
     shown = display_name(spec.schema, spec.table)
     written = Written(work.node.name)
@@ -85,11 +99,11 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         with connection.transaction():
-            moved = (_replace if work.silent else _in_order)(connection, work, progress)
+            moved = (_replace if work.silent else _update_in_place)(connection, work, progress)
             if work.silent:
                 check_references(connection, spec, partial(_keys, work.pile, moved))
             _note_unknown(connection, work, undo, moved)
-        written.moved = [key_of(key) for key in sorted(moved)]
+        written.moved = [key_of(name) for name in sorted(moved)]
         written.counts = work.pile.counts if not moved else Counter(act for _, act in _acts(work.pile, moved))
     except TrueupError as error:
         error.node = error.node or work.node.name
@@ -103,229 +117,124 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
 
 
 def _acts(pile: Pile, moved: set[bytes]) -> Iterator[tuple[KeyValues, Act]]:
-    """Key and act of everything that is written."""
+    """Yield key and act of every row that is written."""
     for writes in pile:
-        for key, mine, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
-            if mine not in moved:
+        for key, name, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
+            if name not in moved:
                 yield key, act
 
 
 def _keys(pile: Pile, moved: set[bytes]) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
-    """Portions of keys whose rows were written, and of keys whose rows are gone."""
+    """Yield batches of keys whose rows were written and of keys whose rows were deleted."""
     acts = _acts(pile, moved)
-    while some := list(islice(acts, KEYS_A_STATEMENT)):
-        yield [key for key, act in some if act != "delete"], [key for key, act in some if act == "delete"]
+    while batch := list(islice(acts, KEYS_PER_STATEMENT)):
+        yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
 
 
 def _replace(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
-    """All keys are deleted, then the rows copied in: no order matters, and unique values may change places."""
+    """Delete all keys, then copy the rows in: no order is needed, and rows can swap unique values."""
     if not silence_triggers(connection):
-        raise QueryError("the right to set session_replication_role was taken away", sqlstate="42501")
+        raise QueryError("the role is no longer allowed to set session_replication_role", sqlstate="42501")
     moved: set[bytes] = set()
     for writes in work.pile:
-        moved |= _delete_known(connection, work.guard, writes)
+        moved |= delete_unchanged(connection, work.guard, writes.expected())
         progress.advance(len(writes.keys))
-    for acts in _kinds(work):
+    for acts in work.copies:
         _copy(connection, rows_in(work.target(acts[0])), work, acts, moved)
     return moved
 
 
-def _kinds(work: NodeWork) -> list[tuple[Act, ...]]:
-    """Inserts and updates go together where they have the same columns."""
-    return [("insert",), ("update",)] if work.layout.own[work.node.name] else [("update", "insert")]
-
-
-def _delete_known(connection: Connection, spec: TableSpec, writes: Writes) -> set[bytes]:
-    """Delete the rows of these keys that are as they were read; gives the keys of the others, which stay."""
-    if _delete_all_known(connection, spec, writes):
-        return set()
-    wanted = dict(zip(writes.ids, zip(writes.keys, writes.guards, strict=True), strict=True))
-    moved: set[bytes] = set()
-    while wanted:
-        wrong: set[bytes] = set()
-        with connection.transaction() as savepoint:
-            seen = _delete(connection, spec, [key for key, _ in wanted.values()])
-            wrong = {key for key, (_, guard) in wanted.items() if seen.get(key) != guard}
-            if wrong & seen.keys():
-                raise Rollback(savepoint)
-        moved |= wrong
-        if not wrong & seen.keys():
-            break
-        wanted = {key: each for key, each in wanted.items() if key not in wrong}
-    return moved
-
-
-def _delete_all_known(connection: Connection, spec: TableSpec, writes: Writes) -> bool:
-    """Delete the rows of these keys if every one of them is as it was read; otherwise none.
-
-    The node sums up the hashes of what it deletes: as for a block, an equal count and sum mean equal rows.
-    """
-    query = sql.SQL(
-        "WITH gone AS (DELETE FROM {} WHERE {} RETURNING {} AS hash) SELECT count(*), coalesce(sum(hash), 0) FROM gone"
-    ).format(sql.Identifier(spec.schema, spec.table), among(spec, writes.keys), row_hash(spec))
-    with connection.transaction() as savepoint:
-        if tuple(one_row(connection.execute(query))) == _digest(writes.guards):
-            return True
-        raise Rollback(savepoint)
-    return False
-
-
-def _digest(hashes: Sequence[bytes | None]) -> tuple[int, int]:
-    numbers = [int(each) for each in hashes if each is not None]
-    return len(numbers), sum(numbers)
-
-
-def _delete(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for some in batches(keys):
-        query = sql.SQL("DELETE FROM {} WHERE {} RETURNING {}, {}::text").format(
-            sql.Identifier(spec.schema, spec.table), among(spec, some), key_texts(spec), row_hash(spec)
-        )
-        found.update(_by_id(spec, connection.execute(query).fetchall()))
-    return found
-
-
-def _by_id(spec: TableSpec, rows: Sequence[Sequence[str]]) -> dict[bytes, bytes]:
-    return {key_id(canonical(spec, row[:-1])): row[-1].encode() for row in rows}
-
-
 def _copy(connection: Connection, into: sql.Composed, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> int:
-    """COPY the lines of these acts; every one of them must arrive."""
+    """COPY the lines of these acts and return their number; raise if not all of them arrived."""
     sent = 0
-    with connection.cursor() as cursor:
-        with cursor.copy(into) as sink:
-            for writes in work.pile:
-                lines = [
-                    line
-                    for key, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
-                    if line is not None and act in acts and key not in moved
-                ]
-                sent += len(lines)
-                sink.write(b"".join(lines))
-        if cursor.rowcount != sent:
-            raise TrueupError(f"{sent} rows were sent and {cursor.rowcount} arrived", cure=_KEPT_OUT)
+
+    def lines() -> Iterator[bytes]:
+        nonlocal sent
+        for writes in work.pile:
+            batch = [
+                line
+                for name, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
+                if line is not None and act in acts and name not in moved
+            ]
+            sent += len(batch)
+            yield b"".join(batch)
+
+    arrived = send_lines(connection, into, lines())
+    check_arrived(sent, arrived)
     return sent
 
 
-def _in_order(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
-    """Triggers fire and foreign keys are checked: rows are updated where they are, so that nobody loses a parent."""
+def _update_in_place(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
+    """Write while triggers and foreign keys fire: rows are updated in place, so no row loses its parent."""
     moved: set[bytes] = set()
     for writes in work.pile:
-        moved |= _moved(connection, work.guard, writes)
+        moved |= lock_unchanged(connection, work.guard, writes.expected("update"))
+        inserts = writes.expected("insert")
+        moved |= read_hashes(connection, work.guard, inserts.keys).keys() & set(inserts.ids)
         progress.advance(len(writes.keys))
-    late = False
+    delete_last = False
     try:
         with connection.transaction():
-            moved |= _delete_staged(connection, work, moved)
+            moved |= _delete(connection, work)
     except ForeignKeyViolation:
-        # Rows of this very table may refer to what goes, and be about to change: then they do so first.
-        late = True
+        # Rows of this table may refer to a row that is deleted, and be updated themselves: update them first.
+        delete_last = True
     if not work.pile.counts["update"]:
-        # Rows that only come need no more than the right to insert.
+        # Inserts alone need no right but INSERT.
         _copy(connection, rows_in(work.target("insert")), work, ("insert",), moved)
-    for acts in _kinds(work) if work.pile.counts["update"] else ():
-        staged = stage(connection, work.target(acts[0]))
-        sent = _copy(connection, rows_in(work.target(acts[0]), staged), work, acts, moved)
-        try:
-            arrived = sum(upsert(connection, work.target(acts[0]), staged)) if sent else 0
-        except UniqueViolation as error:
-            raise QueryError(
-                f"{error.diag.message_primary} ({error.diag.message_detail})",
-                sqlstate="23505",
-                cure="rows that change places need to be deleted and copied: run without --fire-triggers, as a role"
-                " that may set session_replication_role",
-            ) from None
-        if arrived != sent:
-            raise TrueupError(f"{sent} rows were to be written and {arrived} were", cure=_KEPT_OUT)
-    if late:
-        moved |= _delete_staged(connection, work, moved)
+    for acts in work.copies if work.pile.counts["update"] else ():
+        _upsert(connection, work, acts, moved)
+    if delete_last:
+        moved |= _delete(connection, work)
     return moved
 
 
-def _moved(connection: Connection, spec: TableSpec, writes: Writes) -> set[bytes]:
-    """Keys of updates and inserts whose rows are not as they were read; the others are locked."""
-    wrong: set[bytes] = set()
-    for act, lock in (("update", sql.SQL(" FOR NO KEY UPDATE")), ("insert", sql.SQL(""))):
-        mine = {
-            mine: (key, guard)
-            for mine, key, guard, each in zip(writes.ids, writes.keys, writes.guards, writes.acts, strict=True)
-            if each == act
-        }
-        seen: dict[bytes, bytes] = {}
-        for some in batches([key for key, _ in mine.values()]):
-            query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}{}").format(
-                key_texts(spec), row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, some), lock
-            )
-            seen.update(_by_id(spec, connection.execute(query).fetchall()))
-        wrong |= {key for key, (_, guard) in mine.items() if seen.get(key) != guard}
-    return wrong
+def _delete(connection: Connection, work: NodeWork) -> set[bytes]:
+    """Delete all rows that go in one statement: they may refer to each other."""
+    batches = [writes.expected("delete") for writes in work.pile]
+    expected = Expected(
+        [name for batch in batches for name in batch.ids],
+        [key for batch in batches for key in batch.keys],
+        [value for batch in batches for value in batch.hashes],
+    )
+    return delete_unchanged_together(connection, work.guard, expected)
 
 
-def _delete_staged(connection: Connection, work: NodeWork, moved: set[bytes]) -> set[bytes]:
-    """Delete all rows that go in one statement: they may refer to one another."""
-    spec = work.guard
-    wanted = {
-        key: guard
-        for writes in work.pile
-        for key, act, guard in zip(writes.ids, writes.acts, writes.guards, strict=True)
-        if act == "delete"
-    }
-    wrong: set[bytes] = set()
-    while wanted:
-        keys = Target(spec, spec.key_names)
-        names = sql.SQL(", ").join(map(sql.Identifier, spec.key_names))
-        with connection.transaction() as savepoint:
-            staged = stage(connection, keys)
-            with connection.cursor() as cursor, cursor.copy(rows_in(keys, staged)) as sink:
-                sink.write(b"".join(key + b"\n" for key in wanted))
-            # Whoever is referred to by ON DELETE CASCADE takes others along, as the schema says.
-            query = sql.SQL("DELETE FROM {} WHERE ({}) IN (SELECT {} FROM {}) RETURNING {}, {}::text").format(
-                sql.Identifier(spec.schema, spec.table), names, names, staged, key_texts(spec), row_hash(spec)
-            )
-            seen = _by_id(spec, connection.execute(query).fetchall())
-            now = {key for key, guard in wanted.items() if seen.get(key) != guard}
-            if now & seen.keys():
-                raise Rollback(savepoint)
-        wrong |= now
-        if not now & seen.keys():
-            break
-        wanted = {key: guard for key, guard in wanted.items() if key not in now}
-    return wrong
+def _upsert(connection: Connection, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> None:
+    target = work.target(acts[0])
+    staged = stage(connection, target.name, target.columns)
+    sent = _copy(connection, rows_in(target, staged), work, acts, moved)
+    try:
+        arrived = sum(upsert(connection, target, staged)) if sent else 0
+    except UniqueViolation as error:
+        raise QueryError(
+            f"{error.diag.message_primary} ({error.diag.message_detail})",
+            sqlstate="23505",
+            cure="if rows swap unique values, run without --fire-triggers, as a role that may set"
+            " session_replication_role: rows are then deleted and copied",
+        ) from None
+    check_arrived(sent, arrived)
 
 
 def _note_unknown(connection: Connection, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
-    """Rows whose hash was not known before they were written, or is another now: the undo file learns it."""
+    """Add to the undo file the hashes of written rows that were not known before, or that a trigger changed."""
     for writes in work.pile:
-        if (
-            not moved
-            and None not in writes.made
-            and (not work.is_watched or _is_as_made(connection, work.guard, writes))
-        ):
+        is_known = not moved and None not in writes.made
+        if is_known and (not work.is_watched or has_rows(connection, work.guard, writes.expected_after())):
             continue
-        undo.after(work.node.name, _now(connection, work.guard, writes, moved))
+        undo.after(work.node.name, _hashes_now(connection, work.guard, writes, moved))
 
 
-def _is_as_made(connection: Connection, spec: TableSpec, writes: Writes) -> bool:
-    """Whether the node now has just the rows that were sent; asked by count and sum, as of a block."""
-    query = sql.SQL("SELECT count(*), coalesce(sum({}), 0) FROM {} WHERE {}").format(
-        row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)
-    )
-    return tuple(one_row(connection.execute(query))) == _digest([made or None for made in writes.made])
-
-
-def _now(
+def _hashes_now(
     connection: Connection, spec: TableSpec, writes: Writes, moved: set[bytes]
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """The hashes of the rows as they are now, in this transaction; raises where a row is there that should not be."""
-    query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}").format(
-        key_texts(spec), row_hash(spec), sql.Identifier(spec.schema, spec.table), among(spec, writes.keys)
-    )
-    found = _by_id(spec, connection.execute(query).fetchall())
-    for key, act in zip(writes.ids, writes.acts, strict=True):
-        if key in moved:
-            yield key, NOT_WRITTEN
+    """Yield id and hash of the rows as they are now in this transaction; raise if a row was not written or deleted."""
+    hashes = read_hashes(connection, spec, writes.keys)
+    for name, act in zip(writes.ids, writes.acts, strict=True):
+        if name in moved:
+            yield name, NOT_WRITTEN
             continue
-        if (act == "delete") == (key in found):
-            is_there = "is still there" if act == "delete" else "did not arrive"
-            raise TrueupError(f"the row ({', '.join(key_of(key))}) {is_there}", cure=_KEPT_OUT)
-        yield key, found.get(key)
+        if (act == "delete") == (name in hashes):
+            what = "was not deleted" if act == "delete" else "did not arrive"
+            raise TrueupError(f"the row ({', '.join(key_of(name))}) {what}", cure=_DROPPED)
+        yield name, hashes.get(name)

@@ -6,7 +6,6 @@ on another node is what the first one wrote, however long.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,15 +18,11 @@ from trueup.rows.encode import row_hash
 from trueup.rows.fetch import among
 from trueup.rows.keys import KeyValues, canonical, key_texts, source, where
 from trueup.rows.spec import TableSpec
+from trueup.rows.write.copy_text import key_id, key_of
 from trueup.verbs.repair.layout import Layout
 
 if TYPE_CHECKING:
     from psycopg import sql
-
-NULL = b"\\N"
-_ESCAPES = str.maketrans({"\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"})
-_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
-_MEANING = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
 class Line(NamedTuple):
@@ -36,50 +31,6 @@ class Line(NamedTuple):
     hash: bytes
     guard: bytes
     fields: bytes
-
-
-def key_id(key: KeyValues) -> bytes:
-    """A key as its fields: what names a row in a line."""
-    if len(key) == 1:
-        # Most keys are numbers, and a look costs less than a translation.
-        return key[0].encode() if key[0].isalnum() else key[0].translate(_ESCAPES).encode()
-    return "\t".join([value.translate(_ESCAPES) for value in key]).encode()
-
-
-def key_ids(keys: Sequence[KeyValues]) -> list[bytes]:
-    """The same of many keys."""
-    if keys and len(keys[0]) == 1:
-        return [value.encode() if value.isalnum() else key_id((value,)) for (value,) in keys]
-    return [key_id(key) for key in keys]
-
-
-def key_of(fields: bytes) -> KeyValues:
-    """The key that `key_id` wrote."""
-    return tuple(text_of_field(field) or "" for field in fields.split(b"\t"))
-
-
-def field_of(value: str | None) -> bytes:
-    """A value as a field."""
-    return NULL if value is None else value.translate(_ESCAPES).encode()
-
-
-def text_of_field(field: bytes) -> str | None:
-    """The value of a field, as the node printed it."""
-    if field == NULL:
-        return None
-    if b"\\" not in field:
-        return field.decode()
-    return _ESCAPED.sub(lambda found: _MEANING.get(found[1], found[1]), field).decode()
-
-
-def split(line: bytes) -> list[bytes]:
-    """The fields of a line."""
-    return line[:-1].split(b"\t")
-
-
-def join(fields: Sequence[bytes]) -> bytes:
-    """Fields as a line."""
-    return b"\t".join(fields) + b"\n"
 
 
 def lines_by_key(

@@ -10,8 +10,9 @@ from typing import Literal, Protocol
 
 from trueup.rows.encode import trim_scale
 from trueup.rows.keys import KeyValues
+from trueup.rows.write.copy_text import NULL, split
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import NULL, Line, split
+from trueup.verbs.repair.lines import Line
 
 Act = Literal["insert", "update", "delete"]
 ACTS: tuple[Act, ...] = ("insert", "update", "delete")

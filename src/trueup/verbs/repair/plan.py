@@ -12,9 +12,10 @@ from psycopg import sql
 from trueup.rows.encode import trim_scale
 from trueup.rows.keys import KeyValues, literals
 from trueup.rows.spec import TableSpec
+from trueup.rows.write.copy_text import NULL, field_of, split
 from trueup.task.job import Job
 from trueup.verbs.repair.conditions import answers
-from trueup.verbs.repair.lines import NULL, Line, field_of, split
+from trueup.verbs.repair.lines import Line
 from trueup.verbs.repair.modes import Batch, Bidirectional, Decision, Gone, Leave, Like, Made
 
 if TYPE_CHECKING:

@@ -9,10 +9,12 @@ from trueup.db.reader import Reader, TooMuch
 from trueup.engine.work import More, Room
 from trueup.report.past import UNKNOWN, Hash
 from trueup.rows.keys import KeyValues
+from trueup.rows.write.copy_text import join, key_ids, split
+from trueup.rows.write.guarded import Expected
 from trueup.task.job import Job
 from trueup.verbs.repair.conditions import Conditions
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import Line, inside_filter, join, key_ids, lines_by_key, split
+from trueup.verbs.repair.lines import Line, inside_filter, lines_by_key
 from trueup.verbs.repair.modes import ACTS, ALL, Act, Batch, Gone, Leave, Like, Made, Mode, SourceOfTruth
 
 # Rows are read in portions that aim at this many bytes of a node, whatever the width of a row, and never hold more
@@ -70,6 +72,21 @@ class Writes:
         """Many keys at once."""
         acts, keys, ids, guards, before, after, made = map(list, zip(*entries, strict=True))
         return cls(acts, keys, ids, guards, before, after, made)
+
+    def expected(self, act: Act | None = None) -> Expected:
+        """Return the rows before, of one act or of all."""
+        if act is None:
+            return Expected(self.ids, self.keys, self.guards)
+        places = [place for place, each in enumerate(self.acts) if each == act]
+        return Expected(
+            [self.ids[place] for place in places],
+            [self.keys[place] for place in places],
+            [self.guards[place] for place in places],
+        )
+
+    def expected_after(self) -> Expected:
+        """Return the rows after; the hashes of all of them must be known."""
+        return Expected(self.ids, self.keys, [made or None for made in self.made])
 
 
 # What Writes has of one key: act, key, id, guard and line before, line and guard after.

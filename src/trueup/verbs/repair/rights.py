@@ -12,6 +12,7 @@ from trueup.db.catalog import READABLE_KINDS
 from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
+from trueup.rows.write.references import deferrable_constraints
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
 
@@ -36,10 +37,9 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
     with control.connection.cursor(row_factory=dict_row) as cursor:
         blocks = load("trueup.verbs.repair", "rights.sql")
         row = cursor.execute(blocks["rights"], {**names, "given": given, "set": others}).fetchone()
-        late = cursor.execute(blocks["deferrable"], names).fetchall()
     assert row is not None
     may_silence = _may_silence(control, row)
-    excluded = [each["name"] for each in late if each["kind"] == "x"]
+    excluded = [name for name, _ in deferrable_constraints(control.connection, spec, kinds=("x",))]
     silent = may_silence and not fire_triggers and not excluded
     shown = display_name(spec.schema, spec.table)
     reasons = [f"node {node}: {reason}" for reason in _reasons(row, shown, acts, silent=silent)]

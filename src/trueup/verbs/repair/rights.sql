@@ -23,12 +23,3 @@ SELECT current_user::text AS role,
        OR EXISTS (SELECT FROM pg_rewrite w WHERE w.ev_class = c.oid AND w.ev_type <> '1') AS always
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %(schema)s AND c.relname = %(table)s
-
--- name: deferrable
--- Constraints that are checked late by triggers, and so not at all where no trigger fires.
-SELECT conname::text AS name, contype::text AS kind,
-       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM unnest(x.conkey) WITH ORDINALITY k(attnum, ord)
-          JOIN pg_attribute a ON a.attrelid = x.conrelid AND a.attnum = k.attnum) AS columns
-  FROM pg_constraint x
- WHERE x.conrelid = format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass
-   AND x.contype IN ('p', 'u', 'x') AND x.condeferrable

@@ -26,10 +26,11 @@ from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_re
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.write.copy_text import key_id, key_of
 from trueup.store import TaskStore
 from trueup.task.open import open_task
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import Line, key_id, key_of, lines_by_key
+from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import ACTS, Act
 from trueup.verbs.repair.prepare import Entry, Left, Prepared, Writes
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head

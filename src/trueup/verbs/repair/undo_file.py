@@ -28,7 +28,7 @@ from typing import IO, Any
 
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
-from trueup.verbs.repair.lines import NULL
+from trueup.rows.write.copy_text import NULL
 from trueup.verbs.repair.prepare import Writes
 
 FORMAT = 1

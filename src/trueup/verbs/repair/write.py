@@ -14,10 +14,10 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.report.repair import Example
+from trueup.rows.write.copy_text import split, text_of_field
 from trueup.task.together import together
 from trueup.verbs.repair.execute import NodeWork, Written, write_node
 from trueup.verbs.repair.layout import Layout
-from trueup.verbs.repair.lines import split, text_of_field
 from trueup.verbs.repair.modes import ACTS, Act
 from trueup.verbs.repair.pile import Pile
 from trueup.verbs.repair.prepare import EXAMPLES, Left, Prepared, Writes, first_of_each, without_rows

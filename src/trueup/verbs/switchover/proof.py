@@ -23,7 +23,7 @@ from trueup.rows.digest import EMPTY, Digest, digest_query
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec
-from trueup.rows.write.key_lists import KeyList, among
+from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.task.together import both
 from trueup.verbs.sync.model import SyncTable
 
@@ -187,7 +187,7 @@ def keys_digest(connection: Connection, query: sql.Composed, keys: KeyList) -> D
 
 def keys_there(connection: Connection, table: SyncTable, keys: KeyList) -> int:
     """How many of these keys have a row."""
-    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(sql.Identifier(*table.name), among(table))
+    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(sql.Identifier(*table.name), in_key_list(table.spec))
     row: Any = connection.execute(query, keys.literals).fetchone()
     return int(row[0])
 
@@ -204,7 +204,7 @@ def _escaped_query(spec: TableSpec, table: SyncTable) -> sql.Composed:
     # With parameters, a % in a name would be read as a placeholder.
     hashed = sql.SQL(row_hash(spec).as_string(None).replace("%", "%%"))
     return sql.SQL("SELECT count(*), coalesce(sum({}), 0)::text FROM {} t WHERE {}").format(
-        hashed, sql.Identifier(*table.name), among(table)
+        hashed, sql.Identifier(*table.name), in_key_list(table.spec)
     )
 
 

@@ -17,7 +17,7 @@ from psycopg import sql
 from trueup.db.connection import Connection
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
-from trueup.rows.write.key_lists import KeyList, among
+from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.proof import Prover, keys_digest, keys_there, whole_digest
 
@@ -191,7 +191,7 @@ class Rounds:
                 found += gate.broken(self.link.target, [key])
                 continue
             if key.child in keys:
-                found += gate.broken(self.link.target, [key], among(tables[key.child], keys[key.child]))
+                found += gate.broken(self.link.target, [key], in_key_list(tables[key.child].spec, keys[key.child]))
             if key.parent in gone:
                 found += gate.broken(self.link.target, [key], _refers_to(key, tables[key.parent], keys[key.parent]))
         return found

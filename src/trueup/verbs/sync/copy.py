@@ -22,7 +22,11 @@ from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
 from trueup.engine.work import Engine, Failure, Room, Tasks
-from trueup.rows.write.apply import pipe, rows_in, silence_triggers, stage
+from trueup.rows.write.copy import pipe, rows_in, rows_out
+from trueup.rows.write.delete import delete_all
+from trueup.rows.write.stage import stage
+from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.marks import block, check_ours
 from trueup.verbs.sync.model import REPLICA, SyncTable
 
@@ -164,7 +168,7 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
         if job.mode == REPLICA:
             silence_triggers(target)
         for table in reversed(tables):
-            target.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(*table.name)))
+            delete_all(target, table.spec)
         target.execute(
             "DELETE FROM trueup.copied WHERE sync = %s AND relation = ANY(%s::oid[])", [job.sync, list(relations)]
         )
@@ -241,15 +245,10 @@ def _write(part: Part, source: Connection, target: Connection, *, aside: bool) -
         if noted is None:
             target.execute("ROLLBACK")
             return 0
-    into = stage(target, part.table.target) if aside else None
+    into = stage(target, part.table.target.name, part.table.target.columns) if aside else None
     rows = pipe(source, _rows_out(part), target, rows_in(part.table.target, into, binary=part.table.is_binary))
     if into is not None:
-        columns = sql.SQL(", ").join(map(sql.Identifier, part.table.target.columns))
-        target.execute(
-            sql.SQL("INSERT INTO {} ({c}) OVERRIDING SYSTEM VALUE SELECT {c} FROM {} ON CONFLICT DO NOTHING").format(
-                sql.Identifier(*part.table.name), into, c=columns
-            )
-        )
+        insert_missing(target, part.table.target, into)
     if job.noted:
         values = [rows, job.sync, part.oid, part.file, part.first]
         target.execute(load("trueup.verbs.sync", "copy.sql")["rows"], values)
@@ -263,9 +262,9 @@ def _rows_out(part: Part) -> sql.Composed:
         pages.append(sql.SQL("ctid >= {}::tid").format(sql.Literal(f"({part.first},0)")))
     if part.end is not None:
         pages.append(sql.SQL("ctid < {}::tid").format(sql.Literal(f"({part.end},0)")))
-    return sql.SQL("COPY (SELECT {} FROM ONLY {}{}) TO STDOUT{}").format(
-        sql.SQL(", ").join(map(sql.Identifier, part.table.target.columns)),
-        sql.Identifier(*part.relation),
-        sql.SQL(" WHERE ") + sql.SQL(" AND ").join(pages) if pages else sql.SQL(""),
-        sql.SQL(" (FORMAT binary)" if part.table.is_binary else ""),
+    return rows_out(
+        part.table.target.columns,
+        sql.SQL("ONLY {}").format(sql.Identifier(*part.relation)),
+        sql.SQL(" AND ").join(pages) if pages else None,
+        binary=part.table.is_binary,
     )

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from psycopg import sql
-
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.work import Engine, Failure, Room, Tasks
-from trueup.rows.write.apply import pipe, rows_in, silence_triggers
-from trueup.rows.write.key_lists import KeyList, among, portions
+from trueup.rows.write.copy import pipe, rows_in, rows_out
+from trueup.rows.write.delete import delete_all, delete_keys
+from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
+from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync import marks
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
@@ -53,7 +53,7 @@ def large_round(link: Link, changes: Changes, engine: Engine, progress: Progress
         (tables[number], keys)
         for number, texts in changes.texts.items()
         if number not in changes.reload
-        for keys in portions(tables[number], texts, KEYS_A_TASK)
+        for keys in key_batches(tables[number].spec, texts, KEYS_A_TASK)
     ]
     link.target.execute(marks.block("unmark"), {"sync": link.name})
     deletes = [Carry(job, table, keys, False) for table, keys in lists] + [Carry(job, t, None, False) for t in whole]
@@ -98,13 +98,14 @@ def _carry_once(task: Carry) -> int:
         target.execute("SET statement_timeout = 0; BEGIN")
         marks.check_ours(target, job.sync, job.epoch)
         silence_triggers(target)
-        mine = sql.Identifier(*task.table.name)
-        chosen = among(task.table, task.keys) if task.keys else sql.SQL("true")
-        target.execute(sql.SQL("DELETE FROM {} t WHERE {}").format(mine, chosen))
-        if task.insert:
-            columns = sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(n)) for n in task.table.target.columns)
-            out = sql.SQL("COPY (SELECT {} FROM {} t WHERE {}) TO STDOUT").format(columns, mine, chosen)
+        table = task.table.target
+        if task.keys is None:
+            delete_all(target, table.spec)
+        else:
+            delete_keys(target, table.spec, task.keys)
+        if task.insert and task.keys is not None:
+            out = rows_out(table.columns, table.name, in_key_list(table.spec, task.keys))
             with borrow(job.source, job.snapshot, application=job.application, retries=0) as reader:
-                rows = pipe(reader.session(), out, target, rows_in(task.table.target))
+                rows = pipe(reader.session(), out, target, rows_in(table))
         target.execute("COMMIT")
     return rows

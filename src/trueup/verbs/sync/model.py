@@ -8,7 +8,7 @@ from typing import Any
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
 from trueup.rows.spec import TableSpec
-from trueup.rows.write.apply import Target
+from trueup.rows.write.target import Target
 
 # Where trueup keeps its own tables; the change log is a tube in a schema of its own.
 STATE_SCHEMA = "trueup"

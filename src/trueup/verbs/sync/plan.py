@@ -21,7 +21,9 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.rows.write.apply import silence_triggers, target_of
+from trueup.rows.write.ordered import can_wait
+from trueup.rows.write.target import target_of
+from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
 from trueup.verbs.sync.plan_target import Begun, check_target
 
@@ -247,11 +249,6 @@ def _check_cycles(groups: Many[tuple[TableName, ...]], keys: Many[ForeignKey], p
             problems.append(
                 Problem(shown, f"they refer to one another by foreign keys that cannot wait: {links}", cure)
             )
-
-
-def can_wait(key: ForeignKey) -> bool:
-    """Whether rows of the child may be there before their parents are, inside of one transaction."""
-    return key.deferrable or key.nullable
 
 
 def _sequences(

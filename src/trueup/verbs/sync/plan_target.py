@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from trueup.db import catalog
 from trueup.db.connection import Connection
 from trueup.db.statements import load
-from trueup.rows.write.apply import target_of
+from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
 
 

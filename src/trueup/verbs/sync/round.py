@@ -22,8 +22,11 @@ from psycopg import sql
 
 from trueup.db.connection import one_row, one_value
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, TrueupError
-from trueup.rows.write.key_lists import KeyList, among, key_list
+from trueup.errors import CheckFailed
+from trueup.rows.write.copy import check_arrived
+from trueup.rows.write.delete import delete_keys
+from trueup.rows.write.insert import insert_rows, select_rows
+from trueup.rows.write.key_lists import KeyList, key_list
 from trueup.verbs.sync import marks
 from trueup.verbs.sync.link import Link, shape_query
 from trueup.verbs.sync.model import Round, SyncTable
@@ -104,7 +107,7 @@ def _changes(link: Link, position: Any, waiting: Any, rows: Sequence[tuple[Any, 
                 node=link.source_node.name,
             )
         if count:
-            keys[number] = key_list(table, apart) if apart is not None else KeyList(count, (literal,))
+            keys[number] = key_list(table.spec, apart) if apart is not None else KeyList(count, (literal,))
         troubles += [f"{table}: {error}" for error in errors]
     return Changes(
         str(position[0]),
@@ -136,17 +139,10 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
     tables = link.by_number()
     with link.source.pipeline():
         asked = {
-            number: link.source.execute(_rows_query(tables[number]), each.literals)
+            number: select_rows(link.source, tables[number].spec, tables[number].row, each)
             for number, each in changes.keys.items()
         }
     return {number: one_row(cursor) for number, cursor in asked.items()}
-
-
-def _rows_query(table: SyncTable) -> sql.Composed:
-    columns = sql.SQL(", ").join(sql.SQL("t.{}").format(sql.Identifier(name)) for name in table.row)
-    return sql.SQL("SELECT count(*), array_agg(ROW({})::text)::text FROM {} t WHERE {}").format(
-        columns, sql.Identifier(*table.name), among(table)
-    )
 
 
 def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | None]], began: float) -> tuple[int, bool]:
@@ -157,13 +153,11 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
             link.target.execute("BEGIN")
             link.target.execute(marks.block("still_ours"), {"sync": link.name, "epoch": link.epoch})
             for number, each in changes.keys.items():
-                mine = sql.Identifier(*tables[number].name)
-                delete = sql.SQL("DELETE FROM {} t WHERE {}").format(mine, among(tables[number]))
-                link.target.execute(delete, each.literals)
+                delete_keys(link.target, tables[number].spec, each)
             inserts = [
-                (link.target.execute(_insert(tables[number]), (literal,)), count, tables[number])
+                (insert_rows(link.target, tables[number].target, literal), count, tables[number])
                 for number, (count, literal) in rows.items()
-                if count
+                if literal is not None
             ]
             did = mark(link, changes, began)
             link.target.execute("COMMIT")
@@ -174,25 +168,9 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
         link.target.execute("ROLLBACK")
         raise
     for cursor, count, table in inserts:
-        if cursor.rowcount != count:
-            # The entries are still there: nothing is lost, and nobody may call this done.
-            raise TrueupError(
-                f"{count} rows were given and {cursor.rowcount} arrived",
-                cure="a trigger or a rule of the target keeps rows out: switch it off there",
-                node=link.target_node.name,
-                table=str(table),
-            )
+        # If rows are missing, the entries stay in the change log: the next round carries them again.
+        check_arrived(count, cursor.rowcount, node=link.target_node.name, table=str(table))
     return sum(count for count, _ in rows.values()), bool(did.fetchone()[0])
-
-
-def _insert(table: SyncTable) -> sql.Composed:
-    mine = sql.Identifier(*table.name)
-    columns = sql.SQL(", ").join(map(sql.Identifier, table.target.columns))
-    # The row type of the table itself reads the text, each column with its own type's input function.
-    given = sql.SQL(", ").join(sql.SQL("r.{}").format(sql.Identifier(name)) for name in table.target.columns)
-    return sql.SQL(
-        "INSERT INTO {mine} ({columns}) OVERRIDING SYSTEM VALUE SELECT {given} FROM unnest(%s::{mine}[]) r"
-    ).format(mine=mine, columns=columns, given=given)
 
 
 def mark(link: Link, changes: Changes, began: float) -> Any:

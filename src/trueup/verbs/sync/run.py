@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 
 from trueup.db import locks, reader
+from trueup.db.foreign_keys import TableName
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.switchover import pointer
 from trueup.verbs.sync import changelog, marks, sequences
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link, application, open_ends, open_link
 from trueup.verbs.sync.model import ORDERED, Round
-from trueup.verbs.sync.ordered import apply_ordered
 from trueup.verbs.sync.round import SMALL, Changes, done, finish, idle, is_small, mark, read_changes, small_round
 from trueup.verbs.sync.start import SyncRequest, plan, start
 
@@ -202,12 +203,15 @@ class Runner:
     def _ordered(self, changes: Changes, began: float) -> Round:
         link = self.link
         tables = link.by_number()
-        keys: dict[int, Any] = {tables[number].oid: texts for number, texts in changes.texts.items()}
-        keys |= {tables[number].oid: None for number in changes.reload}
+        keys: dict[TableName, Sequence[str] | None] = {
+            tables[number].name: texts for number, texts in changes.texts.items()
+        }
+        keys |= {tables[number].name: None for number in changes.reload}
+        targets = [table.target for table in link.tables]
         try:
             with link.target.transaction():
                 marks.check_ours(link.target, link.name, link.epoch)
-                rows = apply_ordered(link.source, link.target, link.tables, keys, link.plan.foreign_keys)
+                rows = write_ordered(link.source, link.target, targets, keys, link.plan.foreign_keys)
                 stop = mark(link, changes, began).fetchone()[0]
         except Exception as error:
             raise link.named(error) from None

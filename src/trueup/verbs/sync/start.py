@@ -21,11 +21,11 @@ from trueup.db.foreign_keys import in_order
 from trueup.db.node import connect, error_from_server
 from trueup.engine.choose import EngineStarter
 from trueup.errors import CheckFailed
+from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import changelog, create_schema, marks
 from trueup.verbs.sync.copy import Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import Link, application, check_plan, open_ends, open_link, plan_again, refuse
 from trueup.verbs.sync.model import ORDERED, REPLICA, Plan, SyncTable
-from trueup.verbs.sync.ordered import apply_ordered
 from trueup.verbs.sync.plan import Wanted, make_plan
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _copy_in_order(
             continue
         with target.transaction():
             marks.check_ours(target, job.sync, job.epoch)
-            rows += apply_ordered(source, target, mine, {table.oid: None for table in mine}, inside)
+            rows += write_ordered(source, target, [table.target for table in mine], dict.fromkeys(group), inside)
             for oid, file in {(part.oid, part.file) for part in parts}:
                 target.execute(marks.block("copied"), [job.sync, oid, file, 0, None])
     return rows

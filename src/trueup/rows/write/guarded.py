@@ -1,0 +1,156 @@
+"""Delete or lock rows only if they are as they were read.
+
+Rows were read some time ago and another session may have changed one since. Each row that is about to be written is
+compared with what was read, by its hash, under the lock that the statement takes. Rows that changed are left as they
+are; their ids are returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import Rollback, sql
+
+from trueup.db.connection import Connection, one_row
+from trueup.rows.encode import row_hash
+from trueup.rows.fetch import among
+from trueup.rows.keys import KeyValues, canonical, key_texts
+from trueup.rows.spec import TableSpec
+from trueup.rows.write.copy_text import key_id
+from trueup.rows.write.stage import stage_keys
+from trueup.rows.write.target import Target, column_list, table_name
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+KEYS_PER_STATEMENT = 5000
+Hashes = dict[bytes, bytes]  # id of a row (see `copy_text.key_id`) and its hash as text
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Rows as they were read: id, key and hash of each; a hash of None means that there was no row."""
+
+    ids: Sequence[bytes]
+    keys: Sequence[KeyValues]
+    hashes: Sequence[bytes | None]
+
+    @property
+    def digest(self) -> tuple[int, int]:
+        """The number of rows and the sum of their hashes."""
+        numbers = [int(value) for value in self.hashes if value is not None]
+        return len(numbers), sum(numbers)
+
+    @property
+    def by_id(self) -> dict[bytes, tuple[KeyValues, bytes | None]]:
+        """Key and hash of each row by its id."""
+        return dict(zip(self.ids, zip(self.keys, self.hashes, strict=True), strict=True))
+
+
+def has_rows(connection: Connection, spec: TableSpec, expected: Expected) -> bool:
+    """Return whether the table has exactly these rows for these keys, by count and sum of their hashes."""
+    query = sql.SQL("SELECT count(*), coalesce(sum({}), 0) FROM {} WHERE {}").format(
+        row_hash(spec), table_name(spec), among(spec, expected.keys)
+    )
+    return tuple(one_row(connection.execute(query))) == expected.digest
+
+
+def read_hashes(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues], lock: LiteralString = "") -> Hashes:
+    """Return the hashes of the rows of these keys; `lock` is a locking clause."""
+    hashes: Hashes = {}
+    for batch in key_batches(keys):
+        query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}{}").format(
+            key_texts(spec), row_hash(spec), table_name(spec), among(spec, batch), sql.SQL(lock)
+        )
+        hashes.update(_by_id(spec, connection.execute(query).fetchall()))
+    return hashes
+
+
+def lock_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+    """Lock the rows for an update that keeps their keys, and return the ids of those that changed."""
+    return _changed(expected.by_id, read_hashes(connection, spec, expected.keys, " FOR NO KEY UPDATE"))
+
+
+def delete_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+    """Delete the rows that are unchanged and return the ids of the others.
+
+    Usually none changed: then this is one statement, and the node returns only the count and the sum of the hashes.
+    """
+    if _delete_if_all_unchanged(connection, spec, expected):
+        return set()
+
+    def delete(rows: Mapping[bytes, tuple[KeyValues, bytes | None]]) -> Hashes:
+        deleted: Hashes = {}
+        for batch in key_batches([key for key, _ in rows.values()]):
+            deleted |= _delete(connection, spec, among(spec, batch))
+        return deleted
+
+    return _delete_without_changed(connection, expected, delete)
+
+
+def delete_unchanged_together(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+    """Like `delete_unchanged`, in one statement for all keys: the rows may refer to each other.
+
+    Where triggers fire, ON DELETE actions of other tables do as the schema says.
+    """
+    names = column_list(spec.key_names)
+
+    def delete(rows: Mapping[bytes, tuple[KeyValues, bytes | None]]) -> Hashes:
+        staged = stage_keys(connection, Target(spec, spec.key_names), rows)
+        return _delete(connection, spec, sql.SQL("({}) IN (SELECT {} FROM {})").format(names, names, staged))
+
+    return _delete_without_changed(connection, expected, delete)
+
+
+def key_batches(keys: Sequence[KeyValues]) -> Iterator[Sequence[KeyValues]]:
+    """Yield the keys in batches that one statement can list."""
+    for start in range(0, len(keys), KEYS_PER_STATEMENT):
+        yield keys[start : start + KEYS_PER_STATEMENT]
+
+
+def _delete_if_all_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> bool:
+    query = sql.SQL(
+        "WITH gone AS (DELETE FROM {} WHERE {} RETURNING {} AS hash) SELECT count(*), coalesce(sum(hash), 0) FROM gone"
+    ).format(table_name(spec), among(spec, expected.keys), row_hash(spec))
+    with connection.transaction() as savepoint:
+        if tuple(one_row(connection.execute(query))) == expected.digest:
+            return True
+        raise Rollback(savepoint)
+    return False
+
+
+def _delete_without_changed(
+    connection: Connection,
+    expected: Expected,
+    delete: Callable[[Mapping[bytes, tuple[KeyValues, bytes | None]]], Hashes],
+) -> set[bytes]:
+    """Delete, and if a changed row was among the deleted ones, roll back and delete again without it."""
+    rows, changed = expected.by_id, set[bytes]()
+    while rows:
+        with connection.transaction() as savepoint:
+            deleted = delete(rows)
+            wrong = _changed(rows, deleted)
+            if wrong & deleted.keys():
+                raise Rollback(savepoint)
+        changed |= wrong
+        if not wrong & deleted.keys():
+            break
+        rows = {name: row for name, row in rows.items() if name not in wrong}
+    return changed
+
+
+def _changed(rows: Mapping[bytes, tuple[KeyValues, bytes | None]], hashes: Hashes) -> set[bytes]:
+    return {name for name, (_, before) in rows.items() if hashes.get(name) != before}
+
+
+def _delete(connection: Connection, spec: TableSpec, condition: sql.Composable) -> Hashes:
+    query = sql.SQL("DELETE FROM {} WHERE {} RETURNING {}, {}::text").format(
+        table_name(spec), condition, key_texts(spec), row_hash(spec)
+    )
+    return _by_id(spec, connection.execute(query).fetchall())
+
+
+def _by_id(spec: TableSpec, rows: Sequence[Sequence[str]]) -> Hashes:
+    return {key_id(canonical(spec, row[:-1])): row[-1].encode() for row in rows}

@@ -1,0 +1,38 @@
+"""Rows as one array literal of the table's row type: read on one node and inserted on another with one statement each.
+
+The server writes and parses the texts of the rows, each column with the functions of its own type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from trueup.db.connection import Connection, Cursor
+from trueup.rows.spec import TableSpec
+from trueup.rows.write.key_lists import KeyList, in_key_list
+from trueup.rows.write.target import Target, column_list, identifier
+
+
+def select_rows(connection: Connection, spec: TableSpec, row_type: Sequence[str], keys: KeyList) -> Cursor:
+    """Select the number of rows of these keys, and the rows as an array literal (NULL if there are none).
+
+    `row_type` names the columns of the target's row type in its order, generated ones included.
+    """
+    query = sql.SQL("SELECT count(*), array_agg(ROW({})::text)::text FROM {} t WHERE {}").format(
+        column_list(row_type, "t", parameters=True), identifier(spec.schema, spec.table), in_key_list(spec)
+    )
+    return connection.execute(query, keys.literals)
+
+
+def insert_rows(connection: Connection, target: Target, rows: str) -> Cursor:
+    """Insert the rows of an array literal; identity columns take the values of the rows."""
+    query = sql.SQL(
+        "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM unnest(%s::{table}[]) r"
+    ).format(
+        table=identifier(target.spec.schema, target.spec.table),
+        columns=column_list(target.columns, parameters=True),
+        values=column_list(target.columns, "r", parameters=True),
+    )
+    return connection.execute(query, (rows,))

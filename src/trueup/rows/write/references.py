@@ -1,0 +1,91 @@
+"""Verify what silenced triggers did not check: foreign keys in both directions, and deferrable unique constraints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from psycopg import sql
+
+from trueup.db.connection import Connection
+from trueup.db.foreign_keys import ForeignKey, orphans, read_foreign_keys
+from trueup.db.names import display_name
+from trueup.db.statements import load
+from trueup.errors import QueryError
+from trueup.rows.fetch import among
+from trueup.rows.keys import KeyValues, literals
+from trueup.rows.spec import TableSpec
+from trueup.rows.write.target import column_list, table_name
+
+# Batches of keys whose rows were written and of keys whose rows were deleted; each fits into one statement.
+KeyBatches = Callable[[], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues]]]]
+
+
+def check_references(connection: Connection, spec: TableSpec, batches: KeyBatches) -> None:
+    """Raise if a written row refers to no row, a deleted row is still referred to, or a unique value occurs twice."""
+    table = (spec.schema, spec.table)
+    for key in read_foreign_keys(connection, [table]):
+        if key.child == table:
+            for written, _ in batches():
+                _check(key, orphans(connection, key, among=among(spec, written), most=1) if written else ())
+        if key.parent == table:
+            _check_children(connection, spec, key, batches)
+    for name, columns in deferrable_constraints(connection, spec, kinds=("p", "u")):
+        for written, _ in batches():
+            if written:
+                _check_unique(connection, spec, name, columns, written)
+
+
+def deferrable_constraints(
+    connection: Connection, spec: TableSpec, *, kinds: Sequence[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield name and columns of the constraints that are checked by triggers; kinds as in pg_constraint.contype."""
+    query = load("trueup.rows.write", "references.sql")["deferrable"]
+    for name, kind, columns in connection.execute(query, {"schema": spec.schema, "table": spec.table}).fetchall():
+        if kind in kinds:
+            yield name, columns
+
+
+def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, batches: KeyBatches) -> None:
+    if set(key.parent_columns) != set(spec.key_names):
+        # The foreign key refers to columns that may have been written: check all rows of the child.
+        _check(key, orphans(connection, key, most=1))
+        return
+    places = {part.column.name: place for place, part in enumerate(spec.key)}
+    order = [places[name] for name in key.parent_columns]
+    for _, deleted in batches():
+        if not deleted:
+            continue
+        values = sql.SQL(", ").join(
+            sql.SQL("({})").format(
+                sql.SQL(", ").join(literals([spec.key[place] for place in order], tuple(row[place] for place in order)))
+            )
+            for row in deleted
+        )
+        condition = sql.SQL("({}) IN (VALUES {})").format(column_list(key.child_columns, "c"), values)
+        _check(key, orphans(connection, key, among=condition, most=1))
+
+
+def _check(key: ForeignKey, violations: Sequence[tuple[str, ...]]) -> None:
+    if violations:
+        parent = display_name(*key.parent)
+        raise QueryError(
+            f"foreign key {key} would be violated: ({', '.join(violations[0])}) does not exist in {parent}",
+            sqlstate="23503",
+            cure=f"repair {parent} first, or repair {display_name(*key.child)} as well",
+        )
+
+
+def _check_unique(
+    connection: Connection, spec: TableSpec, name: str, columns: Sequence[str], keys: Sequence[KeyValues]
+) -> None:
+    query = sql.SQL(
+        "SELECT {columns} FROM {table} WHERE ({columns}) IN (SELECT {columns} FROM {table} WHERE {keys})"
+        " GROUP BY {columns} HAVING count(*) > 1 LIMIT 1"
+    ).format(columns=column_list(columns), table=table_name(spec), keys=among(spec, keys))
+    duplicate = connection.execute(query).fetchone()
+    if duplicate:
+        raise QueryError(
+            f"unique constraint {name} would be violated: ({', '.join(map(str, duplicate))}) would occur twice",
+            sqlstate="23505",
+            cure="another row of the table has this value: compare the whole table and repair all differences",
+        )

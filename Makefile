@@ -1,9 +1,9 @@
-# make install | demo | test | reference | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
+# make install | demo | test | unit | reference | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
 
 PYTHON = python3
 BIN = .venv/bin
 
-.PHONY: install demo test reference bench clean
+.PHONY: install demo test unit reference bench clean
 
 install: .venv/.installed
 
@@ -24,6 +24,10 @@ test: install
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
+# Pure logic only: no server, no Spark, under a minute.
+unit: install
+	$(BIN)/pytest -q tests/unit
 
 # The page that is made from the commands and the settings.
 reference: install

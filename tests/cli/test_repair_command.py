@@ -69,7 +69,7 @@ def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: Any, given: Any)
     for arguments, said in [
         (("repair", report), "it is not said how to decide"),
         (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),
-        (("repair", "feed", "--fix-nulls"), "there is no task"),
+        (("repair", "feed", "--fix-nulls"), "does not exist"),
         (("repair", report, "--fix-nulls"), "n1"),
         (("repair", report, "--plan", "none.yaml"), "cannot read the plan"),
         (("rerun", report + ".html"), "cannot read the report"),

@@ -123,7 +123,7 @@ def test_unknown_and_ambiguous_ids(cli: Cli, ran: Any) -> None:
     for arguments in (("tasks", "show", "zzz"), ("report", "zzz"), ("tasks", "show", "")):
         found = cli(*arguments)
         assert (found.code, found.out) == (2, "")
-        assert "there is no task" in found.err
+        assert "does not exist" in found.err
         assert "what to do: " in found.err
     with TaskStore() as store:
         ids = [task.task_id for task in store.list(limit=-1)]
@@ -132,7 +132,7 @@ def test_unknown_and_ambiguous_ids(cli: Cli, ran: Any) -> None:
     twice = next(each[0] for each in ids if sum(other[0] == each[0] for other in ids) > 1)
     found = cli("tasks", "show", twice)
     assert found.code == 2
-    assert "give more of the id" in found.err
+    assert "use a longer prefix" in found.err
 
 
 def test_report_as_text(cli: Cli, ran: Any) -> None:
@@ -252,7 +252,7 @@ def test_a_killed_process_shows_as_failed(cli: Cli, given: Any, equal: Any, tmp_
     assert _statuses(cli) == ["FAILED"]
     (task,) = cli("tasks", "--json").json
     found = cli("tasks", "show", task["task_id"])
-    assert f"the process {child.pid} ended without finishing the task" in found.out
+    assert f"process {child.pid} ended without finishing the task" in found.out
     # A plain reader of the file sees it too.
     assert query(tmp_path / "tasks.db", "SELECT task_status FROM ace_tasks") == [("FAILED",)]
 

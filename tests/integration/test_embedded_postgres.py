@@ -167,12 +167,12 @@ def test_stop_keeps_the_data_and_remove_does_not(fresh_server: Callable[..., Ser
 
 
 def test_a_taken_port_is_not_the_end(fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    free = postgres._free_port()
+    free = postgres.free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = [taken.getsockname()[1], free]
-        monkeypatch.setattr(postgres, "_free_port", lambda: ports.pop(0))
+        monkeypatch.setattr(postgres, "free_port", lambda: ports.pop(0))
         assert fresh_server().port == free
 
 
@@ -248,7 +248,7 @@ def test_a_kept_server_is_found_again(tmp_path: Path) -> None:
         Server.attach(tmp_path / "pg").remove()
     assert not _is_alive(pid)
     assert not data_dir.exists()
-    with pytest.raises(NodeError, match="no server"):
+    with pytest.raises(NodeError, match="contains no server"):
         Server.attach(tmp_path / "pg")
 
 
@@ -274,11 +274,11 @@ def test_programs_in_a_closed_folder_are_copied(fresh_server: Callable[..., Serv
     one, two = fresh_server(bin_dir=bin_dir), fresh_server(bin_dir=bin_dir)
     assert one.database("postgres").execute("SELECT 1") == [(1,)]
     if os.geteuid() != 0:
-        assert one._copy is None
+        assert one.bin_copy is None
         return
-    copy = one._copy
+    copy = one.bin_copy
     assert copy is not None
-    assert copy == two._copy
+    assert copy == two.bin_copy
     assert all(path.is_symlink() or path.stat().st_mode & 0o022 == 0 for path in [copy, *copy.rglob("*")])
     one.remove()
     # A server that starts again needs its programs again.
@@ -289,7 +289,7 @@ def test_programs_in_a_closed_folder_are_copied(fresh_server: Callable[..., Serv
 
 
 def test_a_missing_server_names_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="no PostgreSQL server in"):
+    with pytest.raises(ConfigError, match="contains no PostgreSQL server"):
         find_bin(str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as caught:

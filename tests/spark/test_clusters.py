@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.spark import SparkCluster
 from trueup.testing.postgres import Server
 from trueup.testing.processes import wait_until
 
@@ -105,7 +106,7 @@ def run(nodes: list[str], folder: Path, server: Server) -> Run:
         options: Sequence[str],
         *,
         conf: dict[str, str] | None = None,
-        cluster: Any = None,
+        cluster: SparkCluster | None = None,
         ui: str = "",
         meanwhile: Callable[[], object] = lambda: None,
         program: Sequence[str] = DIFF,
@@ -141,7 +142,7 @@ def run(nodes: list[str], folder: Path, server: Server) -> Run:
     return call
 
 
-def _watch(process: subprocess.Popen[str], server: Server, cluster: Any, ui: str, seen: Seen) -> None:
+def _watch(process: subprocess.Popen[str], server: Server, cluster: SparkCluster | None, ui: str, seen: Seen) -> None:
     query = """SELECT datname, count(*) FROM pg_stat_activity
                 WHERE application_name LIKE 'trueup%' AND application_name NOT LIKE '%watch' AND datname IS NOT NULL
                 GROUP BY 1"""
@@ -233,7 +234,9 @@ def test_spark_in_one_process(run: Run, expected: dict[str, Any], tmp_path: Path
     assert (tmp_path / "started").exists()
 
 
-def test_a_master_with_two_workers(run: Run, expected: dict[str, Any], spark_cluster: Any, tmp_path: Path) -> None:
+def test_a_master_with_two_workers(
+    run: Run, expected: dict[str, Any], spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
     ui = f"http://127.0.0.1:{_free_port()}"
     package = Path(trueup.__file__).parent
     brought = shutil.make_archive(str(tmp_path / "sent"), "zip", package.parent, package.name)
@@ -252,7 +255,7 @@ def _free_port() -> int:
         return int(place.getsockname()[1])
 
 
-def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: Any, server: Server) -> None:
+def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster, server: Server) -> None:
     ran = run([f"--remote={connect_cluster.remote}"], cluster=connect_cluster, ui=connect_cluster.connect_ui)
     _check(ran, expected)
     assert set(ran.seen.sessions.values()) == {CORES + 1}
@@ -263,7 +266,7 @@ def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: Any,
     _check_secrecy(ran, connect_cluster)
 
 
-def _check_secrecy(ran: Ran, cluster: Any) -> None:
+def _check_secrecy(ran: Ran, cluster: SparkCluster) -> None:
     """The password is in no page, no log, no event, no list of processes."""
     names = {name.rpartition("/")[2].partition("?")[0] for name, text in ran.seen.pages.items() if text}
     assert {"jobs", "stages", "sql", "environment", "allexecutors"} <= names
@@ -304,7 +307,7 @@ print(json.dumps({**result.as_json(), **found}))
 """
 
 
-def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_cluster: Any) -> None:
+def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster) -> None:
     ran = run([connect_cluster.remote, SLOW], program=["-c", NOTEBOOK])
     assert (ran.code, ran.report["summary"]["engine"]) == (0, "spark"), ran.said
     assert ran.report["summary"]["diff_rows_count"] == expected["summary"]["diff_rows_count"]
@@ -315,7 +318,7 @@ def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_c
     assert "brought.zip" in found["home"]
 
 
-def _busy_worker(cluster: Any, port: int) -> psutil.Process | None:
+def _busy_worker(cluster: SparkCluster, port: int) -> psutil.Process | None:
     """A Python worker of the Connect server's executors that talks to a node now."""
     for name in ("worker1", "worker2"):
         for process in psutil.Process(cluster.processes[name].pid).children(recursive=True):
@@ -336,7 +339,7 @@ def _its_executor(worker: psutil.Process) -> psutil.Process:
 
 @pytest.mark.parametrize("executor", [False, True], ids=["a Python worker", "an executor"])
 def test_killed_in_the_middle(
-    run: Run, expected: dict[str, Any], connect_cluster: Any, server: Server, executor: bool
+    run: Run, expected: dict[str, Any], connect_cluster: SparkCluster, server: Server, executor: bool
 ) -> None:
     killed: list[psutil.Process] = []
 
@@ -357,5 +360,5 @@ def test_killed_in_the_middle(
     assert _events(connect_cluster).count(trace) > before
 
 
-def _events(cluster: Any) -> str:
+def _events(cluster: SparkCluster) -> str:
     return "".join(path.read_text() for path in (cluster.folder / "events").iterdir())

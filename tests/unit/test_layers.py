@@ -73,8 +73,6 @@ ORDER_STILL: set[str] = {
     "trueup.engine",
     "trueup.report",
     "trueup.rows",
-    "trueup.store",
-    "trueup.testing",
     "trueup.verbs",
     "trueup.verbs.diff",
     "trueup.verbs.difflog",
@@ -94,6 +92,23 @@ LONG_STILL: set[str] = {
     "trueup.verbs.sync.run",
     "trueup.verbs.tube.run",
     "trueup.verbs.validate.run",
+}
+
+
+# Test files that still use private names of modules.
+PRIVATE_STILL: set[str] = {
+    "cli/test_diff_command.py",
+    "integration/repair/test_modes.py",
+    "integration/repair/test_rerun.py",
+    "integration/repair/test_writing.py",
+    "integration/switchover/test_switchover.py",
+    "integration/switchover/test_validated.py",
+    "integration/test_dense.py",
+    "integration/test_faults.py",
+    "integration/test_gentle.py",
+    "integration/test_physical.py",
+    "integration/test_resume.py",
+    "unit/doctor/test_checks.py",
 }
 
 
@@ -221,6 +236,37 @@ def test_imports_are_at_the_top_of_a_module(path: Path) -> None:
     assert set(late_imports(path)) - LATE - {"trueup"} == set()
 
 
+TESTS = Path(__file__).parents[1]
+TEST_FILES = {str(path.relative_to(TESTS)): path for path in sorted(TESTS.rglob("*.py"))}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(path: Path) -> Iterator[str]:
+    """Yield the private names of trueup that a test imports, reads (`module._name`) or patches."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "trueup":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if is_private(alias.name))
+            modules |= {alias.asname or alias.name for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if isinstance(node.value, ast.Name) and node.value.id in modules:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            patched = [value.value for value in node.args[:2] if isinstance(value, ast.Constant)]
+            yield from (str(name) for name in patched if is_private(str(name).rpartition(".")[2]))
+
+
+@pytest.mark.parametrize("name", TEST_FILES)
+def test_tests_use_public_names_only(name: str) -> None:
+    found = list(private_names(TEST_FILES[name]))
+    assert bool(found) == (name in PRIVATE_STILL), found
+
+
 def test_only_main_turns_errors_into_exit_codes() -> None:
     for path in MODULES:
         calls = [
@@ -229,8 +275,7 @@ def test_only_main_turns_errors_into_exit_codes() -> None:
             if isinstance(node, ast.Call)
         ]
         if {"sys.exit", "exit", "os._exit"} & set(calls):
-            # The watchdog of a test server is a program of its own.
-            assert name_of(path) in ("trueup.cli.main", "trueup.testing.processes")
+            assert name_of(path) == "trueup.cli.main"
 
 
 def test_the_public_names_are_exactly_those_of_all() -> None:

@@ -1,8 +1,8 @@
-"""The task store: one SQLite file that remembers every task, who runs it, and how it ended.
+"""The task store: a SQLite file that records every task, the process that runs it, and its result.
 
-Reading order: `tasks` (what can be done with a task), `schema.sql` (what is kept of
-it), `owner` (does the process behind a task still live), `values` (what may go into the JSON columns), `file` (where
-the file is, and how it is opened).
+Reading order: `tasks` (start, update, finish and find tasks), `owner` (whether the process of a task still exists),
+`values` (conversion to JSON columns), `times` (timestamps as text), `file` (location, creation and upgrade of the
+file), `look` (read-only access for doctor and shell completion). The tables are in schema.sql.
 """
 
 from __future__ import annotations

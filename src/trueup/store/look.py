@@ -1,4 +1,4 @@
-"""A look at the task store that changes nothing: it is not created, upgraded or swept."""
+"""Read-only access to the task store: the file is not created, upgraded or swept."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from trueup.store.owner import Owner, why_lost
 
 @dataclass(frozen=True)
 class Look:
-    """What is in a store: how many tasks, which of them are lost, and what SQLite finds wrong with the file."""
+    """The state of a store: number of tasks, tasks whose process is dead, and the result of the integrity check."""
 
     version: int
     tasks: int
     running: int
-    # The id of a task that is RUNNING on paper only, and why nobody works on it.
+    # Tasks with status RUNNING whose process is dead: id and reason.
     lost: tuple[tuple[str, str], ...]
-    # Empty: the file is sound.
+    # The errors of the integrity check; empty if there are none.
     damage: str
 
 
 class Seen(NamedTuple):
-    """As much of a task as a list of choices needs."""
+    """The columns of a task that shell completion shows."""
 
     task_id: str
     task_type: str
@@ -38,11 +38,11 @@ class Seen(NamedTuple):
 
 
 def look(path: Path) -> Look:
-    """Read the whole store; raises StoreError where it cannot be read or is not a task store."""
+    """Check the whole store. Raises StoreError if it cannot be read or is not a task store."""
     with _opened(path) as connection:
         version = checked_version(connection, path)
-        found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
-        damage = "" if found == ["ok"] else "; ".join(found)
+        errors = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(3)")]
+        damage = "" if errors == ["ok"] else "; ".join(errors)
         if version == 0:
             return Look(0, 0, 0, (), damage)
         count = int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
@@ -53,7 +53,7 @@ def look(path: Path) -> Look:
 
 
 def recent_tasks(path: Path, limit: int) -> list[Seen]:
-    """The newest tasks; none where there is no store yet."""
+    """Return the newest tasks, at most `limit`; an empty list if the store does not exist."""
     if not path.exists():
         return []
     with _opened(path) as connection:

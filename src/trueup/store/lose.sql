@@ -1,4 +1,4 @@
--- The conditions make sure that a task which was finished, or heard of, in the meantime is left alone.
+-- The conditions skip a task that was finished or sent a heartbeat in the meantime.
 UPDATE tasks
 SET task_status = 'FAILED', task_context = :context,
     finished_at = heartbeat_at, time_taken = :time_taken, lost = 1

@@ -1,4 +1,4 @@
-"""Which process runs a task, and whether it still lives."""
+"""Identifies the process that runs a task, and decides whether that process still exists."""
 
 from __future__ import annotations
 
@@ -8,109 +8,112 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import psutil
+
 STALE_AFTER = timedelta(minutes=10)
-_PROC = Path("/proc")
+PROC = Path("/proc")
+# The system clock can be set between two readings of the boot time, which moves a start time by as much.
+_START_TOLERANCE = timedelta(seconds=2)
+_TICKS_PER_SECOND = 100
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from all others: also from one that gets the same number later.
+    """The identity of a process, which also differs from that of a later process with the same pid.
 
-    What the system does not tell (there is no /proc) is an empty text.
+    `boot_id`, `pid_space` (the pid namespace) and `pid_started` are empty where the system does not provide them.
     """
 
     host: str
     boot_id: str
     pid_space: str
     pid: int
+    # Start of the process in ticks of 1/100 second since boot, independent of the system clock.
     pid_started: str
 
 
 def this_process() -> Owner:
-    """The process that asks."""
+    """Return the identity of the calling process."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), _boot_id(), _pid_space(), pid, _state_and_start(pid)[1])
+    return Owner(socket.gethostname(), _boot_id(), _pid_namespace(), pid, process_start(pid))
 
 
-def why_lost(owner: Owner, last_heard: datetime) -> str | None:
-    """Why the owner is taken for gone, or None while it lives or may live.
+def why_lost(owner: Owner, last_heartbeat: datetime) -> str | None:
+    """Return why the owner is considered dead, or None while it is alive or may be.
 
-    A process of this machine is looked up. One of another machine, or of a container with process numbers of
-    its own, cannot be: it is gone when nothing was heard of it for `STALE_AFTER`.
+    A process of this machine is looked up by pid. A process of another machine or pid namespace cannot be looked up:
+    it is considered dead after `STALE_AFTER` without a heartbeat.
     """
-    here = this_process()
-    if _can_look_up(owner, here):
-        gone = not _lives(owner)
-    elif _is_before_this_boot(owner, here, last_heard):
-        gone = True
-    elif datetime.now(timezone.utc) - last_heard > STALE_AFTER:
+    current = this_process()
+    if _is_local(owner, current):
+        is_dead = not is_alive(owner)
+    elif _is_before_this_boot(owner, current, last_heartbeat):
+        is_dead = True
+    elif datetime.now(timezone.utc) - last_heartbeat > STALE_AFTER:
         minutes = int(STALE_AFTER.total_seconds() // 60)
-        return f"nothing was heard of process {owner.pid} on {owner.host} for more than {minutes} minutes"
+        return f"process {owner.pid} on {owner.host} sent no heartbeat for more than {minutes} minutes"
     else:
-        gone = False
-    return f"the process {owner.pid} ended without finishing the task" if gone else None
+        is_dead = False
+    return f"process {owner.pid} ended without finishing the task" if is_dead else None
 
 
-def _can_look_up(owner: Owner, here: Owner) -> bool:
-    # os.kill(pid, 0) is a question on POSIX only; on Windows it sends Ctrl-C.
-    if os.name != "posix" or owner.pid_space != here.pid_space or owner.boot_id != here.boot_id:
-        return False
-    # The boot id names the machine better than its host name, which may change while it runs.
-    return bool(here.boot_id) or owner.host == here.host
-
-
-def _is_before_this_boot(owner: Owner, here: Owner, last_heard: datetime) -> bool:
-    """Whether this very machine was booted after it was last heard of the owner.
-
-    A machine of the same name that was heard of since our boot is another one (many are called localhost).
-    """
-    if owner.host != here.host or not owner.boot_id or owner.boot_id == here.boot_id:
-        return False
-    booted = _boot_time()
-    return booted is not None and last_heard < booted
-
-
-def _lives(owner: Owner) -> bool:
+def is_alive(owner: Owner) -> bool:
+    """Return whether the process of a local owner exists; a zombie, or another process with its pid, does not count."""
     try:
-        os.kill(owner.pid, 0)
-    except ProcessLookupError:
+        status = psutil.Process(owner.pid).status()
+    except psutil.NoSuchProcess:
         return False
-    except OSError:
-        pass  # It exists, but belongs to somebody else.
-    state, started = _state_and_start(owner.pid)
-    if state in ("Z", "X"):
-        return False  # It ended; its parent has not asked yet how.
-    return not (started and owner.pid_started) or started == owner.pid_started
+    except psutil.AccessDenied:
+        return True
+    if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+        return False
+    start = process_start(owner.pid)
+    if not (start and owner.pid_started):
+        return True
+    difference = abs(int(start) - int(owner.pid_started)) / _TICKS_PER_SECOND
+    return difference <= _START_TOLERANCE.total_seconds()
 
 
-def _state_and_start(pid: int) -> tuple[str, str]:
-    """The state of a process, and its start in clock ticks since boot; empty where unknown."""
-    # The name of the program, in brackets, may hold blanks and brackets itself.
-    fields = _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
-    return (fields[0], fields[19]) if len(fields) > 19 else ("", "")
+def process_start(pid: int) -> str:
+    """Return the start of a process in ticks since boot, or an empty string if it cannot be read."""
+    try:
+        seconds = psutil.Process(pid).create_time() - psutil.boot_time()
+    except (psutil.Error, OSError):
+        return ""
+    return str(round(seconds * _TICKS_PER_SECOND))
+
+
+def boot_time() -> datetime:
+    """Return when this machine was booted."""
+    return datetime.fromtimestamp(psutil.boot_time(), timezone.utc)
+
+
+def _is_local(owner: Owner, current: Owner) -> bool:
+    if owner.pid_space != current.pid_space or owner.boot_id != current.boot_id:
+        return False
+    # A boot id identifies the machine better than its host name, which can change at run time.
+    return bool(current.boot_id) or owner.host == current.host
+
+
+def _is_before_this_boot(owner: Owner, current: Owner, last_heartbeat: datetime) -> bool:
+    """Return whether this machine was rebooted after the last heartbeat of the owner.
+
+    A heartbeat after our boot comes from another machine with the same name (many are called localhost).
+    """
+    if owner.host != current.host or not owner.boot_id or owner.boot_id == current.boot_id:
+        return False
+    return last_heartbeat < boot_time()
 
 
 def _boot_id() -> str:
-    return _read(_PROC / "sys/kernel/random/boot_id").strip()
-
-
-def _pid_space() -> str:
     try:
-        return os.readlink(_PROC / "self/ns/pid")
+        return (PROC / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
 
-def _boot_time() -> datetime | None:
-    for line in _read(_PROC / "stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "btime":
-            return datetime.fromtimestamp(int(value), timezone.utc)
-    return None
-
-
-def _read(path: Path) -> str:
+def _pid_namespace() -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return os.readlink(PROC / "self/ns/pid")
     except OSError:
         return ""

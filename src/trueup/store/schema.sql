@@ -1,4 +1,4 @@
--- Version 1 of the task store. A later version adds a file of its own and a line in STEPS of file.py.
+-- Version 1 of the task store. Each later version is a separate file, listed in STEPS of file.py.
 
 CREATE TABLE tasks (
     seq            INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -11,30 +11,29 @@ CREATE TABLE tasks (
     table_name     TEXT NOT NULL,
     repset_name    TEXT NOT NULL,
     diff_file_path TEXT NOT NULL DEFAULT '',
-    -- UTC, always as 2025-07-22T12:03:51.042Z: of one width, so that the text sorts by time.
+    -- UTC, for example 2025-07-22T12:03:51.042Z: fixed width, so that the text sorts by time.
     started_at     TEXT NOT NULL,
     finished_at    TEXT,
     time_taken     REAL,
     progress       TEXT NOT NULL DEFAULT '{}',
-    -- Who runs the task, and when it was last heard of.
+    -- The process that runs the task, and its last heartbeat.
     heartbeat_at   TEXT NOT NULL,
     host           TEXT NOT NULL,
     boot_id        TEXT NOT NULL,
     pid_space      TEXT NOT NULL,
     pid            INTEGER NOT NULL,
     pid_started    TEXT NOT NULL,
-    -- 1: given up by another process. Its owner, should it live after all, may take it back.
+    -- 1: marked as FAILED by a sweep. Its owner, if alive after all, may continue it.
     lost           INTEGER NOT NULL DEFAULT 0
 );
 
 CREATE INDEX tasks_started ON tasks (started_at);
 
--- Every opening of the store looks for running tasks: there are few, in a table that only grows.
+-- Every opening of the store selects the running tasks, which are few.
 CREATE INDEX tasks_running ON tasks (task_status) WHERE task_status = 'RUNNING';
 
--- The times are shown as SQLite's datetime() writes them, so that both compare as text. With the 'T' of
--- ISO 8601, which sorts after the blank, "started_at >= datetime('now', '-7 day')" would be true for all of
--- the boundary day.
+-- The times have the format of SQLite's datetime(), so that both compare as text. The 'T' of ISO 8601 sorts after
+-- the blank: "started_at >= datetime('now', '-7 day')" would be true for the whole boundary day.
 CREATE VIEW ace_tasks AS
 SELECT
     task_id,

@@ -1,3 +1,3 @@
--- Version 2: what somebody outside wants of a running task ('pause' or 'stop'; '': that it goes on).
+-- Version 2: the request of another process to a running task ('pause', 'stop', or '' to continue).
 
 ALTER TABLE tasks ADD COLUMN wanted TEXT NOT NULL DEFAULT '';

@@ -1,16 +1,16 @@
-"""The tasks: start one, say that it is alive, finish it, find it again.
+"""Starts, updates, finishes and finds tasks.
 
 A task has one of four statuses:
 
-    RUNNING        its process works on it. There is no waiting state: a task exists once its work has begun
-    COMPLETED      the work came to its end; what it found, match or not, is in the summary
-    FAILED         the work stopped on an error, or its process is gone
+    RUNNING        a process works on it. There is no waiting state: a task exists once its work has started
+    COMPLETED      the work finished; its result, match or not, is in the summary
+    FAILED         the work stopped with an error, or its process died
     INTERRUPTED    the user stopped it
 
-A process that is killed cannot say so. Therefore whoever opens or asks the store first looks for RUNNING
-tasks whose process is gone and writes them down as FAILED, so that plain SQLite readers see it too. Such a
-task ends at its last heartbeat. Only a task given up in this way can change its status again, by a
-heartbeat or the end of an owner that lives after all (on another host, silent for too long).
+A killed process cannot record its end. Therefore every opening and every query of the store first sweeps: RUNNING
+tasks whose process is dead become FAILED, so that plain SQLite readers see it as well. Such a task ends at its last
+heartbeat. Only a swept task can change its status again: by a heartbeat or `finish` of an owner that is alive after
+all (on another host, without a heartbeat for too long).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ FAILED = "FAILED"
 INTERRUPTED = "INTERRUPTED"
 FINAL = (COMPLETED, FAILED, INTERRUPTED)
 
-# The keys of the context in which `finish` answers: a request may not use them, so it is never overwritten.
-ANSWERS = ("diff_summary", "error")
+# The keys of the context that `finish` writes; a request must not use them.
+RESULT_KEYS = ("diff_summary", "error")
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Task:
-    """One row of the store, named as its columns. Times are UTC, as `2025-07-22T12:03:51.042Z`."""
+    """One row of the store, with the names of its columns. Times are UTC, for example `2025-07-22T12:03:51.042Z`."""
 
     task_id: str
     task_type: str
@@ -68,7 +68,7 @@ Tasks: TypeAlias = "list[Task]"  # inside TaskStore, `list` is its method
 
 
 class TaskStore:
-    """The store, opened. Threads may share it; a forked process opens its own."""
+    """An open task store. Threads may share it; a forked process must open its own."""
 
     def __init__(self, path: str | Path | None = None, *, configured: str = "") -> None:
         self.path = tasks_db_path(path, configured)
@@ -90,11 +90,11 @@ class TaskStore:
         repset: str = "",
         context: Mapping[str, object],
     ) -> Task:
-        """Write down a new task, RUNNING in this process; the context is its request."""
-        taken = [key for key in ANSWERS if key in context]
+        """Record a new task, RUNNING in this process; `context` is its request."""
+        taken = [key for key in RESULT_KEYS if key in context]
         if taken:
-            message = f"the context of a task may not have the key {taken[0]!r}: it is kept for the answer"
-            raise StoreError(message, cure="give the request another name for it")
+            message = f"the context of a task must not have the key {taken[0]!r}: it is reserved for the result"
+            raise StoreError(message, cure="use another key in the request")
         task_id = str(uuid.uuid4())
         row = {
             "task_id": task_id,
@@ -112,7 +112,7 @@ class TaskStore:
             return _task(self._row(task_id))
 
     def heartbeat(self, task_id: str, progress: Mapping[str, object] | None = None) -> None:
-        """Say that the task is alive, and how far it is. Does nothing to a task that is finished."""
+        """Record that the task is alive, and its progress. Does nothing if the task is finished."""
         text = None if progress is None else to_json(plain_mapping(progress))
         with self._writing() as connection:
             row = self._row(task_id)
@@ -132,14 +132,14 @@ class TaskStore:
         error: str | None = None,
         diff_file_path: str = "",
     ) -> Task:
-        """Write down how the task ended, beside its request: the first end that is told stands."""
+        """Record the end of a task. Raises StoreError if the task has already ended."""
         if status not in FINAL:
-            raise StoreError(f"a task cannot end as {status!r}", cure=f"use one of {', '.join(FINAL)}")
+            raise StoreError(f"{status!r} is not a final status of a task", cure=f"use one of {', '.join(FINAL)}")
         with self._writing() as connection:
             row = self._row(task_id)
             if row["task_status"] != RUNNING and not row["lost"]:
                 cure = "start a new task for more work"
-                raise StoreError(f"task {task_id} has ended before, as {row['task_status']}", cure=cure)
+                raise StoreError(f"task {task_id} has already ended with status {row['task_status']}", cure=cure)
             context = from_json(_without_error(row) if row["lost"] else row["task_context"])
             if summary is not None:
                 context["diff_summary"] = plain_mapping(summary)
@@ -158,42 +158,44 @@ class TaskStore:
             return _task(self._row(task_id))
 
     def reopen(self, task_id: str) -> Task:
-        """Take up a task again that stopped before its end: it is RUNNING in this process, under its old id."""
+        """Continue a task that did not complete: it becomes RUNNING in this process, with its old id."""
         with self._writing() as connection:
             row = self._row(task_id)
             if row["task_status"] in (RUNNING, COMPLETED):
-                cure = "wait for it, or stop it first" if row["task_status"] == RUNNING else "start a new task"
-                raise StoreError(f"task {task_id[:8]} cannot be taken up again: it is {row['task_status']}", cure=cure)
+                cure = "wait until it ends, or stop it first" if row["task_status"] == RUNNING else "start a new task"
+                raise StoreError(
+                    f"task {task_id[:8]} cannot be continued: its status is {row['task_status']}", cure=cure
+                )
             context = from_json(row["task_context"])
-            for answer in ANSWERS:
-                context.pop(answer, None)
+            for key in RESULT_KEYS:
+                context.pop(key, None)
             again = {"task_id": task_id, "context": to_json(context), "now": times.now(), **vars(this_process())}
             connection.execute(sql("reopen.sql"), again)
             return _task(self._row(task_id))
 
     def ask(self, task_id: str, wanted: str) -> None:
-        """Ask a running task to 'pause' or 'stop'; '' lets a paused one go on. It answers when it next looks."""
+        """Request 'pause' or 'stop' of a running task; '' resumes a paused one. The task polls for requests."""
         with self._writing() as connection:
             row = self._row(task_id)
             if row["task_status"] != RUNNING:
-                message = f"task {task_id[:8]} does not run: it is {row['task_status']}"
-                raise StoreError(message, cure="see what runs with: trueup tasks")
+                message = f"task {task_id[:8]} is not running: its status is {row['task_status']}"
+                raise StoreError(message, cure="list running tasks with: trueup tasks")
             connection.execute("UPDATE tasks SET wanted = ? WHERE task_id = ?", (wanted, task_id))
 
     def wanted(self, task_id: str) -> str:
-        """What somebody asked of the task: 'pause', 'stop', or nothing."""
+        """Return what was requested of the task: 'pause', 'stop' or ''."""
         with self._reading():
             return str(self._row(task_id)["wanted"])
 
     def folder(self) -> Path:
-        """A folder beside the file, private to its owner, for what tasks keep while they run."""
+        """Return a private folder next to the file, for data that tasks keep while they run."""
         folder = self.path.with_name(self.path.name + ".d")
         with translated(self.path):
             folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
     def get(self, id_or_prefix: str) -> Task:
-        """The task of this id, or the only one whose id begins like this."""
+        """Return the task with this id, or the only one whose id starts with it. Raises StoreError otherwise."""
         prefix = utf8(id_or_prefix).strip().lower()
         self._sweep()
         with self._reading() as connection:
@@ -202,21 +204,21 @@ class TaskStore:
         if len(rows) == 1:
             return _task(rows[0])
         if not rows:
-            cure = f"list the tasks to see their ids (the store is {self.path})"
-            raise StoreError(f"there is no task {id_or_prefix!r}", cure=cure)
+            cure = f"list the tasks with: trueup tasks (the store is {self.path})"
+            raise StoreError(f"task {id_or_prefix!r} does not exist", cure=cure)
         shown = ", ".join(row["task_id"] for row in rows[:_SHOWN]) + (", …" if len(rows) > _SHOWN else "")
-        cure = f"give more of the id; the newest are: {shown}"
-        raise StoreError(f"{len(rows)} tasks have an id that begins with {id_or_prefix!r}", cure=cure)
+        cure = f"use a longer prefix; the newest matches are: {shown}"
+        raise StoreError(f"{len(rows)} tasks have an id that starts with {id_or_prefix!r}", cure=cure)
 
     def list(self, *, limit: int = 20, task_type: str | None = None, status: str | None = None) -> Tasks:
-        """The tasks, newest first; a limit below zero means all."""
+        """Return the tasks, newest first; a negative limit returns all."""
         self._sweep()
-        wanted = {"limit": limit, "task_type": task_type, "status": status}
+        parameters = {"limit": limit, "task_type": task_type, "status": status}
         with self._reading() as connection:
-            return [_task(row) for row in connection.execute(sql("list.sql"), wanted)]
+            return [_task(row) for row in connection.execute(sql("list.sql"), parameters)]
 
     def close(self) -> None:
-        """Close the file. Tasks that this process has not finished stay RUNNING until it ends."""
+        """Close the file. Unfinished tasks of this process stay RUNNING until the process ends."""
         with self._lock:
             self._connection.close()
 
@@ -229,7 +231,7 @@ class TaskStore:
         self.close()
 
     def _sweep(self) -> None:
-        """Write down as FAILED what runs no more."""
+        """Mark RUNNING tasks whose process is dead as FAILED."""
         with self._reading() as connection:
             rows = connection.execute("SELECT * FROM tasks WHERE task_status = 'RUNNING'").fetchall()
         ends = [end for row in rows if (end := _end_of_lost(row))]
@@ -250,8 +252,8 @@ class TaskStore:
     def _row(self, task_id: str) -> sqlite3.Row:
         row = self._connection.execute("SELECT * FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
         if row is None:
-            cure = f"check that it was started in this store, {self.path}"
-            raise StoreError(f"there is no task {task_id!r}", cure=cure)
+            cure = f"check that the task was started in this store ({self.path})"
+            raise StoreError(f"task {task_id!r} does not exist", cure=cure)
         assert isinstance(row, sqlite3.Row)
         return row
 

@@ -1,4 +1,4 @@
-"""What goes into the JSON columns: any Python value, made plain, and without passwords."""
+"""Converts Python values for the JSON columns of the store, and masks passwords."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
+from trueup.config.secrets import mask
+
 HIDDEN = "***"
-# SQLite reads JSON to a depth of 1000; a value that contains itself must end long before that.
+# SQLite parses JSON up to a depth of 1000; a value that contains itself is cut off well before.
 MAX_DEPTH = 64
 _SECRET_NAME = re.compile(r"(^|[_.\-])(pg)?(password|passwd|passphrase|pwd|secret|token)$", re.IGNORECASE)
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """The text for a JSON column. The value must be plain already."""
+    """Return the text of a JSON column for a value that is already plain."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def from_json(text: str) -> dict[str, Any]:
-    """What `to_json` wrote. A text damaged by another hand is shown as it is: it must not block a list."""
+    """Parse a JSON column. Invalid text is returned under the key `unreadable`, so that a list never fails on it."""
     try:
         value = json.loads(text, parse_constant=str)
     except (ValueError, TypeError, RecursionError):
@@ -33,20 +35,18 @@ def from_json(text: str) -> dict[str, Any]:
 
 
 def plain_mapping(value: Mapping[str, object]) -> dict[str, Any]:
-    """A mapping of which everything is plain JSON and nothing looks like a password."""
+    """Return a copy of a mapping that contains only JSON types, with passwords masked."""
     return _plain_mapping(value, 0)
 
 
 def utf8(text: str) -> str:
-    """The text, fit to be written: file names and program arguments may hold halves of surrogate pairs."""
+    """Return the text with lone surrogates, which occur in file names and arguments, escaped."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def safe_text(text: str) -> str:
-    """The text without passwords, and fit to be written."""
-    # The last line of defence, so it is here and not with the callers. Late: only writers need it.
-    from trueup.config.secrets import mask
-
+    """Return the text with passwords masked and lone surrogates escaped."""
+    # Masked here even if the callers have masked it already.
     return mask(utf8(text))
 
 
@@ -80,7 +80,7 @@ def _plain_mapping(value: Mapping[Any, object], depth: int) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in value.items():
         name = safe_text(str(key))
-        # A password that stands alone looks like any text: only its name gives it away.
+        # A bare password can be recognized only by the name of its key.
         is_secret = bool(_SECRET_NAME.search(name)) and bool(item) and not isinstance(item, bool)
         plain[name] = HIDDEN if is_secret else _plain(item, depth + 1)
     return plain
@@ -90,5 +90,5 @@ def _plain_number(value: Integral | Real) -> int | float | str:
     if isinstance(value, Integral):
         return int(value)
     number = float(value)
-    # JSON knows no NaN; SQLite's json_extract fails on the whole document when it meets one.
+    # JSON has no NaN, and SQLite's json_extract fails on a document that contains one.
     return number if math.isfinite(number) else str(number)

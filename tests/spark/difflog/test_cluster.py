@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from support.spark import SparkCluster
+
 SCRIPT = """
 import json, sys
 from dataclasses import replace
@@ -67,9 +69,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     return found
 
 
-def test_two_workers_give_what_one_process_gives(alone: Any, spark_cluster: Any, tmp_path: Path) -> None:
+def test_two_workers_give_what_one_process_gives(alone: Any, spark_cluster: SparkCluster, tmp_path: Path) -> None:
     assert _run(tmp_path / "run", {"master": spark_cluster.url, "conf": spark_cluster.conf}) == alone
 
 
-def test_spark_connect_gives_what_one_process_gives(alone: Any, connect_cluster: Any, tmp_path: Path) -> None:
+def test_spark_connect_gives_what_one_process_gives(alone: Any, connect_cluster: SparkCluster, tmp_path: Path) -> None:
     assert _run(tmp_path / "run", {"remote": connect_cluster.remote}) == alone

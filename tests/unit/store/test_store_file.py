@@ -177,7 +177,7 @@ def test_a_damaged_file(path: Path) -> None:
         raw.write(b"\xff" * (size - 100))
     error = refused(path)
     assert "damaged" in error.message
-    assert "move it" in error.cure
+    assert "move the file" in error.cure
 
 
 def test_a_cut_file(path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_full_disk(store: TaskStore) -> None:
     store._connection.execute("PRAGMA max_page_count = 1")
     with pytest.raises(StoreError, match="disk is full") as caught:
         store.start("TABLE_DIFF", context={"x": "y" * 1_000_000})
-    assert "make room" in caught.value.cure
+    assert "free disk space" in caught.value.cure
     assert store.list() == [task]
 
 
@@ -212,7 +212,7 @@ def test_a_read_only_folder(unprivileged: Path) -> None:
     TaskStore(folder / "old.db").close()
     folder.chmod(0o555)
     assert "Permission denied" in refused(folder / "new.db").message
-    assert "right to write" in refused(folder / "old.db").cure
+    assert "write access" in refused(folder / "old.db").cure
     assert "Permission denied" in refused(folder / "sub" / "new.db").message
     folder.chmod(0o755)
 
@@ -223,7 +223,7 @@ def test_a_read_only_file(unprivileged: Path) -> None:
     path.chmod(0o400)
     with pytest.raises(StoreError, match="cannot be written") as caught, TaskStore(path) as store:
         store.start("TABLE_DIFF", context={})
-    assert "right to write" in caught.value.cure
+    assert "write access" in caught.value.cure
 
 
 def test_a_lock_that_is_never_released(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

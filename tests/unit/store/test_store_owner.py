@@ -1,4 +1,4 @@
-"""Tasks whose process is gone: by kill -9, by a reused number, by a reboot, on another host."""
+"""Tasks whose process is dead: after kill -9, with a reused pid, after a reboot, on another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from trueup.store import COMPLETED, FAILED, RUNNING, TaskStore, owner, tasks
 from trueup.store.owner import Owner, this_process, why_lost
 
 Query = Callable[..., list[tuple[Any, ...]]]
-needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
 
 RUNS_FOREVER = """
 import sys
@@ -44,7 +43,7 @@ def elsewhere(query: Query, minutes: int) -> None:
     )
 
 
-@pytest.mark.parametrize("reaped", [pytest.param(False, marks=needs_proc), True])
+@pytest.mark.parametrize("reaped", [False, True])
 def test_a_killed_process_leaves_a_failed_task(path: Path, query: Query, reaped: bool) -> None:
     command = [sys.executable, "-c", RUNS_FOREVER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -53,13 +52,13 @@ def test_a_killed_process_leaves_a_failed_task(path: Path, query: Query, reaped:
         with TaskStore(path) as store:
             assert store.get(task_id).task_status == RUNNING
             process.send_signal(signal.SIGKILL)
-            # Wait for its end; unless reaped it stays in the process table.
+            # Wait for its end; until it is reaped it stays in the process table.
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             if reaped:
                 process.wait()
             assert query("SELECT task_status FROM ace_tasks") == [(RUNNING,)]
         TaskStore(path).close()
-        error = f"the process {process.pid} ended without finishing the task"
+        error = f"process {process.pid} ended without finishing the task"
         seen = "SELECT task_status, json_extract(task_context, '$.error', '$.mode') FROM ace_tasks"
         assert query(seen) == [(FAILED, f'["{error}","diff"]')]
         with TaskStore(path) as store:
@@ -70,15 +69,14 @@ def test_a_killed_process_leaves_a_failed_task(path: Path, query: Query, reaped:
         assert task.progress == {"blocks": 1}
 
 
-def test_a_store_that_is_open_notices_too(store: TaskStore, path: Path) -> None:
+def test_an_open_store_sweeps_too(store: TaskStore, path: Path) -> None:
     command = [sys.executable, "-c", RUNS_FOREVER, str(path)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert [task.task_status for task in store.list()] == [FAILED]
     assert store.get(done.stdout.strip()).task_status == FAILED
 
 
-@needs_proc
-def test_a_reused_number_does_not_fool_the_store(store: TaskStore, path: Path, query: Query) -> None:
+def test_a_reused_pid_is_another_process(store: TaskStore, path: Path, query: Query) -> None:
     task = store.start("TABLE_DIFF", context={})
     query("UPDATE tasks SET pid_started = '1'")
     TaskStore(path).close()
@@ -86,25 +84,25 @@ def test_a_reused_number_does_not_fool_the_store(store: TaskStore, path: Path, q
     assert store.get(task.task_id).task_status == FAILED
 
 
-def test_a_living_task_is_left_alone_however_silent(store: TaskStore, path: Path, query: Query) -> None:
+def test_a_task_of_a_living_process_needs_no_heartbeat(store: TaskStore, path: Path, query: Query) -> None:
     store.start("TABLE_DIFF", context={})
     query("UPDATE tasks SET heartbeat_at = '2020-01-01T00:00:00.000Z', started_at = '2020-01-01T00:00:00.000Z'")
     TaskStore(path).close()
     assert query("SELECT task_status FROM ace_tasks") == [(RUNNING,)]
 
 
-def test_another_host_is_judged_by_its_heartbeat(store: TaskStore, query: Query) -> None:
+def test_an_owner_on_another_host_is_judged_by_its_heartbeat(store: TaskStore, query: Query) -> None:
     task = store.start("TABLE_DIFF", context={"mode": "diff"})
     elsewhere(query, minutes=9)
     assert store.get(task.task_id).task_status == RUNNING
     elsewhere(query, minutes=11)
     lost = store.get(task.task_id)
     assert lost.task_status == FAILED
-    assert "on elsewhere for more than 10 minutes" in lost.task_context["error"]
+    assert "on elsewhere sent no heartbeat for more than 10 minutes" in lost.task_context["error"]
     assert lost.finished_at == lost.heartbeat_at
 
 
-def test_a_lost_task_that_lives_comes_back(store: TaskStore, query: Query) -> None:
+def test_a_heartbeat_revives_a_swept_task(store: TaskStore, query: Query) -> None:
     task = store.start("TABLE_DIFF", context={"mode": "diff"})
     elsewhere(query, minutes=11)
     assert store.get(task.task_id).task_status == FAILED
@@ -114,7 +112,7 @@ def test_a_lost_task_that_lives_comes_back(store: TaskStore, query: Query) -> No
     assert (back.finished_at, back.time_taken, back.progress) == (None, None, {"blocks": 2})
 
 
-def test_a_lost_task_can_still_be_finished_by_its_owner(store: TaskStore, query: Query) -> None:
+def test_the_owner_can_finish_a_swept_task(store: TaskStore, query: Query) -> None:
     task = store.start("TABLE_DIFF", context={"mode": "diff"})
     elsewhere(query, minutes=11)
     assert store.get(task.task_id).task_status == FAILED
@@ -125,7 +123,7 @@ def test_a_lost_task_can_still_be_finished_by_its_owner(store: TaskStore, query:
 
 
 @pytest.mark.parametrize("end", [True, False])
-def test_what_happens_during_a_sweep_is_not_overwritten(
+def test_a_sweep_does_not_overwrite_concurrent_changes(
     store: TaskStore, path: Path, query: Query, monkeypatch: pytest.MonkeyPatch, end: bool
 ) -> None:
     task = store.start("TABLE_DIFF", context={})
@@ -143,14 +141,14 @@ def test_what_happens_during_a_sweep_is_not_overwritten(
     assert query("SELECT task_status FROM ace_tasks") == [(COMPLETED if end else RUNNING,)]
 
 
-def test_this_process_lives() -> None:
+def test_this_process_is_alive() -> None:
     assert why_lost(this_process(), now() - timedelta(days=1)) is None
 
 
-def test_without_proc_the_number_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(owner, "_PROC", tmp_path)
+def test_without_proc_the_pid_and_start_time_decide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(owner, "PROC", tmp_path)
     me = this_process()
-    assert (me.boot_id, me.pid_space, me.pid_started) == ("", "", "")
+    assert (me.boot_id, me.pid_space) == ("", "")
     assert why_lost(me, now() - timedelta(days=1)) is None
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
@@ -158,10 +156,9 @@ def test_without_proc_the_number_decides(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert why_lost(replace(me, pid=process.pid, host="elsewhere"), now()) is None
 
 
-@pytest.mark.skipif(os.name != "posix", reason="numbers are looked up on POSIX only")
-def test_the_same_number_in_another_container_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_pid_in_another_container_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "this_process", lambda: HERE)
-    monkeypatch.setattr(owner, "_lives", lambda who: False)
+    monkeypatch.setattr(owner, "is_alive", lambda who: False)
     other = replace(HERE, pid_space="pid:[2]")
     assert why_lost(HERE, now()) is not None
     assert why_lost(other, now()) is None
@@ -172,25 +169,26 @@ def test_the_same_number_in_another_container_is_not_looked_up(monkeypatch: pyte
 def test_a_reboot_ends_what_ran_before(monkeypatch: pytest.MonkeyPatch) -> None:
     booted = now() - timedelta(minutes=1)
     monkeypatch.setattr(owner, "this_process", lambda: HERE)
-    monkeypatch.setattr(owner, "_boot_time", lambda: booted)
+    monkeypatch.setattr(owner, "boot_time", lambda: booted)
     before = replace(HERE, boot_id="boot-0")
     reason = why_lost(before, booted - timedelta(minutes=1))
-    assert reason == "the process 4711 ended without finishing the task"
-    # Heard of since: another machine of the same name.
+    assert reason == "process 4711 ended without finishing the task"
+    # A heartbeat after the boot comes from another machine with the same name.
     assert why_lost(before, booted + timedelta(seconds=1)) is None
     assert why_lost(replace(before, host="elsewhere"), booted - timedelta(minutes=1)) is None
 
 
-@needs_proc
 def test_the_boot_time_is_in_the_past() -> None:
-    booted = owner._boot_time()
-    assert booted is not None
-    assert booted < now()
+    assert owner.boot_time() < now()
 
 
-def test_a_program_with_brackets_in_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(owner, "_PROC", tmp_path)
-    (tmp_path / "7").mkdir()
-    fields = " ".join(str(number) for number in range(4, 53))
-    (tmp_path / "7" / "stat").write_text(f"7 (a) b (c) S {fields}")
-    assert owner._state_and_start(7) == ("S", "22")
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="/proc does not exist")
+def test_the_start_time_has_the_format_that_older_versions_recorded() -> None:
+    # Field 22 of /proc/PID/stat, in ticks since boot. The program name in brackets may contain blanks.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    assert this_process().pid_started == fields[19]
+
+
+def test_an_owner_without_a_start_time_is_looked_up_by_pid() -> None:
+    assert owner.is_alive(replace(this_process(), pid_started=""))
+    assert not owner.is_alive(replace(this_process(), pid_started="1"))

@@ -88,7 +88,7 @@ def test_a_request_may_not_use_the_keys_of_the_answer(store: TaskStore, key: str
 def test_the_first_end_stands(store: TaskStore, second: str) -> None:
     task = start(store)
     done = store.finish(task.task_id, FAILED, error="first")
-    with pytest.raises(StoreError, match="has ended before, as FAILED"):
+    with pytest.raises(StoreError, match="has already ended with status FAILED"):
         store.finish(task.task_id, second, error="second")
     assert store.get(task.task_id) == done
 
@@ -120,9 +120,9 @@ def test_a_late_heartbeat_does_not_wake_a_finished_task(store: TaskStore) -> Non
 
 
 def test_heartbeat_and_finish_of_an_unknown_task(store: TaskStore) -> None:
-    with pytest.raises(StoreError, match="no task 'nope'"):
+    with pytest.raises(StoreError, match="task 'nope' does not exist"):
         store.heartbeat("nope")
-    with pytest.raises(StoreError, match="no task 'nope'"):
+    with pytest.raises(StoreError, match="task 'nope' does not exist"):
         store.finish("nope", COMPLETED)
 
 
@@ -140,7 +140,7 @@ def test_get_by_prefix(store: TaskStore, query: Query) -> None:
 @pytest.mark.parametrize("text", ["", "  ", "%", "_", "-", "zz", "\udc80", "' OR 1=1 --"])
 def test_get_of_an_unknown_task(store: TaskStore, text: str) -> None:
     start(store)
-    with pytest.raises(StoreError, match="there is no task") as caught:
+    with pytest.raises(StoreError, match="does not exist") as caught:
         store.get(text)
     assert str(store.path) in caught.value.cure
 

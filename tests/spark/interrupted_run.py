@@ -1,0 +1,20 @@
+"""A test that starts servers and then waits: `test_interrupted_run` runs this file and interrupts it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from support.fixtures import Spark
+from support.run_guard import VARIABLE
+from support.spark import SparkCluster
+from trueup.testing.postgres import Server
+
+
+def test_waits(server: Server, spark: Spark, spark_cluster: SparkCluster) -> None:
+    folder = Path(os.environ["INTERRUPTED_RUN_FOLDER"])
+    (folder / "run_id").write_text(os.environ[VARIABLE])
+    (folder / "data_dir").write_text(str(server.data_dir))
+    (folder / "ready").touch()
+    time.sleep(600)

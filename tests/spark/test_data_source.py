@@ -247,7 +247,7 @@ def test_passwords_are_not_seen(spark: Spark, server: Any, databases: Databases)
             spark.read.format("trueup").option("node", "wrong").load("items")
         assert "Zebra" not in str(caught.value)
         # Spark would write the options into its event log.
-        with pytest.raises(Exception, match="it holds a password") as caught:
+        with pytest.raises(Exception, match="it contains a password") as caught:
             spark.read.format("trueup").option("address", address).load("items")
         assert "Zebra" not in str(caught.value)
     finally:
@@ -310,7 +310,7 @@ def test_errors_name_the_place_and_the_cure(databases: Databases) -> None:
             ),
             ({"table": "items", "unfit": "clip"}, "option unfit: it must be error or null"),
             ({"table": "items", "address": "postgresql://127.0.0.1:1/x"}, "check that the server runs"),
-            ({"table": "items", "node": "n1"}, "which node"),
+            ({"table": "items", "node": "n1"}, "address and node are both set"),
             ({"address": database.uri}, "which table"),
         ):
             with pytest.raises(TrueupError, match=why):

@@ -16,6 +16,7 @@ from pyspark.sql.types import DecimalType, StructField, StructType
 
 from support.fixtures import Databases, Spark
 from trueup.errors import TrueupError
+from trueup.rows.types import TYPES as TYPE_ROWS
 from trueup.spark.table.datasource import TrueupSource
 
 TYPES = """
@@ -167,6 +168,18 @@ def test_timestamps_with_a_time_zone_are_exact_moments(spark: Spark, databases: 
     assert [tuple(row) for row in found] == expected
 
 
+def test_the_sample_of_every_row_of_the_table_of_types_is_read(spark: Spark, databases: Databases) -> None:
+    [database] = databases(1)
+    rows = [row for row in TYPE_ROWS.values() if row.sample]
+    _make(database, [(f'pg_catalog."{row.name}"', [row.sample]) for row in rows])
+    frame = _read(spark, database)
+    assert [field.dataType.simpleString() for field in frame.schema[1:]] == [row.spark for row in rows]
+    for number, record in enumerate(frame.orderBy("id").collect()):
+        assert record[number + 1] is not None
+        if rows[number].spark == "string" and rows[number].name not in ("interval", "timetz"):
+            assert record[number + 1] == rows[number].sample
+
+
 def test_all_other_types_are_text_to_the_letter(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, AS_TEXT)
@@ -195,9 +208,9 @@ UNFIT = [
     ("timestamp", "294276-12-31 23:59:59.999999", "outside the years 1 to 9999"),
     ("timestamptz", "-infinity", "infinity, or a time"),
     ("timestamptz", "4713-01-01 00:00+00 BC", "outside the years 1 to 9999"),
-    ("numeric(6,2)", "NaN", "NaN, an infinity"),
+    ("numeric(6,2)", "NaN", "NaN, infinity"),
     ("int4[]", "{{1,2},{3,4}}", "more than one dimension"),
-    ("text[]", "[0:1]={a,b}", "does not begin at 1"),
+    ("text[]", "[0:1]={a,b}", "does not start at 1"),
 ]
 
 
@@ -211,7 +224,7 @@ def test_what_spark_cannot_hold_is_an_error_null_or_text(spark: Spark, databases
         # As Spark's workers call it, without the time that its retries take.
         source = TrueupSource({"address": database.uri, "table": "every", "columns": f"c{at}"})
         reader = source.reader(source.schema())
-        with pytest.raises(TrueupError, match=f"column c{at} holds.*{reason}.*as_text=c{at}") as caught:
+        with pytest.raises(TrueupError, match=f"column c{at} contains.*{reason}.*as_text=c{at}") as caught:
             list(reader.read(reader.partitions()[0]))
         assert caught.value.table == "public.every", (kind, value)
     names = [f"c{at}" for at in range(len(UNFIT))]
@@ -239,7 +252,7 @@ def test_a_schema_of_the_user_chooses_columns_and_types(spark: Spark, databases:
     ]
     short = StructType([StructField("n", DecimalType(10, 2))])
     reader = TrueupSource({"address": database.uri, "table": "items"}).reader(short)
-    with pytest.raises(TrueupError, match="column n holds NaN, an infinity, or a number with more digits"):
+    with pytest.raises(TrueupError, match="column n contains NaN, infinity, or a number with more digits"):
         list(reader.read(reader.partitions()[0]))
     assert read("id int, n decimal(10,2)", unfit="null") == [(1, Decimal("1.50")), (2, None)]
     with pytest.raises(Exception, match=r"column id of public\.items \(integer\) is int for Spark, not bigint"):

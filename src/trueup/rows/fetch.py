@@ -23,13 +23,12 @@ from trueup.rows.keys import (
     where,
 )
 from trueup.rows.spec import TableSpec
+from trueup.rows.types import type_of
 
 if TYPE_CHECKING:
     from psycopg import sql
 
 _KEYS_A_STATEMENT = 5000
-# Types whose text needs no quoting inside an array.
-_PLAIN = frozenset(f'"pg_catalog"."{name}"' for name in ("int2", "int4", "int8", "uuid"))
 
 
 class Row(NamedTuple):
@@ -79,7 +78,7 @@ def among(spec: TableSpec, keys: Sequence[KeyValues]) -> sql.Composed:
     mine = sql.SQL(", ").join(ordered(part) for part in spec.key)
     if len(spec.key) == 1:
         part = spec.key[0]
-        if part.order == "type" and part.column.type in _PLAIN:
+        if part.order == "type" and type_of(part.column).unquoted:
             # One literal: thousands of them cost the node more time to read than the rows do.
             listed = sql.Literal("{" + ",".join(key[0] for key in keys) + "}")
             return sql.SQL("{} = ANY({}::{}[])").format(mine, listed, sql.SQL(part.column.type))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.rows.encode import text_of, trim_scale
+from trueup.rows.encode import base_value, text_of, trim_scale
 from trueup.rows.spec import KeySpec, TableSpec
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def ordered(part: KeySpec) -> sql.Composable:
     """One key column in the form it is ordered and looked up by."""
     if part.order == "bytes":
         return sql.SQL('({} COLLATE "C")').format(text_of(part.column))
-    name = sql.Identifier(part.column.name)
-    return sql.SQL("{}::{}").format(name, sql.SQL(part.column.type)) if part.column.is_domain else name
+    return base_value(part.column)
 
 
 def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:

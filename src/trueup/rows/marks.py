@@ -17,12 +17,10 @@ from trueup.rows.encode import row_hash
 from trueup.rows.fetch import Row, hashes_in_block
 from trueup.rows.keys import Block, KeyValues, in_block, ordered, source, where
 from trueup.rows.spec import TableSpec
+from trueup.rows.types import type_of
 
 if TYPE_CHECKING:
     from psycopg import sql
-
-# Types of whole numbers, and the largest number of each.
-_WHOLE_NUMBERS = {f'"pg_catalog"."int{size}"': (1 << (8 * size - 1)) - 1 for size in (2, 4, 8)}
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,12 @@ def _differing(one: Marks, other: Marks) -> Any:
 
 def is_whole_number(spec: TableSpec) -> bool:
     """Whether the mark of a key is the key."""
-    return len(spec.key) == 1 and spec.key[0].order == "type" and spec.key[0].column.type in _WHOLE_NUMBERS
+    return len(spec.key) == 1 and spec.key[0].order == "type" and type_of(spec.key[0].column).integer_bytes > 0
 
 
 def largest(spec: TableSpec) -> int:
     """The largest whole number that the key can be."""
-    return _WHOLE_NUMBERS[spec.key[0].column.type]
+    return (1 << (8 * type_of(spec.key[0].column).integer_bytes - 1)) - 1
 
 
 def hashes_of(side: Marks, marks: Any) -> list[int | None]:

@@ -14,6 +14,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from trueup.rows.types import LARGEST_DECIMAL, arrow_type, decimal_size, type_from_sql
 from trueup.sinks.base import Document, Identity, Mark, SinkRejected, SourceTable
 from trueup.sinks.keys import check_known
 
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHARD, SEQ, AT = "trueup_shard", "trueup_seq", "trueup_at"
-_INTEGERS = {"smallint": "int16", "integer": "int32", "bigint": "int64", "oid": "int64"}
-_FLOATS = {"real": "float32", "double precision": "float64"}
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:\+00)?)?")
-_LARGEST_DECIMAL = 38
 
 
 @dataclass(frozen=True)
@@ -95,36 +93,23 @@ class Columns:
         return values
 
     def _type(self, kind: str, is_key: bool) -> pa.DataType:
-        import pyarrow as pa
+        arrow = self._arrow(kind)
+        return arrow_type("string" if is_key and not arrow.startswith("int") else arrow)
 
-        if kind in _INTEGERS:
-            return pa.type_for_alias(_INTEGERS[kind])
-        if is_key:
-            return pa.string()
-        if kind in _FLOATS:
-            return pa.type_for_alias(_FLOATS[kind])
-        if kind in ("boolean", "bytea"):
-            return pa.bool_() if kind == "boolean" else pa.binary()
-        if self.native and kind == "date":
-            return pa.date32()
-        if self.native and kind.startswith("timestamp "):
-            return pa.timestamp("us", "UTC" if kind.endswith("with time zone") else None)
-        decimal = _decimal(kind) if self.native else None
-        return pa.decimal128(*decimal) if decimal else pa.string()
+    def _arrow(self, kind: str) -> str:
+        """Return the Arrow type of a column that is not part of the key."""
+        if self.native and (size := _decimal(kind)):
+            return "decimal({},{})".format(*size)
+        row = type_from_sql(kind)
+        return row.arrow if row.arrow_exact or self.native else "string"
 
     def _convert(self, kind: str) -> Callable[[Any], Any]:
-        if kind in _INTEGERS:
-            return int
-        if kind in _FLOATS:
-            return float
-        if kind == "boolean":
-            return bool
-        if kind == "bytea":
-            return lambda text: bytes.fromhex(text[2:])
-        if self.native and (kind == "date" or kind.startswith("timestamp ")):
+        arrow = self._arrow(kind)
+        if arrow.startswith(("date", "timestamp")):
             return lambda text: self._moment(text, kind)
-        decimal = _decimal(kind) if self.native else None
-        return (lambda text: _exact_decimal(text, *decimal)) if decimal else _text
+        if arrow.startswith("decimal"):
+            return lambda text: _finite_decimal(text, arrow)
+        return _CONVERT[arrow]
 
     def _moment(self, text: str, kind: str) -> date | datetime:
         found = _TIME.fullmatch(text)
@@ -138,16 +123,14 @@ class Columns:
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:
-    found = re.fullmatch(r"numeric\((\d+),(\d+)\)", kind)
-    if not found or int(found[1]) > _LARGEST_DECIMAL or int(found[2]) > int(found[1]):
-        return None
-    return int(found[1]), int(found[2])
+    size = decimal_size(kind)
+    return size if size and 0 <= size[1] <= size[0] <= LARGEST_DECIMAL else None
 
 
-def _exact_decimal(text: str, precision: int, scale: int) -> Decimal:
+def _finite_decimal(text: str, arrow: str) -> Decimal:
     value = Decimal(text)
     if not value.is_finite():
-        raise ValueError(f"{text} is no decimal({precision},{scale})")
+        raise ValueError(f"{text} is no {arrow}")
     return value
 
 
@@ -156,3 +139,13 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
+
+
+# How a document's value becomes one that Arrow takes; bytea is delivered as hex.
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("int16", "int32", "int64"), int),
+    **dict.fromkeys(("float32", "float64"), float),
+    "bool": bool,
+    "binary": lambda text: bytes.fromhex(text[2:]),
+    "string": _text,
+}

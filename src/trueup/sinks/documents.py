@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trueup.rows.types import type_from_sql
 from trueup.sinks.base import SourceTable
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
@@ -19,8 +20,8 @@ class JsonRows:
 
     def __init__(self, source: SourceTable) -> None:
         kinds = dict(source.columns)
-        self._json = {name for name, kind in kinds.items() if kind in ("json", "jsonb")}
-        self._numeric = {name for name, kind in kinds.items() if kind.partition("(")[0] == "numeric"}
+        self._json = {name for name, kind in kinds.items() if type_from_sql(kind).json == "document"}
+        self._numeric = {name for name, kind in kinds.items() if type_from_sql(kind).json == "number"}
 
     def text(self, row: Mapping[str, Any], **more: Any) -> str:
         """The object; `more` are members that are not in the row."""

@@ -20,6 +20,7 @@ from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.types import type_from_sql
 from trueup.rows.write.copy import copy_into, send_rows
 from trueup.rows.write.delete import delete_matching
 from trueup.rows.write.stage import stage
@@ -28,7 +29,6 @@ from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, So
 from trueup.sinks.keys import check_known, fixed_shard
 from trueup.sinks.options import Options
 from trueup.sinks.postgres_target import (
-    INTEGERS,
     MARKS,
     Target,
     ensure_target,
@@ -173,7 +173,7 @@ class PostgresSink:
             return
         self._copy(target, batch, documents)
         # A key column of integers has one form only, and may be an identity, which cannot be updated.
-        fixed = {each.name for each in target.key if each.type in INTEGERS}
+        fixed = {each.name for each in target.key if type_from_sql(each.type).integer_bytes}
         insert_or_update(
             self._session(),
             target.name,

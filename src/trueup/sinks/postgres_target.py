@@ -13,6 +13,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
+from trueup.rows.types import type_from_sql
 from trueup.rows.write.target import identifier
 from trueup.sinks.base import SourceTable
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 # Beside each row: its shard, and the pod that wrote it last.
 MARKS = ("trueup_shard", "trueup_seq", "trueup_at")
-INTEGERS = ("smallint", "integer", "bigint")
-_TEXTS = ("text", "character varying")
 
 
 @dataclass(frozen=True)
@@ -227,8 +226,9 @@ def _key_column(column: Column) -> KeyColumn:
 
 def _same_text(source: str, target: str) -> bool:
     """Whether a key has the same text in both types: what is deleted is found by it."""
-    base, other = source.partition("(")[0], target.partition("(")[0]
-    return base == other or other in _TEXTS or all(each in INTEGERS for each in (base, other))
+    if source.partition("(")[0] == target.partition("(")[0] or type_from_sql(target).hash == "collated":
+        return True
+    return all(type_from_sql(name).integer_bytes for name in (source, target))
 
 
 def defined(columns: Iterable[tuple[str, str]]) -> sql.Composed:

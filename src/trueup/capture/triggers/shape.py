@@ -11,12 +11,8 @@ from psycopg import sql
 from trueup.capture.triggers.document import SourceTable
 from trueup.capture.triggers.session import Session, block
 from trueup.db.catalog import Column, read_table
-from trueup.rows.encode import column_spec, text_of
-
-_INTEGERS = ("int2", "int4", "int8")
-# What Python has exactly as the server does, infinite and undefined floats aside; everything else comes as text.
-_PLAIN = (*_INTEGERS, "oid", "bool", "text", "varchar", "float4", "float8")
-_TEXTS = ("text", "varchar")
+from trueup.rows.encode import column_spec, scalar_value
+from trueup.rows.types import TypeRow, type_named
 
 
 @dataclass(frozen=True)
@@ -98,9 +94,9 @@ def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
         return Shape(row["source"], row["name"], None, (), (), (), (), "", "", False, None, "true", (), ())
     only = "" if row["kind"] == "p" else "ONLY "
     keys = [column for name in row["key"] if (column := found.column(name)) is not None]
-    is_integer = len(keys) == 1 and _kind(keys[0]) in _INTEGERS
+    is_integer = len(keys) == 1 and _type(keys[0]).integer_bytes > 0
     relation = sql.SQL("{}{}").format(sql.SQL(only), sql.Identifier(found.schema, found.name))
-    kinds = [_kind(column) for column in found.columns]
+    types = [_type(column) for column in found.columns]
     return Shape(
         source=row["source"],
         table=row["name"],
@@ -110,17 +106,17 @@ def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
         key_types=tuple(column_spec(column).type for column in keys),
         equals=tuple(_equality(column) for column in keys),
         key_sql=_joined([_key_text(column, plain=is_integer) for column in keys], session),
-        values_sql=_joined([_value(column) for column in found.columns], session),
+        values_sql=_joined([scalar_value(column) for column in found.columns], session),
         is_integer=is_integer,
         shard_sql=row["shard_sql"] if row["is_routed"] else None,
         condition=row["condition"],
-        floats=tuple(at for at, kind in enumerate(kinds) if kind in ("float4", "float8")),
-        texts=tuple(at for at, kind in enumerate(kinds) if kind not in _PLAIN or kind in _TEXTS),
+        floats=tuple(place for place, kind in enumerate(types) if kind.is_float),
+        texts=tuple(place for place, kind in enumerate(types) if kind.is_python_text),
     )
 
 
-def _kind(column: Column) -> str:
-    return column.base_name if column.base_schema == "pg_catalog" else ""
+def _type(column: Column) -> TypeRow:
+    return type_named(column.base_schema, column.base_name)
 
 
 def _joined(parts: Sequence[sql.Composable], session: Session) -> str:
@@ -137,13 +133,3 @@ def _equality(column: Column) -> str:
 def _key_text(column: Column, *, plain: bool) -> sql.Composed:
     """As a pod has it: an integer, or the text of the column."""
     return sql.SQL("r.{}::{}").format(sql.Identifier(column.name), sql.SQL("int8" if plain else "text"))
-
-
-def _value(column: Column) -> sql.Composable:
-    spec = column_spec(column)
-    if _kind(column) not in _PLAIN:
-        return text_of(spec)
-    name = sql.Identifier(column.name)
-    if _kind(column) == "oid":
-        return sql.SQL("{}::int8").format(name)
-    return sql.SQL("{}::{}").format(name, sql.SQL(spec.type)) if column.is_domain else name

@@ -45,19 +45,11 @@ if TYPE_CHECKING:
     from trueup.config.model import Node
 
 NAME = "trueup"
-_TYPES: dict[str, type[DataType]] = {
-    "smallint": ShortType,
-    "int": IntegerType,
-    "bigint": LongType,
-    "float": FloatType,
-    "double": DoubleType,
-    "boolean": BooleanType,
-    "string": StringType,
-    "binary": BinaryType,
-    "date": DateType,
-    "timestamp": TimestampType,
-    "timestamp_ntz": TimestampNTZType,
-}
+_ATOMIC: tuple[type[DataType], ...] = (
+    *(ShortType, IntegerType, LongType, FloatType, DoubleType, BooleanType, StringType, BinaryType),
+    *(DateType, TimestampType, TimestampNTZType),
+)
+_TYPES = {kind().simpleString(): kind for kind in _ATOMIC}
 
 
 class TrueupSource(DataSource):

@@ -146,7 +146,7 @@ def _columns(table: Table, options: SourceOptions, wanted: Mapping[str, str] | N
         if not column.readable:
             reasons.append(f"the role may not SELECT column {name} of {shown}: grant it, or leave it out with columns")
         type_wanted = wanted[name] if wanted is not None else None
-        how = fetched(column, wanted=type_wanted, as_text=wanted is None and name in options.as_text)
+        how = fetched(column, spark=type_wanted, as_text=wanted is None and name in options.as_text)
         if how is None:
             usual = fetched(column)
             assert usual is not None
@@ -227,7 +227,7 @@ def _parts(
 
 def _query(columns: Sequence[Fetched], spec: TableSpec, conditions: _Conditions) -> str:
     wanted: list[sql.Composable] = [column.selected() for column in columns]
-    wanted += [column.flag() for column in columns if column.kind == "array"]
+    wanted += [column.misfit() for column in columns if column.kind == "array"]
     selected = sql.SQL(", ").join(
         sql.SQL("{} AS {}").format(each, sql.Identifier(f"c{at}")) for at, each in enumerate(wanted)
     )

@@ -22,6 +22,7 @@ from trueup.rows.encode import row_hash
 from trueup.rows.keys import Block, KeyValues, chain, literals, ordered, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
+from trueup.rows.types import type_of
 from trueup.task.job import Job
 from trueup.verbs.diff.ranges import Ranges
 from trueup.verbs.diff.work import NOWHERE, CompareUnit, HashBlock
@@ -36,7 +37,6 @@ _FEWEST_PAGES = 2 * _PAGES_A_PART
 # The planner's correlation of key and place: 1 in order, 0 at random.
 _SCATTERED = 0.3
 _WHOLE = Block(None, None)
-_TYPES = frozenset(f'"pg_catalog"."{name}"' for name in ("uuid", "text", "varchar", "int2", "int4", "int8", "bytea"))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PagesScanned:
 
 def is_scattered(controls: Sequence[Control], spec: TableSpec) -> bool:
     """Whether a scan by pages is the better way: a large table whose key says nothing of where its rows lie."""
-    if len(spec.key) != 1 or spec.key[0].order != "type" or spec.key[0].column.type not in _TYPES:
+    if len(spec.key) != 1 or spec.key[0].order != "type" or not type_of(spec.key[0].column).page_scan:
         return False
     name = spec.key[0].column.name
     return any(

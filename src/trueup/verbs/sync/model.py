@@ -8,21 +8,12 @@ from typing import Any
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
 from trueup.rows.spec import TableSpec
+from trueup.rows.types import type_of
 from trueup.rows.write.target import Target
 
 # Where trueup keeps its own tables; the change log is a tube in a schema of its own.
 STATE_SCHEMA = "trueup"
 LOG_SCHEMA = "trueup_log"
-
-# Types whose bytes mean the same on all servers and in all versions. Arrays, rows and types of users name others by
-# numbers that each database has given anew.
-_BINARY = frozenset(
-    f'"pg_catalog"."{name}"'
-    for name in (
-        *("bool", "int2", "int4", "int8", "float4", "float8", "numeric", "text", "varchar", "bpchar", "bytea", "uuid"),
-        *("date", "time", "timetz", "timestamp", "timestamptz", "interval", "json", "jsonb", "inet", "cidr"),
-    )
-)
 
 REPLICA = "replica"
 ORDERED = "ordered"
@@ -57,7 +48,7 @@ class SyncTable:
     def is_binary(self) -> bool:
         """Whether its rows can be copied as bytes, which both servers write and read in half the time of text."""
         columns = [column for column in self.spec.columns if column.name in self.target.columns]
-        return all(column.type in _BINARY and not column.is_domain for column in columns)
+        return all(type_of(column).binary_copy and not column.is_domain for column in columns)
 
     def __str__(self) -> str:
         return display_name(*self.name)

@@ -17,13 +17,9 @@ from trueup.rows.encode import column_spec, key_order, trim_scale
 from trueup.rows.keys import KeyValues
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
+from trueup.rows.types import TYPES, type_of, unchanged
 from trueup.verbs.validate.routes import Route
 from trueup.verbs.validate.settings import Settings
-
-_FLOATS = ('"pg_catalog"."float4"', '"pg_catalog"."float8"')
-# Their output and their cast to text differ in a way that is known here.
-_BOOL = {"t": "true", "f": "false"}
-_SAME_TEXT = {"bpchar", "name", "char", "cidr", "xml"}
 
 
 @dataclass(frozen=True)
@@ -63,11 +59,8 @@ def _as_it_is(key: KeyValues) -> KeyValues:
 def _step(column: ColumnSpec) -> Callable[[str], str] | None:
     if column.encoding == "numeric":
         return trim_scale
-    if column.type == '"pg_catalog"."bool"':
-        return lambda value: _BOOL.get(value, value)
-    if column.type == '"pg_catalog"."inet"':
-        return lambda value: value if "/" in value else f"{value}/{128 if ':' in value else 32}"
-    return None
+    cast = type_of(column).cast_from_output
+    return None if cast is unchanged else cast
 
 
 def plan_pair(source: Connection, target: Connection, route: Route, settings: Settings) -> Pair:
@@ -219,7 +212,7 @@ def _key_spec(connection: Connection, mine: Table, theirs: Table, route: Route, 
     own = {
         (str(row[0]), str(row[1])) for row in connection.execute(load("trueup.verbs.validate", "plan.sql")["own_text"])
     }
-    known = {("pg_catalog", base) for base in (*_SAME_TEXT, "bool", "inet")}
+    known = {("pg_catalog", row.name) for row in TYPES.values() if row.cast_from_output}
     for column in (left, right):
         if (column.base_schema, column.base_name) in own - known:
             raise CheckFailed(
@@ -249,7 +242,7 @@ def _constant_filter(constants: Sequence[tuple[ColumnSpec, str]]) -> str:
 
 def is_float(column: ColumnSpec) -> bool:
     """Whether a tolerance makes sense."""
-    return column.type in _FLOATS
+    return type_of(column).is_float
 
 
 def why_altered(pair: Pair, identity: str, columns: Sequence[str], keys: Sequence[str]) -> str:

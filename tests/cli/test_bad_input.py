@@ -565,7 +565,7 @@ def test_a_defect_is_told_as_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: object, **__: object) -> None:
         raise ValueError(f"could not use postgresql://u:{WRITTEN}@h/d")
 
-    monkeypatch.setattr("trueup.config.load", broken)
+    monkeypatch.setattr("trueup.config.load.load", broken)
     monkeypatch.delenv("TRUEUP_TASKS_DB")
     ran = cli("tasks")
     assert ran.code == 2

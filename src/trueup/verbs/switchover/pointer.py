@@ -75,7 +75,7 @@ def install(connection: Connection) -> None:
     with connection.transaction():
         # Two who install at once would fail each other on the catalog.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup switchover install', 0))")
-        refuse_all_tables(connection, "trueup.verbs.switchover")
+        refuse_all_tables(connection, "trueup.switchover")
         connection.execute("SET LOCAL client_min_messages = warning")
         connection.execute(text)
 

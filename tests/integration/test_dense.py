@@ -103,10 +103,10 @@ def test_rows_that_are_not_those_that_were_hashed_are_no_match(
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 77")
-    monkeypatch.setattr("trueup.verbs.diff.compare.rows_by_key", lambda *_, **__: {})
+    monkeypatch.setattr("trueup.task.compare.keys.rows_by_key", lambda *_, **__: {})
     result = compare(nodes, "t", **SETTINGS)
     assert result.verdict == "INCOMPLETE"
-    assert "its hashes differ, its rows do not" in result.incomplete[0]
+    assert "the row hashes differ, but the rows are equal" in result.incomplete[0]
 
 
 def test_keys_at_both_ends_of_their_type(databases: Databases, on_all: OnAll, compare: Compare) -> None:

@@ -113,7 +113,7 @@ def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
     monkeypatch.setattr(physical, "differing_units", elsewhere)
     result = compare(nodes, "t", **SETTINGS)
     assert result.verdict == "INCOMPLETE"
-    assert "no row of them does" in result.incomplete[0]
+    assert "but no differing row" in result.incomplete[0]
 
 
 def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll, scans: list[Any]) -> None:

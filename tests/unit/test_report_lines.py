@@ -16,7 +16,7 @@ from trueup.report.json_file import stream_keys, write_report
 from trueup.rows.align import Difference, Group
 from trueup.rows.encode import LongValue
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
-from trueup.verbs.diff.lines import Lines
+from trueup.task.compare.lines import Lines
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.lists(TEXTS.filter(bool), min_size=2, max_size=3, unique=True)

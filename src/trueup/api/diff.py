@@ -15,7 +15,7 @@ from trueup.errors import ConfigError
 if TYPE_CHECKING:
     from trueup.engine.progress import Progress
     from trueup.report.model import DiffResult, ManyResult
-    from trueup.verbs.diff.request import DiffRequest
+    from trueup.rows.request import TableRequest
 
 # The types of tasks of one table, and of many.
 _ONE = ("TABLE_DIFF", "TABLE_CHECK")
@@ -78,10 +78,10 @@ def resume_any(
     kinds: Sequence[str] = (),
 ) -> DiffResult | ManyResult:
     """Go on with a diff or check, of one table or of many."""
+    from trueup.rows.request import request_again
     from trueup.store import TaskStore
     from trueup.verbs.diff import many
     from trueup.verbs.diff import run as one
-    from trueup.verbs.diff.request import request_again
 
     if not isinstance(config, Config):
         config = load(config, nodes=nodes)
@@ -110,8 +110,8 @@ def rerun(
     `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
     nodes' addresses come from `nodes` or the configuration. Options are those of `trueup rerun`, with underscores.
     """
-    from trueup.report.past import find_report, read_past, request_of
     from trueup.store import TaskStore
+    from trueup.task.past import find_report, read_past, request_of
     from trueup.verbs.diff import rerun as again
 
     if not isinstance(config, Config):
@@ -173,9 +173,9 @@ def _request(
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
     **options: Any,
-) -> tuple[DiffRequest, Config]:
+) -> tuple[TableRequest, Config]:
     """The request that the options make, and the configuration behind it."""
-    from trueup.verbs.diff.request import DiffRequest
+    from trueup.rows.request import TableRequest
 
     given = nodes if isinstance(nodes, Mapping) else None
     if not isinstance(config, Config):
@@ -191,7 +191,7 @@ def _request(
     if columns and exclude_columns:
         raise ConfigError("--columns and --exclude-columns contradict each other", cure="give one of them")
     names = list(nodes) if nodes else None
-    request = DiffRequest(
+    request = TableRequest(
         table=table,
         nodes=config.select(cluster, names),
         cluster=cluster or "",

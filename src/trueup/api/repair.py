@@ -16,8 +16,8 @@ from trueup.errors import CheckFailed
 if TYPE_CHECKING:
     from trueup.config.model import Node
     from trueup.engine.progress import Progress
-    from trueup.report.past import Past
     from trueup.report.repair import RepairResult
+    from trueup.task.past import Past
     from trueup.verbs.repair.request import RepairRequest
 
 
@@ -36,8 +36,8 @@ def repair(
     `upsert_only`), `bidirectional=True`, `fix_nulls=True`, `majority=True`, or `plan="plan.yaml"`. All other options
     are those of `trueup repair`, with underscores: `stale`, `fire_triggers`, `undo`, `engine`, `report_dir`, …
     """
-    from trueup.report.past import find_report, read_past, request_of
     from trueup.store import TaskStore
+    from trueup.task.past import find_report, read_past, request_of
     from trueup.verbs.repair.plan_file import read_document
     from trueup.verbs.repair.run import Wanted, run
 
@@ -72,15 +72,15 @@ def repair_keys(
     Keys are their texts, in the order of `key` (nothing: of the table's key). There is no report, so no row can be
     stale.
     """
+    from trueup.rows.request import TableRequest
     from trueup.store import TaskStore
-    from trueup.verbs.diff.request import DiffRequest
     from trueup.verbs.repair.plan_file import read_document
     from trueup.verbs.repair.run import Wanted, run
 
     request, rest = _request(options)
     settings, spark = settings_of(config, rest, verb="repair")
     document = read_document(Path(request.plan)) if request.plan else None
-    asked = DiffRequest(
+    asked = TableRequest(
         table, tuple(nodes), settings=settings, spark=spark, key=tuple(key), exclude_columns=tuple(exclude_columns)
     )
     wanted = Wanted(of, tuple(dict.fromkeys(tuple(each) for each in keys)))
@@ -114,8 +114,8 @@ def undo(
 
 def write_plan(report: str, path: str, *, config: Config | str | None = None, task_db: str | None = None) -> str:
     """Write a commented plan for a report to start from; no node is asked. Returns where it is."""
-    from trueup.report.past import find_report, read_past
     from trueup.store import TaskStore
+    from trueup.task.past import find_report, read_past
     from trueup.verbs.repair import plan_template
 
     if not isinstance(config, Config):

@@ -19,8 +19,8 @@ from trueup.rows.encode import column_spec, key_order
 from trueup.rows.filter import problem_with, refusal
 from trueup.rows.keys import source, where
 from trueup.rows.probe import choose_digest
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.verbs.diff.request import DiffRequest
 
 OLDEST_VERSION = 130000
 
@@ -35,7 +35,7 @@ class Checked:
     remarks: tuple[str, ...]
 
 
-def check(controls: Sequence[Control], request: DiffRequest) -> Checked:
+def check(controls: Sequence[Control], request: TableRequest) -> Checked:
     """All checks; returns what will be compared, or raises CheckFailed with every reason found."""
     reasons: list[str] = []
     servers = {control.node.name: catalog.read_server(control.connection) for control in controls}
@@ -88,7 +88,7 @@ def check_servers(servers: Mapping[str, Server]) -> list[str]:
     return reasons
 
 
-def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: list[str]) -> dict[str, Table]:
+def _find_tables(controls: Sequence[Control], request: TableRequest, reasons: list[str]) -> dict[str, Table]:
     """The table on each node; what is missing or cannot be read is added to the reasons."""
     schema, table = parse_table_name(request.table)
     spellings = [(s, t) for s in schema.spellings() for t in table.spellings()]
@@ -122,7 +122,7 @@ def _find_tables(controls: Sequence[Control], request: DiffRequest, reasons: lis
 
 
 def _check_columns(
-    tables: Mapping[str, Table], request: DiffRequest, servers: Mapping[str, Server], reasons: list[str]
+    tables: Mapping[str, Table], request: TableRequest, servers: Mapping[str, Server], reasons: list[str]
 ) -> list[Column]:
     """The columns to compare, in the order of the first node; disagreements are added to the reasons."""
     first_name, first = next(iter(tables.items()))
@@ -162,7 +162,7 @@ def _check_columns(
     return sorted(chosen, key=lambda column: order.index(column.name))
 
 
-def _unknown_columns(tables: Mapping[str, Table], request: DiffRequest) -> list[str]:
+def _unknown_columns(tables: Mapping[str, Table], request: TableRequest) -> list[str]:
     known = sorted({column.name for table in tables.values() for column in table.columns})
     reasons = []
     for option, names in (
@@ -194,7 +194,7 @@ def _key_names(tables: Mapping[str, Table]) -> tuple[str, ...]:
 def _check_key(
     tables: Mapping[str, Table],
     servers: Mapping[str, Server],
-    request: DiffRequest,
+    request: TableRequest,
     columns: Sequence[Column],
     reasons: list[str],
 ) -> tuple[tuple[KeySpec, ...], list[str]]:

@@ -223,7 +223,7 @@ def test_a_report_that_is_not_whole(nodes_with: Any) -> None:
     report = nodes.diff(max_diff_rows=2)
     done = nodes.repair(report, source_of_truth="n1", execute=True)
     assert done.keys == 2
-    assert any("only the keys it lists" in remark or "may be more" in remark for remark in done.remarks)
+    assert any("only the keys that it lists" in remark or "may be more" in remark for remark in done.remarks)
     rest = nodes.diff()
     assert rest.pairs["n1/n2"].total == 2
     whole = json.loads(Path(rest.report).read_text(encoding="utf-8"))

@@ -68,11 +68,11 @@ def test_rows_without_a_key_are_counted_again(nodes_with: Any) -> None:
 
 def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from trueup.errors import QueryError
-    from trueup.verbs.diff import rerun
+    from trueup.task.compare import rerun
 
     nodes = nodes_with(TABLE, FILL, "")
     report = nodes.diff()
-    look = rerun._digests_agree
+    look = rerun.rows_if_equal
 
     def broken(job: Any, task: Any) -> Any:
         if len(task.keys) < 15:
@@ -80,8 +80,8 @@ def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: 
         return look(job, task)
 
     with monkeypatch.context() as patched:
-        patched.setattr(rerun, "_KEYS_A_TASK", 15)
-        patched.setattr(rerun, "_digests_agree", broken)
+        patched.setattr(rerun, "KEYS_PER_TASK", 15)
+        patched.setattr(rerun, "rows_if_equal", broken)
         again = nodes.rerun(report)
     assert (again.verdict, again.exit_code) == ("INCOMPLETE", 2)
     assert again.since["n1/n2"] == {"resolved": 0, "remains": 30, "new": 0}

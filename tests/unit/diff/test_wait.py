@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trueup.verbs.diff import recheck
+from trueup.task.compare import recheck
 
 
 @pytest.mark.parametrize(("ago", "pause"), [(0.0, 2.0), (1.5, 0.5), (60.0, 0.0)])

@@ -10,9 +10,10 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.keys import Block
+from trueup.task.compare.recheck import wait_since
+from trueup.task.compare.state import State
 from trueup.task.job import Job
-from trueup.verbs.diff.collect import Collected, compare_blocks
-from trueup.verbs.diff.recheck import wait_since
+from trueup.verbs.diff.collect import compare_blocks
 
 # So many are looked at together. Where drift is everywhere, the first of them are enough to know.
 _PORTION = 64
@@ -21,7 +22,7 @@ _PORTION = 64
 def rehash(
     engine: Engine,
     job: Job,
-    state: Collected,
+    state: State,
     controls: Sequence[Control],
     *,
     rounds: int,
@@ -57,12 +58,12 @@ def _look(
     engine: Engine,
     job: Job,
     some: list[tuple[int, Block]],
-    state: Collected,
+    state: State,
     controls: Sequence[Control],
     progress: Progress,
 ) -> list[tuple[int, Block]]:
     """Those of them that differ still; all of them if one could not be looked at."""
-    again = Collected(state.nodes, state.max_rows, state.suspects, steering=state.steering)
+    again = State(state.nodes, state.max_rows, state.suspects, steering=state.steering)
     # Numbers below zero: these looks are no part of the plan that can be taken up again.
     blocks = {-2 - number: block for number, (_, block) in enumerate(some)}
     compare_blocks(engine, job, blocks, again, controls, progress)

@@ -12,10 +12,12 @@ from trueup.engine.work import More, Room
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest, boundaries, digest, digests
 from trueup.rows.keys import Block, chain
+from trueup.task.compare.keys import compare_keys
+from trueup.task.compare.model import Answer, CompareKeys, Hashed
 from trueup.task.job import Job
-from trueup.verbs.diff.compare import compare_keys, compare_unit, differing_in, marks_of
+from trueup.verbs.diff.compare import compare_unit, differing_in, marks_of
 from trueup.verbs.diff.split import LENIENT, split
-from trueup.verbs.diff.work import Answer, CompareKeys, CompareUnit, Ended, HashBlock, Hashed, Task
+from trueup.verbs.diff.work import CompareUnit, Ended, HashBlock, Task
 
 # A gentle run begins with so many rows a query, and never takes fewer than the second number.
 FIRST_STEP = 5_000

@@ -22,8 +22,7 @@ from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.rows.align import Pair, pack, unpack
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.ranges import Ranges
-from trueup.verbs.diff.work import Found, Hashed
+from trueup.task.compare.model import Found, Hashed, Ranges
 
 _MAKE_ROOM = "make room there, or set TRUEUP_TASKS_DB to a file on another disk"
 _HEAD = struct.Struct(">II")

@@ -25,6 +25,7 @@ from trueup.errors import EngineError, Interrupted, NodeError, StoreError, Trueu
 from trueup.report.json_file import cure_for
 from trueup.report.many import summary_of, write_many
 from trueup.report.model import DiffResult, ManyResult, TableOutcome
+from trueup.rows.request import TableRequest, request_again
 from trueup.store import COMPLETED, Task, TaskStore
 from trueup.task.connections import check_free
 from trueup.task.nodes import open_nodes
@@ -32,7 +33,6 @@ from trueup.task.open import OpenTask, open_task, reopen_task
 from trueup.task.shared import Shared
 from trueup.task.steering import is_gentle
 from trueup.verbs.diff import run as one
-from trueup.verbs.diff.request import DiffRequest, request_again
 from trueup.verbs.diff.tables import Candidate, Choice, choose_tables
 
 # Tables at once: their planning and waiting is what overlaps, for they share the slots of one engine.
@@ -49,7 +49,7 @@ class ManyRequest:
 
     patterns: Patterns
     # As for one table, of no name.
-    each: DiffRequest
+    each: TableRequest
 
     def context(self) -> dict[str, Any]:
         """The request as the task store keeps it."""
@@ -132,7 +132,7 @@ def _plan(request: ManyRequest, task: Task) -> tuple[Choice, int]:
         return choose_tables(controls, request.patterns), _lanes(request.each, check_free(controls, 1))
 
 
-def _lanes(request: DiffRequest, free: int) -> int:
+def _lanes(request: TableRequest, free: int) -> int:
     """Tables at once, within the connections that are allowed and those that the nodes have left."""
     settings = request.settings
     if is_gentle(settings):
@@ -142,7 +142,7 @@ def _lanes(request: DiffRequest, free: int) -> int:
     return max(1, min(_LANES, allowed, (free - slots) // _SESSIONS_OF_A_LANE))
 
 
-def _within(request: DiffRequest, lanes: int) -> DiffRequest:
+def _within(request: TableRequest, lanes: int) -> TableRequest:
     """The request with the connections that the engine may have: further lanes take some of them."""
     settings = request.settings
     if not settings.max_connections:
@@ -151,7 +151,7 @@ def _within(request: DiffRequest, lanes: int) -> DiffRequest:
     return replace(request, settings=replace(settings, max_connections=left))
 
 
-def _folder(request: DiffRequest, task: Task) -> Path | None:
+def _folder(request: TableRequest, task: Task) -> Path | None:
     """A folder for the reports of all tables; a check writes none."""
     if request.digests_only:
         return None
@@ -167,7 +167,7 @@ def _folder(request: DiffRequest, task: Task) -> Path | None:
 class _Run:
     """What the lanes work on together."""
 
-    request: DiffRequest
+    request: TableRequest
     store: TaskStore
     shared: Shared
     progress: Progress
@@ -257,7 +257,7 @@ def _reason(error: Exception) -> str:
     return f"unexpected {type(error).__name__} at {where}, a defect of trueup: {mask(str(error))}"
 
 
-def _compared(run: _Run, request: DiffRequest, before: Task | None) -> DiffResult:
+def _compared(run: _Run, request: TableRequest, before: Task | None) -> DiffResult:
     progress = _OfTable(run.progress, request.table, run.lock)
     common: dict[str, Any] = {"store": run.store, "progress": progress, "shared": run.shared}
     if before is not None and before.task_status != COMPLETED and _nodes_of(before) == request.node_names:

@@ -23,9 +23,9 @@ from trueup.rows.keys import Block, KeyValues, chain, literals, ordered, source,
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
+from trueup.task.compare.model import NOWHERE, Ranges
 from trueup.task.job import Job
-from trueup.verbs.diff.ranges import Ranges
-from trueup.verbs.diff.work import NOWHERE, CompareUnit, HashBlock
+from trueup.verbs.diff.work import CompareUnit, HashBlock
 
 if TYPE_CHECKING:
     from psycopg import sql

@@ -6,8 +6,7 @@ A wrong estimate costs balance only: the chain of blocks covers every row of eve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -20,26 +19,11 @@ from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.keys import Block, KeyValues, chain, source, where
 from trueup.rows.marks import is_whole_number, largest
 from trueup.rows.spec import TableSpec
+from trueup.task.compare.model import Ranges
 from trueup.task.together import together
 
 # The units of a block are hashed in one statement. Measured: ten of them cost nothing, thirty a third of the time.
 _MOST_UNITS = 10
-
-
-@dataclass(frozen=True)
-class Ranges:
-    """The blocks of a run and how they came about."""
-
-    blocks: tuple[Block, ...]
-    anchor: str
-    estimates: Mapping[str, int]
-    sample: str
-    # Keys inside each block that cut it into units; empty where there are none.
-    inner: tuple[tuple[KeyValues, ...], ...] = ()
-
-    def inside(self, number: int) -> tuple[KeyValues, ...]:
-        """The keys that cut a block into units."""
-        return self.inner[number] if self.inner else ()
 
 
 def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, unit: int) -> Ranges:

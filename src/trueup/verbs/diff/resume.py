@@ -7,9 +7,9 @@ from dataclasses import replace
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.collect import Collected
+from trueup.task.compare.model import Hashed
+from trueup.task.compare.state import State
 from trueup.verbs.diff.journal import Before
-from trueup.verbs.diff.work import Hashed
 
 
 def same_table(before: Before, spec: TableSpec, progress: Progress) -> TableSpec:
@@ -25,11 +25,11 @@ def same_table(before: Before, spec: TableSpec, progress: Progress) -> TableSpec
     return again
 
 
-def take_up(before: Before, state: Collected) -> frozenset[int]:
+def take_up(before: Before, state: State) -> frozenset[int]:
     """Count what was found in the finished blocks; returns their numbers."""
     for answer in before.answers():
         if isinstance(answer, Hashed):
             state.hashed(answer)
         else:
-            state.found_in(answer)
+            state.add(answer)
     return before.done

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db.names import parse_table_name
@@ -24,7 +23,12 @@ from trueup.engine.work import Engine
 from trueup.errors import ConfigError
 from trueup.report.model import DiffResult
 from trueup.rows.comparable import check, check_key_values
+from trueup.rows.request import TableRequest
 from trueup.store import Task, TaskStore
+from trueup.task.compare.model import Ranges
+from trueup.task.compare.recheck import recheck
+from trueup.task.compare.result import Ending, conclude, summary_fields
+from trueup.task.compare.state import State, new_state
 from trueup.task.job import Job, job_of
 from trueup.task.nodes import open_nodes
 from trueup.task.open import OpenTask, open_task, reopen_task
@@ -32,23 +36,19 @@ from trueup.task.shared import Shared
 from trueup.task.steering import Steering, is_gentle
 from trueup.task.together import together
 from trueup.verbs.diff.again import rehash
-from trueup.verbs.diff.collect import Collected, compare_blocks, compare_multisets, compare_pages
+from trueup.verbs.diff.collect import compare_blocks, compare_multisets, compare_pages
 from trueup.verbs.diff.journal import Before, Journal, Plan, journal_path, read_journal, tidy
 from trueup.verbs.diff.keyless import bits_for, scan_parts
 from trueup.verbs.diff.physical import is_scattered
-from trueup.verbs.diff.ranges import Ranges, plan_ranges
-from trueup.verbs.diff.recheck import recheck
-from trueup.verbs.diff.request import DiffRequest
-from trueup.verbs.diff.result import Ending, conclude, summary_fields
+from trueup.verbs.diff.ranges import plan_ranges
 from trueup.verbs.diff.resume import same_table, take_up
-from trueup.verbs.diff.spool import Spool
 
 # Seconds between two looks at the nodes, and before the first one.
 _WATCH, _WATCH_GENTLE = 5.0, 1.0
 
 
 def run(
-    request: DiffRequest, *, store: TaskStore, progress: Progress | None = None, shared: Shared | None = None
+    request: TableRequest, *, store: TaskStore, progress: Progress | None = None, shared: Shared | None = None
 ) -> DiffResult:
     """Compare one table on all nodes of the request; the task store keeps the request and the answer.
 
@@ -70,7 +70,7 @@ def run(
 
 
 def resume(
-    request: DiffRequest,
+    request: TableRequest,
     task: Task,
     *,
     store: TaskStore,
@@ -83,13 +83,13 @@ def resume(
         return _work(request, opened, before, shared)
 
 
-def resume_with(request: DiffRequest) -> str:
+def resume_with(request: TableRequest) -> str:
     """Return the cure for an interrupted run."""
     verb = "check" if request.digests_only else "diff"
     return f"nothing was changed on any node; continue with: trueup {verb} --resume {{task}}"
 
 
-def _work(request: DiffRequest, task: OpenTask, before: Before | None, shared: Shared | None) -> DiffResult:
+def _work(request: TableRequest, task: OpenTask, before: Before | None, shared: Shared | None) -> DiffResult:
     ending, result = _compare(request, task, before, shared)
     task.finish(
         summary_fields(ending, result, datetime.now(timezone.utc)),
@@ -103,7 +103,7 @@ def _work(request: DiffRequest, task: OpenTask, before: Before | None, shared: S
 
 
 def _compare(
-    request: DiffRequest, task: OpenTask, before: Before | None, shared: Shared | None
+    request: TableRequest, task: OpenTask, before: Before | None, shared: Shared | None
 ) -> tuple[Ending, DiffResult]:
     started = datetime.now(timezone.utc)
     settings = request.settings
@@ -128,7 +128,7 @@ def _compare(
         if not settings.snapshot:
             for control in controls:
                 control.end()
-        state = Collected(request.node_names, settings.max_diff_rows, spool_of(request))
+        state = new_state(request, None)
         stack.callback(lambda: state.suspects.close())
         state.steering = _steering(
             request, task.task, partial(shared.wanted, store, task.task_id), application, progress, stack
@@ -151,13 +151,13 @@ def _compare(
         return ending, conclude(ending)
 
 
-def _unit(request: DiffRequest) -> int:
+def _unit(request: TableRequest) -> int:
     """Rows of the parts that a block is hashed in, so that what differs can be looked at again in little time."""
     settings = request.settings
     return settings.block_size if is_gentle(settings) else settings.compare_unit_size
 
 
-def new_starter(request: DiffRequest) -> EngineStarter:
+def new_starter(request: TableRequest) -> EngineStarter:
     """Begins to start the engine of a run."""
     settings = request.settings
     return EngineStarter(
@@ -176,7 +176,7 @@ def _has_watch(settings: DiffSettings) -> bool:
     return settings.max_connections == 0 or settings.max_connections >= (3 if settings.gentle else 4)
 
 
-def _spark(request: DiffRequest) -> SparkSettings:
+def _spark(request: TableRequest) -> SparkSettings:
     """A gentle run is one small query at a time; unless it is asked for, Spark would only wait for it."""
     spark = request.spark
     if not is_gentle(request.settings):
@@ -185,7 +185,7 @@ def _spark(request: DiffRequest) -> SparkSettings:
 
 
 def _steering(
-    request: DiffRequest,
+    request: TableRequest,
     task: Task,
     wanted: Callable[[], str],
     application: str,
@@ -218,9 +218,9 @@ def _look(
     job: Job,
     ranges: Ranges,
     before: Before | None,
-    state: Collected,
+    state: State,
     controls: Sequence[Control],
-    request: DiffRequest,
+    request: TableRequest,
     progress: Progress,
 ) -> None:
     """The first look: everything is hashed, and what differs is found."""
@@ -240,7 +240,7 @@ def _look(
         compare_blocks(engine, job, blocks, state, controls, progress, ranges.inside)
 
 
-def _let_go(controls: Sequence[Control], state: Collected) -> None:
+def _let_go(controls: Sequence[Control], state: State) -> None:
     for control in controls:
         try:
             control.end()
@@ -251,9 +251,9 @@ def _let_go(controls: Sequence[Control], state: Collected) -> None:
 def _look_again(
     engine: Engine,
     job: Job,
-    state: Collected,
+    state: State,
     controls: Sequence[Control],
-    request: DiffRequest,
+    request: TableRequest,
     seen: float,
     progress: Progress,
 ) -> None:
@@ -271,18 +271,4 @@ def _look_again(
             progress=progress,
         )
     else:
-        recheck(
-            engine,
-            job,
-            state,
-            partial(spool_of, request),
-            rounds=settings.recheck,
-            wait=settings.recheck_wait,
-            seen=seen,
-            progress=progress,
-        )
-
-
-def spool_of(request: DiffRequest) -> Spool:
-    """A place for differences, in the folder of the reports."""
-    return Spool(Path(request.settings.report_dir or ".").absolute())
+        recheck(engine, job, state, request, seen, progress)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from trueup.engine.work import More, Room
 from trueup.rows.digest import boundaries, digests
 from trueup.rows.keys import Block, chain
+from trueup.task.compare.model import Answer
 from trueup.task.job import Job
 from trueup.verbs.diff.compare import compare_unit
-from trueup.verbs.diff.work import Answer, CompareUnit, HashBlock
+from trueup.verbs.diff.work import CompareUnit, HashBlock
 
 # Sub-blocks found and hashed in one go: a few round trips a block, and statements of bounded length.
 _SUB_BLOCKS = 32

@@ -19,7 +19,7 @@ from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.comparable import check as check_as_diff
-from trueup.verbs.diff.request import DiffRequest
+from trueup.rows.request import TableRequest
 from trueup.verbs.doctor.guarded import Overdue, all_at_once, broken
 from trueup.verbs.doctor.model import Finding, fail, ok, warn, worst
 from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Met
@@ -172,7 +172,7 @@ def _age(row: Mapping[str, Any], rows: int, days: int) -> tuple[str, bool]:
 def _together(request: DoctorRequest, controls: list[Control], name: str) -> Iterator[Finding]:
     """Would a diff start? Its own checks say."""
     settings = request.settings
-    asked = DiffRequest(
+    asked = TableRequest(
         table=name,
         nodes=tuple(control.node for control in controls),
         settings=settings,

@@ -8,7 +8,7 @@ from typing import Any
 
 from trueup.errors import ConfigError
 from trueup.report.json_file import write_private
-from trueup.report.past import Past
+from trueup.task.past import Past
 
 _TEXT = """\
 # What becomes of the rows that differ between {nodes}.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from trueup.db.reader import Reader, TooMuch
 from trueup.engine.work import More, Room
-from trueup.report.past import UNKNOWN, Hash
 from trueup.rows.keys import KeyValues
 from trueup.rows.write.copy_text import join, key_ids, split
 from trueup.rows.write.guarded import Expected
 from trueup.task.job import Job
+from trueup.task.past import UNKNOWN, Hash
 from trueup.verbs.repair.conditions import Conditions
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.lines import Line, inside_filter, lines_by_key

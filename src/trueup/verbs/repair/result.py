@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from trueup.db.names import display_name
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.request import DiffRequest
 from trueup.verbs.repair.modes import ACTS
 from trueup.verbs.repair.request import RepairRequest
 
@@ -29,7 +29,7 @@ class Ending:
     """All that the answer is made of."""
 
     request: RepairRequest
-    asked: DiffRequest
+    asked: TableRequest
     spec: TableSpec
     of: str
     gathered: Gathered
@@ -43,7 +43,7 @@ class Ending:
     remaining: int = 0
 
 
-def new_path(asked: DiffRequest, spec: TableSpec, kind: str, ending: str) -> Path:
+def new_path(asked: TableRequest, spec: TableSpec, kind: str, ending: str) -> Path:
     """A new file of a repair, in the folder of the reports."""
     folder = Path(asked.settings.report_dir or ".").absolute()
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S")

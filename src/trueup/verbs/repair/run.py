@@ -20,19 +20,19 @@ from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, More, Tasks
 from trueup.errors import CheckFailed
-from trueup.report.past import Hash, Past, same_hash
 from trueup.report.repair import RepairResult
 from trueup.rows.comparable import check, check_key_values
 from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.store import TaskStore
 from trueup.task.connections import check_free
 from trueup.task.job import job_of
 from trueup.task.nodes import open_nodes
 from trueup.task.open import OpenTask, open_task
+from trueup.task.past import Hash, Past, same_hash
 from trueup.task.steering import Steering
 from trueup.task.together import together
-from trueup.verbs.diff.request import DiffRequest
 from trueup.verbs.repair.layout import Layout, layout_of
 from trueup.verbs.repair.modes import Mode
 from trueup.verbs.repair.plan_file import Known, plan_of
@@ -61,7 +61,7 @@ class Wanted:
 
 def run(
     request: RepairRequest,
-    asked: DiffRequest,
+    asked: TableRequest,
     wanted: Wanted,
     *,
     store: TaskStore,
@@ -100,7 +100,7 @@ def run(
 
 def _repair(
     request: RepairRequest,
-    asked: DiffRequest,
+    asked: TableRequest,
     wanted: Wanted,
     document: Any,
     task: OpenTask,
@@ -155,13 +155,13 @@ def _refuse_keyless(spec: TableSpec) -> None:
         )
 
 
-def _plan(document: Any, asked: DiffRequest, layout: Layout) -> Mode:
+def _plan(document: Any, asked: TableRequest, layout: Layout) -> Mode:
     key = layout.spec.key_names
     settable = [layout.carried[place].name for place in layout.taken if layout.carried[place].name not in key]
     return plan_of(document, Known(asked.node_names, layout.spec, tuple(settable)))
 
 
-def _undo_path(request: RepairRequest, asked: DiffRequest, layout: Layout) -> Path:
+def _undo_path(request: RepairRequest, asked: TableRequest, layout: Layout) -> Path:
     if request.undo:
         return Path(request.undo).absolute()
     return new_path(asked, layout.spec, "undo", "gz")

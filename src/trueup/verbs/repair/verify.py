@@ -9,10 +9,10 @@ from typing import Any
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.errors import TrueupError
-from trueup.report.past import Past
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.rerun import look_again
+from trueup.task.compare.rerun import rerun_keys
+from trueup.task.past import Past
 from trueup.verbs.repair.result import Ending
 
 
@@ -21,7 +21,7 @@ def verify(ending: Ending, past: Past | None, keys: Sequence[KeyValues], progres
     earlier = past or _past(ending, keys)
     asked = replace(ending.asked, filter="", rerun_of=earlier.path or ending.of)
     try:
-        seen, result = look_again(asked, earlier, ending.task_id, progress, engine=engine)
+        seen, result = rerun_keys(asked, earlier, ending.task_id, progress, engine=engine)
     except TrueupError as error:
         ending.failed["the rerun"] = str(error)
         return

@@ -1,4 +1,4 @@
-"""Differences on disk while a run goes on: a run may find more than fits into memory."""
+"""Differences of a run in a temporary file: there may be more than fit into memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
 from trueup.rows.align import Difference, pack, unpack
 
-# Where a difference stands: where its portion begins in the file, and its number in it.
+# Where a difference is: the offset of its batch in the file, and its number in the batch.
 Place = tuple[int, int]
 
 _LENGTH = struct.Struct(">Q")
-# The last portions read are kept: several answers may speak of one.
+# Batches kept in memory after they were read: several answers may refer to one.
 _KEPT = 3
 
 
 class Spool:
-    """A file of differences, read back in order or by place; gone when closed, never readable by others."""
+    """A file of differences, read back in order or by place. It has no name, and is deleted when it is closed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            # Unlinked from the start: nothing is left behind, whatever happens to this process.
+            # Without a name: the file is deleted even if this process is killed.
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-", buffering=0)  # noqa: SIM115
         except OSError as error:
             raise _cannot_write(folder, error) from None
@@ -37,7 +37,7 @@ class Spool:
         self.count = 0
 
     def add(self, differences: Sequence[Difference], packed: bytes | None = None) -> None:
-        """Append a portion; `packed`: the same, as `pack` gives it, where the caller has it already."""
+        """Append a batch; `packed` is the result of `pack` for it, if the caller has it already."""
         if differences:
             data = pack(differences) if packed is None else packed
             self._write(_LENGTH.pack(len(data)) + data)
@@ -47,27 +47,27 @@ class Spool:
         return (difference for _, difference in self.with_places())
 
     def with_places(self) -> Iterator[tuple[Place, Difference]]:
-        """All of them, each with its place in the file; several readers may be at work at once."""
+        """Yield all differences with their places; several iterators may be used at once."""
         start, seen = 0, 0
         while seen < self.count:
-            portion, following = self._portion(start)
-            yield from (((start, number), difference) for number, difference in enumerate(portion))
-            start, seen = following, seen + len(portion)
+            batch, following = self._batch(start)
+            yield from (((start, number), difference) for number, difference in enumerate(batch))
+            start, seen = following, seen + len(batch)
 
     def at(self, places: Iterable[Place]) -> Iterator[tuple[Place, Difference]]:
-        """Those at places; neighbours are read together."""
-        for start, some in groupby(places, key=lambda place: place[0]):
-            portion, _ = self._portion(start)
-            yield from ((place, portion[place[1]]) for place in some)
+        """Yield the differences at these places."""
+        for start, same_batch in groupby(places, key=lambda place: place[0]):
+            batch, _ = self._batch(start)
+            yield from ((place, batch[place[1]]) for place in same_batch)
 
-    def _portion(self, start: int) -> tuple[list[Difference], int]:
-        """The portion that begins here, and where the next one does."""
+    def _batch(self, start: int) -> tuple[list[Difference], int]:
+        """Return the batch at this offset, and the offset of the next one."""
         if start not in self._kept:
             (length,) = _LENGTH.unpack(self._read(start, _LENGTH.size))
-            portion = unpack(self._read(start + _LENGTH.size, length))
+            batch = unpack(self._read(start + _LENGTH.size, length))
             while len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
-            self._kept[start] = portion, start + _LENGTH.size + length
+            self._kept[start] = batch, start + _LENGTH.size + length
         return self._kept[start]
 
     def _read(self, start: int, length: int) -> bytes:
@@ -75,7 +75,9 @@ class Spool:
         while length:
             part = os.pread(self._file.fileno(), length, start)
             if not part:
-                raise StoreError(f"a file of trueup in {self._folder} was cut off", cure="run again")
+                raise StoreError(
+                    f"the temporary file of differences in {self._folder} was truncated", cure="run the command again"
+                )
             parts.append(part)
             start, length = start + len(part), length - len(part)
         return b"".join(parts)
@@ -91,11 +93,11 @@ class Spool:
             raise _cannot_write(self._folder, error) from None
 
     def close(self) -> None:
-        """Let go of the disk space."""
+        """Delete the file."""
         try:
             self._file.close()
         except OSError:
-            # A full disk was reported where it mattered.
+            # A full disk was already reported by a write.
             return
 
 

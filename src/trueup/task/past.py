@@ -1,4 +1,4 @@
-"""A past report as the keys that it names: what a rerun looks at again, and what a repair mends."""
+"""A past report as a list of keys: those that a rerun compares again or a repair writes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
 from trueup.report.json_file import Keyed, showing, stream_keys
 from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.request import DiffRequest
 
 if TYPE_CHECKING:
     from trueup.config.model import Config
     from trueup.config.settings import DiffSettings, SparkSettings
     from trueup.store import TaskStore
 
-# What a node had for a key: the hash of its row, None for no row, UNKNOWN where the report does not say.
+# The hash of a node's row; None: no row; UNKNOWN: the report does not have it.
 UNKNOWN = ""
 Hash = str | None
 WITH_REPORT = ("TABLE_DIFF", "TABLE_RERUN")
@@ -28,7 +28,7 @@ WITH_REPORT = ("TABLE_DIFF", "TABLE_RERUN")
 
 @dataclass(frozen=True)
 class Past:
-    """The keys of a report, with what it says of each: every node's hash, and which pairs differed (bits)."""
+    """The keys of a report, each with the hash per node and the pairs that differed, as bits."""
 
     path: str
     summary: Mapping[str, Any]
@@ -40,49 +40,49 @@ class Past:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes in the order of the report, which is the order of `hashes`."""
+        """The nodes in the order of the report and of `hashes`."""
         return tuple(self.summary["nodes"])
 
     @property
     def is_keyless(self) -> bool:
-        """Whether its keys are hashes of rows."""
+        """Whether the keys are hashes of rows."""
         return not self.summary["primary_key"]
 
     @property
     def table(self) -> str:
-        """The table's name, as one would type it."""
+        """The qualified name of the table."""
         return display_name(self.summary["schema"], self.summary["table"])
 
     def rest(self) -> list[str]:
-        """What this report did not look at: nothing can be said of it later either."""
+        """Return remarks on rows that the report does not cover."""
         remarks = []
         if self.incomplete or self.summary["verdict"] == "INCOMPLETE":
-            remarks.append("the earlier report is INCOMPLETE: only the keys it lists are looked at, and not the rest")
+            remarks.append("the earlier report is INCOMPLETE: only the keys that it lists are compared")
         elif self.summary.get("diff_row_limit_reached"):
-            remarks.append("the earlier diff stopped at its limit of differences: there may be more than it lists")
+            remarks.append("the earlier diff reached its limit of differences: there may be more than it lists")
         return remarks
 
 
 def find_report(text: str, store: TaskStore) -> Path:
-    """The path of a report: itself, or that of a task by its id or the start of it."""
+    """Return the path of a report from its path, or from the id of its task or the start of the id."""
     if text.endswith(".json") or "/" in text:
         return Path(text)
     task = store.get(text)
     if task.task_type in WITH_REPORT and task.diff_file_path:
         return Path(task.diff_file_path)
     raise ConfigError(
-        f"task {task.task_id[:8]} has no report of rows: it is a {task.task_type}, {task.task_status}",
-        cure="name a diff or a rerun (see trueup tasks), or the path of its JSON report",
+        f"task {task.task_id[:8]} has no report of rows: its type is {task.task_type}, its status {task.task_status}",
+        cure="give the id of a diff or rerun (list them with `trueup tasks`), or the path of a JSON report",
     )
 
 
 def read_past(path: Path) -> Past:
-    """Read a report; only its keys and hashes are kept."""
+    """Read the keys and hashes of a report."""
     head, differences = stream_keys(path)
     with showing(path):
         summary = head["summary"]
         nodes = tuple(summary["nodes"])
-        bits = {"/".join(pair): 1 << at for at, pair in enumerate(combinations(nodes, 2))}
+        bits = {"/".join(pair): 1 << number for number, pair in enumerate(combinations(nodes, 2))}
         keys, hashes, pairs = _by_key(differences, bits)
         return Past(
             str(path.absolute()),
@@ -98,27 +98,27 @@ def read_past(path: Path) -> Past:
 def _by_key(
     differences: Iterable[Keyed], bits: Mapping[str, int]
 ) -> tuple[list[KeyValues], list[tuple[Hash, ...]], list[int]]:
-    """Every key once, though several pairs may differ on it."""
+    """Return each key once, with its hashes and the bits of all pairs that differ on it."""
     places: dict[KeyValues, int] = {}
     hashes: list[tuple[Hash, ...]] = []
     pairs: list[int] = []
-    for pair, key, said in differences:
-        at = places.setdefault(key, len(pairs))
-        if at == len(pairs):
-            hashes.append(said)
+    for pair, key, key_hashes in differences:
+        place = places.setdefault(key, len(pairs))
+        if place == len(pairs):
+            hashes.append(key_hashes)
             pairs.append(bits[pair])
         else:
-            pairs[at] |= bits[pair]
+            pairs[place] |= bits[pair]
     return list(places), hashes, pairs
 
 
 def request_of(
     past: Past, config: Config, settings: DiffSettings, spark: SparkSettings, *, filtered: bool = True
-) -> DiffRequest:
-    """Ask for the same table, nodes and columns again; addresses are those of the configuration as it is now."""
+) -> TableRequest:
+    """Return a request for the same table, nodes and columns, with the addresses of the current configuration."""
     summary = past.summary
     numeric = {"numeric": summary["numeric"], "long_value": past.proof["long_value"], "digest": past.proof["digest"]}
-    return DiffRequest(
+    return TableRequest(
         table=past.table,
         nodes=config.select(None, list(past.nodes)),
         cluster=summary["cluster"],
@@ -132,12 +132,12 @@ def request_of(
 
 
 def same_hash(past: Past, spec: TableSpec) -> TableSpec:
-    """The table with the hash of the report, so that its hashes mean the same now."""
+    """Return the table with the columns and the hash seed of the report, so that hashes can be compared with it."""
     columns = {column.name: column for column in spec.columns}
     if set(columns) != set(past.summary["columns"]) or spec.is_keyless != past.is_keyless:
         raise CheckFailed(
-            ["the key or the columns of the table are not those of the report"],
-            cure="run the diff again",
+            ["the key or the columns of the table have changed since the report was written"],
+            cure="run a new diff",
             table=past.table,
         )
     ordered = tuple(columns[name] for name in past.summary["columns"])

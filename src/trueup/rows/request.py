@@ -1,4 +1,4 @@
-"""What the user asked for, before anything is known of the tables."""
+"""The request to compare one table: the table, the nodes, and the settings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trueup.report.model import Mode
 
 
 @dataclass(frozen=True)
-class DiffRequest:
-    """One table, the nodes to compare, and how."""
+class TableRequest:
+    """One table, the nodes that have it, and how to compare its rows."""
 
     table: str
     nodes: tuple[Node, ...]
@@ -25,23 +25,23 @@ class DiffRequest:
     exclude_columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     digests_only: bool = False
-    # The task of a run over many tables that this one belongs to.
+    # The id of the task over many tables that this one is a part of.
     part_of: str = ""
-    # Of a rerun: the report whose keys are looked at again.
+    # The path of the report whose keys are compared again or repaired.
     rerun_of: str = ""
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """The nodes' names in the order given."""
+        """The names of the nodes, in the order of the request."""
         return tuple(node.name for node in self.nodes)
 
     @property
     def mode(self) -> Mode:
-        """Which verb this is."""
+        """The mode that reports name."""
         return "check" if self.digests_only else "rerun" if self.rerun_of else "diff"
 
     def context(self) -> dict[str, Any]:
-        """The request as the task store keeps it: names and settings, no address."""
+        """Return the request as the task store keeps it: names and settings, without addresses."""
         return {
             "qualified_table": self.table,
             "mode": self.mode,
@@ -57,7 +57,7 @@ class DiffRequest:
         }
 
 
-# Settings that the task store keeps with a request, so that it can be taken up again as it was.
+# The settings that the task store keeps, so that the task can be resumed with them.
 _KEPT = (
     "block_size",
     "override_block_size",
@@ -84,11 +84,11 @@ _KEPT = (
 )
 
 
-def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> DiffRequest:
-    """The request of an earlier task; the addresses of its nodes are those of the configuration as it is now."""
+def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> TableRequest:
+    """Return the request of an earlier task, with the addresses of the current configuration."""
     kept = {name: context[name] for name in _KEPT if name in context}
     names = [name for name in str(context["nodes"]).split(",") if name]
-    return DiffRequest(
+    return TableRequest(
         table=str(context["qualified_table"]),
         nodes=config.select(None, names),
         cluster=cluster,

@@ -1,4 +1,4 @@
-"""A difference as its line of the report, in JSON: put together by hand, for a report may have a million of them."""
+"""Write differences as lines of the JSON report. A report may have millions of them, so the JSON is built by hand."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trueup.rows.spec import TableSpec
 
 
 class Lines:
-    """The differences of one pair as lines: key, hashes, kind, changed columns, both rows, and which nodes agree."""
+    """The lines of one pair: key, hashes, kind, changed columns, both rows, and which nodes agree."""
 
     def __init__(self, spec: TableSpec, pair: Pair, before: Mapping[KeyValues, bool] | None = None) -> None:
-        """`before`: of a rerun, whether the earlier report has the key."""
+        """Prepare the lines; `before` has, for a rerun, whether the earlier report lists a key."""
         self._spec = spec
         self._pair = pair
         self._before = before
         self._keys = [f"{quoted(name)}: " for name in (("row_hash",) if spec.is_keyless else spec.key_names)]
         self._columns = [f"{quoted(name)}: " for name in spec.column_names]
         self._names: dict[str, str] = {}
-        # Lists of names that come again and again.
+        # JSON of lists of names, which are often the same.
         self._lists: dict[tuple[object, ...], str] = {}
 
     def of(self, differences: Iterator[Difference], most: int) -> Iterator[str]:
-        """The lines of those in which the pair differs; no more when they stand for so many rows."""
+        """Yield a line per difference of the pair, until they have at least `most` rows."""
         count = 0
         for difference in differences:
             kind = kind_of(difference, self._pair)
@@ -42,7 +42,7 @@ class Lines:
         key = ", ".join([name + quoted(value) for name, value in zip(self._keys, difference.key, strict=True)])
         hashes = ", ".join(
             [
-                # As text: not every reader of JSON keeps 64 bits of a number.
+                # As text: not every JSON parser keeps 64-bit integers.
                 self._name(node) + ("null" if group.hash is None else f'"{group.hash}"')
                 for group in difference.groups
                 for node in group.nodes
@@ -71,27 +71,27 @@ class Lines:
 
     def _agree(self, difference: Difference) -> str:
         groups = tuple([group.nodes for group in difference.groups])
-        found = self._lists.get(groups)
-        if found is None:
-            found = self._lists[groups] = json.dumps(groups)
-        return found
+        text = self._lists.get(groups)
+        if text is None:
+            text = self._lists[groups] = json.dumps(groups)
+        return text
 
     def _list(self, names: Sequence[str]) -> str:
-        known = ("columns", *names)
-        found = self._lists.get(known)
-        if found is None:
-            found = self._lists[known] = json.dumps(list(names))
-        return found
+        key = ("columns", *names)
+        text = self._lists.get(key)
+        if text is None:
+            text = self._lists[key] = json.dumps(list(names))
+        return text
 
     def _name(self, node: str) -> str:
-        found = self._names.get(node)
-        if found is None:
-            found = self._names[node] = f"{quoted(node)}: "
-        return found
+        text = self._names.get(node)
+        if text is None:
+            text = self._names[node] = f"{quoted(node)}: "
+        return text
 
 
 def _other(value: Value) -> str:
-    """A value that is no text: none at all, or too long to be shown."""
+    """Return the JSON of a value that is not text: NULL, or too long to be shown."""
     if isinstance(value, LongValue):
         return json.dumps({"length": value.length, "sha256": value.sha256})
     return json.dumps(value)

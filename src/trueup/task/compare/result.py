@@ -1,4 +1,4 @@
-"""From what was collected to the answer: counts, verdict, and the report file that proves it."""
+"""The result of a run: counts, verdict and report file, from the state of the run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from typing import Any
 
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
-from trueup.engine.work import Failure
 from trueup.errors import StoreError
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.model import DiffResult, PairCounts, Verdict
 from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
-from trueup.verbs.diff.collect import Collected
-from trueup.verbs.diff.lines import Lines
-from trueup.verbs.diff.ranges import Ranges
-from trueup.verbs.diff.request import DiffRequest
+from trueup.task.compare.lines import Lines
+from trueup.task.compare.model import Ranges
+from trueup.task.compare.state import State
 
 
 @dataclass(frozen=True)
 class Since:
-    """What an earlier report says: its keys, and of each the pairs that differed, as bits in the order of all pairs."""
+    """The keys of an earlier report, and for each the pairs that differed, as bits in the order of all pairs."""
 
     keys: Sequence[KeyValues]
     pairs: Sequence[int]
@@ -35,35 +34,35 @@ class Since:
 
 @dataclass
 class Ending:
-    """All that the answer is made of."""
+    """What the result is computed from."""
 
-    request: DiffRequest
+    request: TableRequest
     spec: TableSpec
     ranges: Ranges
     positions: Sequence[Position]
-    state: Collected
+    state: State
     engine: str
     task_id: str
     started: datetime
     remarks: tuple[str, ...]
-    # What the nodes' snapshots saw in earlier tries of a run that was taken up again.
+    # The snapshots of earlier attempts, if the run was resumed.
     earlier: Sequence[Sequence[Position]] = ()
-    # Of a rerun: what the earlier report says, and what has become of it, once that was counted.
+    # Of a rerun: the earlier report, and per pair what is resolved, remains and is new (computed once).
     since: Since | None = None
-    told: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
+    compared: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
 
 
 def conclude(ending: Ending) -> DiffResult:
-    """Count, judge, write the report, and return the result."""
+    """Count the differences, decide the verdict, write the report, and return the result."""
     finished = datetime.now(timezone.utc)
     state = ending.state
     pairs, alone = _count(ending)
-    # Without snapshots, what was hashed may be gone when it is looked at.
+    # Without a snapshot a row may change between hashing and reading.
     incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0
-    # A rerun has looked at some keys only: whatever it finds is no match of the table.
+    # A rerun compares only some keys, so it cannot show that the tables match.
     agrees: Verdict = "RESOLVED" if ending.since else "MATCH"
     verdict: Verdict = "INCOMPLETE" if incomplete else "DIFFER" if differs else agrees
     result = DiffResult(
@@ -91,22 +90,22 @@ def conclude(ending: Ending) -> DiffResult:
     return _with_report(ending, result, pairs, finished)
 
 
-def _remarks(state: Collected) -> list[str]:
+def _remarks(state: State) -> list[str]:
     if not state.seen_once:
         return []
-    looked = len(state.mismatched) - state.seen_once
+    rehashed = len(state.mismatched) - state.seen_once
     return [
-        f"{looked:,} parts that differ stayed so when they were looked at again; {state.seen_once:,} others were looked"
-        " at once, and may have been in flight"
+        f"{rehashed:,} differing ranges still differ after the re-check; {state.seen_once:,} others were hashed only"
+        " once and may have been in flight"
     ]
 
 
 def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
-    """Confirmed differences by pair and kind (never more than the limit), and who stands alone."""
+    """Return the confirmed differences by pair and kind (at most the limit), and how often each node is alone."""
     state = ending.state
     kinds = {pair: state.kinds.get(pair, Counter()) for pair in state.pairs}
     full = set(state.full_pairs())
-    found = {
+    counted = {
         pair: PairCounts(
             missing=counts["missing"],
             extra=counts["extra"],
@@ -116,29 +115,25 @@ def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
         )
         for pair, counts in kinds.items()
     }
-    return found, {node: state.alone[node] for node in state.nodes}
+    return counted, {node: state.alone[node] for node in state.nodes}
 
 
-def _reasons(state: Collected, *, explain: bool) -> list[str]:
-    """Everything that keeps the run from being complete; `explain`: in every block that differs, a row must."""
+def _reasons(state: State, *, explain: bool) -> list[str]:
+    """Return why the run is incomplete; with `explain`, a differing block without a differing row is a reason."""
     reasons = [str(state.stopped)] if state.stopped else []
-    reasons += [_failure(failure) for failure in state.failures]
+    reasons += [str(failure.error) for failure in state.failures]
     for pair in state.pairs:
         name = "/".join(pair)
         if state.left_out[pair]:
-            reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were left out")
+            reasons.append(f"{name}: {state.left_out[pair]:,} blocks or parts of blocks were not compared")
         if state.cut[pair]:
-            reasons.append(f"{name}: the limit of {state.max_rows:,} differences was passed; more were seen")
+            reasons.append(f"{name}: more than {state.max_rows:,} differences; those beyond the limit are not listed")
     if explain and not reasons and state.unexplained:
         reasons.append(
-            f"{len(state.unexplained):,} blocks differ by their digests, and no row of them does: this is a defect of"
-            " trueup, please report it with the types of the table's columns"
+            f"{len(state.unexplained):,} blocks have different digests but no differing row: this is a defect of"
+            " trueup, report it with the types of the table's columns"
         )
     return list(dict.fromkeys(reasons))
-
-
-def _failure(failure: Failure) -> str:
-    return str(failure.error)
 
 
 def _with_report(
@@ -146,15 +141,15 @@ def _with_report(
 ) -> DiffResult:
     folder = Path(ending.request.settings.report_dir or ".").absolute()
     path = report_path(folder, ending.spec.schema, ending.spec.table, finished.strftime("%Y%m%d%H%M%S"))
-    whole = replace(result, report=str(path))
+    reported = replace(result, report=str(path))
     head = {
-        "summary": summary_fields(ending, whole, finished),
+        "summary": summary_fields(ending, reported, finished),
         "proof": _proof(ending),
-        "incomplete": list(whole.incomplete),
-        "remarks": list(whole.remarks),
+        "incomplete": list(reported.incomplete),
+        "remarks": list(reported.remarks),
     }
     write_report(path, head, _pair_reports(ending, pairs))
-    return _with_page(ending, whole, pairs, head) if "html" in ending.request.settings.outputs else whole
+    return _with_page(ending, reported, pairs, head) if "html" in ending.request.settings.outputs else reported
 
 
 def _with_page(
@@ -163,19 +158,21 @@ def _with_page(
     from trueup.report.html import write_html
     from trueup.report.page import page_of_diff
 
-    found = [(pair, counts, map(json.loads, differences)) for pair, counts, differences in _pair_reports(ending, pairs)]
-    page = page_of_diff(head, {pair: counts for pair, counts, _ in found}, result.report)
+    reports = [(pair, counts, map(json.loads, lines)) for pair, counts, lines in _pair_reports(ending, pairs)]
+    page = page_of_diff(head, {pair: counts for pair, counts, _ in reports}, result.report)
     try:
-        written = write_html(Path(result.report).with_suffix(".html"), page, found)
+        written = write_html(Path(result.report).with_suffix(".html"), page, reports)
     except StoreError as error:
-        # The answer stands, and its report is there: hours of work are not thrown away for a page.
+        # The result and its JSON report are complete: a missing page is not a failure of the run.
         cure = f"trueup report {ending.task_id[:8]} --output html --to FILE"
-        return replace(result, remarks=(*result.remarks, f"there is no page: {error}; to make one: {cure}"))
+        return replace(
+            result, remarks=(*result.remarks, f"the HTML page could not be written: {error}; write it with: {cure}")
+        )
     return replace(result, page=str(written))
 
 
 def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> dict[str, Any]:
-    """What the report's summary and the task store's `diff_summary` say."""
+    """Return the fields of the report's summary, which are also the `diff_summary` of the task."""
     state, settings = ending.state, ending.request.settings
     return {
         "verdict": result.verdict,
@@ -213,7 +210,7 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
 
 
 def _proof(ending: Ending) -> dict[str, Any]:
-    """What the answer rests on."""
+    """Return the fields of the report's proof: seeds, plan and snapshots."""
     spec = ending.spec
     return {
         "digest": spec.digest,
@@ -232,43 +229,45 @@ def _proof(ending: Ending) -> dict[str, Any]:
 def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[PairReport]:
     since = _since(ending)
     for pair, counts in pairs.items():
-        then: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         if pair in since:
-            told, resolved = since[pair]
-            # In the order of the primary key; names for each of them would be most of the file.
-            then = {**told, "resolved_keys": resolved}
-        yield "/".join(pair), {**asdict(counts), "total": counts.total, **then}, _reported(ending, pair)
+            numbers, resolved = since[pair]
+            # Values in the order of the primary key, without its names: those would be most of the file.
+            changes = {**numbers, "resolved_keys": resolved}
+        yield "/".join(pair), {**asdict(counts), "total": counts.total, **changes}, _reported(ending, pair)
 
 
 def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:
-    """Of a rerun, for each pair: how many keys are resolved, remain and are new; and the resolved ones."""
-    if ending.since is None or ending.told:
-        return ending.told
-    now: dict[KeyValues, set[Pair]] = {each.key: set(differing_pairs(each)) for each in ending.state.suspects}
-    # What could not be looked at is not resolved.
+    """Return per pair the number of keys that are resolved, remain and are new, and the resolved ones."""
+    if ending.since is None or ending.compared:
+        return ending.compared
+    now: dict[KeyValues, set[Pair]] = {suspect.key: set(differing_pairs(suspect)) for suspect in ending.state.suspects}
+    # A key that could not be compared is not resolved.
     unseen = {key for failure in ending.state.failures for key in _keys_of(failure.task)}
-    found: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
-    for at, pair in enumerate(ending.state.pairs):
+    since: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
+    for number, pair in enumerate(ending.state.pairs):
         counts, resolved = {"resolved": 0, "remains": 0, "new": 0}, []
         if not now and not unseen:
-            resolved = [key for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True) if bits & 1 << at]
+            resolved = [
+                key for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True) if bits & 1 << number
+            ]
         else:
             for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
-                differed, differs = bool(bits & 1 << at), pair in now.get(key, ())
+                differed, differs = bool(bits & 1 << number), pair in now.get(key, ())
                 if differed and not differs and key not in unseen:
                     resolved.append(key)
                 counts["remains"] += differed and differs
                 counts["new"] += differs and not differed
         counts["resolved"] = len(resolved)
-        found[pair] = counts, resolved
-    ending.told = found
-    return found
+        since[pair] = counts, resolved
+    ending.compared = since
+    return since
 
 
 def _keys_of(task: Any) -> Iterator[KeyValues]:
-    """The keys that a task was to look at."""
+    """Yield the keys of a task."""
     yield from getattr(task, "keys", ())
-    yield from (known.key for known in getattr(task, "before", ()))
+    yield from (key for key, _ in getattr(task, "before", ()))
     yield from ((str(mark),) for mark in getattr(task, "hashes", ()))
 
 

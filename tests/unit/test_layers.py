@@ -93,7 +93,6 @@ LONG_STILL: set[str] = {
 PRIVATE_STILL: set[str] = {
     "cli/test_diff_command.py",
     "integration/repair/test_modes.py",
-    "integration/repair/test_rerun.py",
     "integration/repair/test_writing.py",
     "integration/switchover/test_switchover.py",
     "integration/switchover/test_validated.py",

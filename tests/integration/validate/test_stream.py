@@ -56,7 +56,7 @@ def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(c
         ({"slt": "x"}, "(?i)did you mean"),
         ({}, "give the options slot"),
         ({"slot": "none", "publication": "p"}, "there is no slot none"),
-        ({"slot": "s", "publication": "p", "address": f"{up.uri}?password=x"}, "holds a password"),
+        ({"slot": "s", "publication": "p", "address": f"{up.uri}?password=x"}, "contains a password"),
     ):
         with pytest.raises(TrueupError, match=words):
             ChangesSource({"address": up.uri, **options}).streamReader(SCHEMA).initialOffset()

@@ -176,7 +176,7 @@ def test_what_is_no_table(refuse: Any, addresses: Any, nodes: Any, table: str, k
 def test_a_wrong_column_and_the_nearest(refuse: Any, addresses: Any, nodes: Any, option: str) -> None:
     message = refuse("diff", "items", *addresses(nodes), option, "nmae")
     assert f"{option}: there is no column nmae; did you mean name?" in message
-    assert "there are id, name, price" in refuse("diff", "items", *addresses(nodes), option, "zzz")
+    assert "the columns are id, name, price" in refuse("diff", "items", *addresses(nodes), option, "zzz")
 
 
 def test_all_reasons_are_told_at_once(refuse: Any, addresses: Any, own: Any) -> None:
@@ -342,7 +342,7 @@ def test_a_wrong_command_and_the_nearest(refuse: Any) -> None:
     ],
 )
 def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes: Any, text: str) -> None:
-    assert "--table-filter" in refuse("diff", "items", *addresses(nodes), "--table-filter", text)
+    assert "filter: " in refuse("diff", "items", *addresses(nodes), "--table-filter", text)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes:
 )
 def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: Any, text: str, told: str) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--table-filter", text)
-    assert "nodes n1 and n2: --table-filter: " in message
+    assert "nodes n1 and n2: filter: " in message
     assert told in message
 
 
@@ -413,14 +413,14 @@ def test_a_column_that_one_node_lacks(refuse: Any, addresses: Any, own: Any, cli
 def test_keys_that_differ(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
     own[1].execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (name)")
     message = refuse("diff", "items", *addresses(own))
-    assert "the keys of public.items differ: (id) on n1, (name) on n2; say which to use with --key" in message
+    assert "the keys of public.items differ: (id) on n1, (name) on n2; choose one with --key" in message
     assert cli("diff", "items", *addresses(own), "--key", "id").code == 0
 
 
 def test_a_key_by_hand_with_nulls_or_with_doubles(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
     own[1].execute("UPDATE items SET name = NULL WHERE id = 3")
     message = refuse("diff", "items", *addresses(own), "--key", "name")
-    assert "node n2: --key: there are rows with NULL in name" in message
+    assert "node n2: --key: rows have NULL in name" in message
     own[1].execute("UPDATE items SET name = 'item 4' WHERE id = 3")
     assert cli("diff", "items", *addresses(own), "--key", "name").code == 2
 

@@ -66,7 +66,6 @@ ORDER_STILL: set[str] = {
     "trueup.demo",
     "trueup.engine",
     "trueup.report",
-    "trueup.rows",
     "trueup.verbs",
     "trueup.verbs.diff",
     "trueup.verbs.difflog",

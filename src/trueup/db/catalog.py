@@ -9,18 +9,14 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from psycopg import sql as s
+from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
-
-if TYPE_CHECKING:
-    from psycopg import sql
-
 
 READABLE_KINDS = {"r": "table", "p": "partitioned table", "m": "materialized view"}
 OTHER_KINDS = {
@@ -186,7 +182,7 @@ def nearest_table(connection: Connection, shown: str) -> str:
 def estimate_rows(connection: Connection, source: sql.Composed) -> int:
     """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
     # Without parameters: with them, a % in a name would be read as a placeholder.
-    row = one_row(connection.execute(s.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)))
+    row = one_row(connection.execute(sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)))
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
     return int(plan[0]["Plan"]["Plan Rows"])
 

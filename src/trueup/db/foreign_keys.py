@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -12,9 +11,6 @@ from psycopg.rows import dict_row
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.statements import load
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 TableName = tuple[str, str]  # schema and name
 

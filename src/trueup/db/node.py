@@ -12,7 +12,6 @@ from trueup.db.connection import Connection
 from trueup.errors import NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
-    import psycopg
     from typing_extensions import LiteralString
 
     from trueup.config.model import Node

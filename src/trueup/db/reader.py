@@ -16,7 +16,6 @@ from trueup.errors import Interrupted, QueryError, TrueupError
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg import sql
 
     from trueup.config.model import Node
 

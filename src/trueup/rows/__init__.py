@@ -1,9 +1,10 @@
-"""The heart: how a row is named, hashed, fetched and compared, the same on every node.
+"""Rows: how a row is identified, hashed, read, compared and written, in the same way on every node.
 
-Reading order: `spec` (what is compared, of which table), `encode` (a column as SQL, its value as Python), `keys`
-(blocks and key lists as predicates), `cuts` and `pages` (where to cut a table), `filter` (is it one expression),
-`probe` (do all nodes hash alike), `digest` (count and sum of a block), `fetch` (rows by block or by key), `align` (n
-sides, one verdict for each key).
+Reading order: `types` (the table of types), `spec` (what is compared), `request` (what the user asked to compare),
+`comparable` (whether a table can be compared on all nodes), `encode` (SQL expressions of a column), `keys` (blocks and
+key lists as conditions), `cuts` and `pages` (where to split a table), `filter` (whether a filter is one expression),
+`probe` (whether all nodes compute equal hashes), `digest` (count and sum of a block), `fetch` (rows by block or by
+key), `marks` (rows of a block as arrays of numbers), `align` (differences per key), `write` (writing rows to a node).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Two or more sides of the same keys, one verdict for each key: who agrees with whom, and what differs.
+"""Compare the rows of two or more nodes key by key: which nodes agree, and what differs.
 
-Rows meet by their encoded key in a map, never by sorted order, so no collation or enum order can misplace one.
+Rows are matched by their encoded key in a map, not by sorted order, so the result does not depend on collations.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Kind = Literal["missing", "extra", "changed"]
 Pair = tuple[str, str]
 
 
-# Tuples: a run makes a million of these, and frozen dataclasses take several times as long to make and to carry.
+# Tuples, because a run creates a million of these: frozen dataclasses take several times as long to create and pickle.
 class Group(NamedTuple):
-    """Nodes that hold the same for a key: the same row, or none (`hash` is None). `copies`: twins of a keyless row."""
+    """Nodes with the same row for a key, or with none (`hash` is None). `copies`: how often a keyless row exists."""
 
     nodes: tuple[str, ...]
     hash: int | None
@@ -33,18 +33,18 @@ class Difference(NamedTuple):
     """One key on which nodes disagree."""
 
     key: KeyValues
-    nodes: tuple[str, ...]  # all that were asked, in the order of the run
+    nodes: tuple[str, ...]  # all nodes that were read, in the order of the run
     groups: tuple[Group, ...]
 
     def group_of(self, node: str) -> Group | None:
-        """What a node holds, or None if it was not asked."""
+        """Return the group of a node, or None if the node was not read."""
         for group in self.groups:
             if node in group.nodes:
                 return group
         return None
 
     def size(self) -> int:
-        """Roughly how many bytes this takes, to keep results within bounds."""
+        """Return the approximate size in bytes, to limit the size of results."""
         size = 200 + sum(map(len, self.key))
         for group in self.groups:
             for value in group.values or ():
@@ -53,36 +53,38 @@ class Difference(NamedTuple):
 
 
 def pack(differences: Sequence[Difference]) -> bytes:
-    """Differences as bytes; plain tuples are carried in half the time of named ones."""
+    """Pickle differences as plain tuples, which takes half the time of named ones."""
     plain = [(key, nodes, tuple(map(tuple, groups))) for key, nodes, groups in differences]
     return pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
 
 
 def unpack(data: bytes) -> list[Difference]:
-    """What `pack` made."""
+    """Return the differences that `pack` pickled."""
     return [
         Difference(key, nodes, tuple([Group(*group) for group in groups])) for key, nodes, groups in pickle.loads(data)
     ]
 
 
 def pairs_of(nodes: Sequence[str]) -> list[Pair]:
-    """Every pair of nodes, in the order they were given."""
+    """Return every pair of nodes, in the order of `nodes`."""
     return list(combinations(nodes, 2))
 
 
 def differing_keys(sides: Mapping[str, Mapping[KeyValues, Row]]) -> list[KeyValues]:
-    """The keys whose rows are not the same on all sides."""
+    """Return the keys whose rows are not the same on all sides."""
     keys: dict[KeyValues, None] = {}
     for side in sides.values():
         keys.update(dict.fromkeys(side))
     first, *others = sides.values()
-    nothing = Row(0)
 
     def differs(key: KeyValues) -> bool:
-        mine = first.get(key)
-        for other in others:
-            theirs = other.get(key)
-            if (mine is None) != (theirs is None) or (mine or nothing).hash != (theirs or nothing).hash:
+        row = first.get(key)
+        for side in others:
+            other = side.get(key)
+            if row is None or other is None:
+                if row is not other:
+                    return True
+            elif row.hash != other.hash:
                 return True
         return False
 
@@ -90,15 +92,15 @@ def differing_keys(sides: Mapping[str, Mapping[KeyValues, Row]]) -> list[KeyValu
 
 
 def align(keys: Sequence[KeyValues], sides: Mapping[str, Mapping[KeyValues, Row]]) -> Iterator[Difference]:
-    """A difference for every key on which the sides disagree."""
+    """Yield a difference per key whose rows are not the same on all sides."""
     for key in keys:
         groups: dict[int | None, Group] = {}
         for node, side in sides.items():
             row = side.get(key)
-            mark = None if row is None else row.hash
-            known = groups.get(mark)
+            row_hash = None if row is None else row.hash
+            known = groups.get(row_hash)
             nodes = (*known.nodes, node) if known else (node,)
-            groups[mark] = Group(nodes, mark, row.values if row else None)
+            groups[row_hash] = Group(nodes, row_hash, row.values if row else None)
         if len(groups) > 1:
             yield Difference(key, tuple(sides), tuple(groups.values()))
 
@@ -106,20 +108,22 @@ def align(keys: Sequence[KeyValues], sides: Mapping[str, Mapping[KeyValues, Row]
 def align_copies(
     counts: Mapping[str, Mapping[int, int]], hashes: Sequence[int], values: Mapping[int, tuple[Value, ...]]
 ) -> Iterator[Difference]:
-    """A difference for every row of a keyless table that the sides hold a different number of times."""
-    for mark in hashes:
+    """Yield a difference per row of a keyless table that exists a different number of times on the sides."""
+    for row_hash in hashes:
         groups: dict[int, Group] = {}
         for node, side in counts.items():
-            copies = side.get(mark, 0)
+            copies = side.get(row_hash, 0)
             known = groups.get(copies)
             nodes = (*known.nodes, node) if known else (node,)
-            groups[copies] = Group(nodes, mark if copies else None, values.get(mark) if copies else None, copies)
+            groups[copies] = Group(
+                nodes, row_hash if copies else None, values.get(row_hash) if copies else None, copies
+            )
         if len(groups) > 1:
-            yield Difference((str(mark),), tuple(counts), tuple(groups.values()))
+            yield Difference((str(row_hash),), tuple(counts), tuple(groups.values()))
 
 
 def kind_of(difference: Difference, pair: Pair) -> Kind | None:
-    """How the two nodes of a pair differ on this key: missing means on the first and not on the second."""
+    """Return how the nodes of a pair differ in this key; missing: the row exists on the first node only."""
     left, right = difference.group_of(pair[0]), difference.group_of(pair[1])
     return _kind(left, right)
 
@@ -137,7 +141,7 @@ def _kind(left: Group | None, right: Group | None) -> Kind | None:
 
 
 def rows_in(difference: Difference, pair: Pair) -> int:
-    """How many rows a difference stands for: one, or as many as there are more copies of a keyless row."""
+    """Return how many rows differ: one, or the difference in copies of a keyless row."""
     return _rows(difference.group_of(pair[0]), difference.group_of(pair[1]))
 
 
@@ -152,27 +156,27 @@ def _surplus(group: Group | None) -> int:
 
 
 def kinds_of(difference: Difference) -> list[tuple[Pair, Kind, int]]:
-    """The pairs of nodes that disagree on this key: how, and in how many rows."""
-    found = []
+    """Return the pairs of nodes that differ in this key, with the kind of difference and the number of rows."""
+    kinds = []
     for pair in pairs_of(difference.nodes):
         left, right = difference.group_of(pair[0]), difference.group_of(pair[1])
         kind = _kind(left, right)
         if kind is not None:
-            found.append((pair, kind, _rows(left, right)))
-    return found
+            kinds.append((pair, kind, _rows(left, right)))
+    return kinds
 
 
 def differing_pairs(difference: Difference) -> list[Pair]:
-    """The pairs of nodes that disagree on this key."""
+    """Return the pairs of nodes that differ in this key."""
     return [pair for pair in pairs_of(difference.nodes) if kind_of(difference, pair) is not None]
 
 
 def changed_columns(spec: TableSpec, left: Group, right: Group) -> list[str]:
-    """The columns in which two rows differ."""
+    """Return the columns in which two rows differ."""
     if left.values is None or right.values is None:
         return []
     return [
         column.name
-        for column, mine, theirs in zip(spec.columns, left.values, right.values, strict=True)
-        if mine != theirs and not same(column, mine, theirs, spec.numeric)
+        for column, one, other in zip(spec.columns, left.values, right.values, strict=True)
+        if one != other and not same(column, one, other, spec.numeric)
     ]

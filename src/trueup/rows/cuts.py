@@ -1,8 +1,6 @@
-"""Keys that cut a table into blocks of about the same size, from a sample of its rows."""
+"""Find the keys that split a table into blocks of about the same size, from a sample of its rows."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
 
 from psycopg import sql
 
@@ -11,16 +9,13 @@ from trueup.db.connection import Connection
 from trueup.rows.keys import KeyValues, key_texts, order_by, ordered, source, where
 from trueup.rows.spec import TableSpec
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
 _BILLION = 1_000_000_000
-# So many sampled keys a block keep blocks within some tens of percent of each other.
-_SAMPLES_A_BLOCK = 50
+# Sampled keys per block; with 50, the sizes of blocks differ by some tens of percent.
+_SAMPLES_PER_BLOCK = 50
 
 
 def sampling(connection: Connection, spec: TableSpec, rows: int, blocks: int) -> str:
-    """The sampling method by size class: pages for large tables, rows for small ones."""
+    """Return the TABLESAMPLE method: pages of large tables, rows of small ones."""
     if rows >= 100 * _BILLION:
         method, percent = "SYSTEM", 0.01
     elif rows >= _BILLION:
@@ -31,17 +26,16 @@ def sampling(connection: Connection, spec: TableSpec, rows: int, blocks: int) ->
         method, percent = "BERNOULLI", 1.0
     else:
         method, percent = "BERNOULLI", min(100.0, 100.0 * 10_000 / max(rows, 1))
-    wanted = 100.0 * _SAMPLES_A_BLOCK * blocks / max(rows, 1)
+    needed = 100.0 * _SAMPLES_PER_BLOCK * blocks / max(rows, 1)
     if spec.filter:
-        # The percentage counts rows of the table, of which the filter keeps only some.
-        whole = max(catalog.estimate_rows(connection, source(spec)), 1)
-        kept = min(1.0, max(rows, 1) / whole)
-        percent /= kept
-    return f"{method} ({min(100.0, max(percent, wanted)):.6g})"
+        # The percentage is of all rows of the table; only a part of them passes the filter.
+        unfiltered = max(catalog.estimate_rows(connection, source(spec)), 1)
+        percent /= min(1.0, max(rows, 1) / unfiltered)
+    return f"{method} ({min(100.0, max(percent, needed)):.6g})"
 
 
 def first_keys(connection: Connection, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:
-    """The first key of each bucket of the sample; the table's first and last key are always in it."""
+    """Return the first key of each bucket of the sample, which always includes the first and last key of the table."""
     tablesample = sql.SQL(f"TABLESAMPLE {sample} REPEATABLE ({spec.seed % 1_000_000})")
     names = sql.SQL(", ").join(sql.Identifier(name) for name in spec.key_names)
     query = sql.SQL(
@@ -61,8 +55,7 @@ def first_keys(connection: Connection, spec: TableSpec, blocks: int, sample: str
         blocks=sql.Literal(blocks),
         texts=key_texts(spec),
     )
-    rows: list[Any] = connection.execute(query, binary=True).fetchall()
-    return [tuple(row) for row in rows]
+    return [tuple(row) for row in connection.execute(query, binary=True)]
 
 
 def _backwards(spec: TableSpec) -> sql.Composed:

@@ -1,13 +1,12 @@
 """The digest of a block: count and sum of its row hashes, computed by the node in one pass.
 
-Digests add up: a block that takes too long is hashed in pieces, by walking the key index, and the pieces are summed.
+Digests can be added: a block that exceeds the timeout is hashed in pieces along the key index, which are then summed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -17,18 +16,15 @@ from trueup.rows.encode import row_hash
 from trueup.rows.keys import Block, KeyValues, chain, in_block, key_texts, order_by, source, where
 from trueup.rows.spec import TableSpec
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
-# The first step of a walk through a block that ran past its time-out, in rows.
+# Rows of the first piece of a block that exceeded the timeout.
 _FIRST_STEP = 20_000
-# How many blocks one statement hashes: one round trip for many, and a plan of bounded size.
-_BLOCKS_A_STATEMENT = 32
+# Blocks per statement: fewer round trips, with a plan of limited size.
+_BLOCKS_PER_STATEMENT = 32
 
 
 @dataclass(frozen=True)
 class Digest:
-    """Count and sum of row hashes. Equal digests mean equal rows, whatever their order."""
+    """Count and sum of row hashes. Equal digests mean equal rows, in any order."""
 
     count: int
     sum: int
@@ -41,7 +37,7 @@ EMPTY = Digest(0, 0)
 
 
 def digest(reader: Reader, spec: TableSpec, block: Block, *, timeout: float) -> Digest:
-    """The digest of one block; past the time-out it is hashed again piece by piece."""
+    """Return the digest of one block; if the statement exceeds the timeout, hash the block in pieces."""
     try:
         return _digests(reader, spec, [block], timeout)[0]
     except QueryError as error:
@@ -51,23 +47,23 @@ def digest(reader: Reader, spec: TableSpec, block: Block, *, timeout: float) -> 
 
 
 def digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Digest]:
-    """The digests of many small blocks, few round trips."""
-    found: list[Digest] = []
-    for at in range(0, len(blocks), _BLOCKS_A_STATEMENT):
-        some = blocks[at : at + _BLOCKS_A_STATEMENT]
+    """Return the digests of many small blocks with few round trips."""
+    results: list[Digest] = []
+    for start in range(0, len(blocks), _BLOCKS_PER_STATEMENT):
+        batch = blocks[start : start + _BLOCKS_PER_STATEMENT]
         try:
-            found += _digests(reader, spec, some, timeout)
+            results += _digests(reader, spec, batch, timeout)
         except QueryError as error:
             if not timed_out(error):
                 raise
-            found += [digest(reader, spec, block, timeout=timeout) for block in some]
-    return found
+            results += [digest(reader, spec, block, timeout=timeout) for block in batch]
+    return results
 
 
 def boundaries(
     reader: Reader, spec: TableSpec, block: Block, *, step: int, steps: int, timeout: float
 ) -> list[KeyValues]:
-    """Every `step`-th key of a block in key order, at most `steps` of them, by walking the key index."""
+    """Return every `step`-th key of a block in key order, at most `steps` keys."""
     query = sql.SQL(
         "SELECT {keys} FROM (SELECT *, row_number() OVER (ORDER BY {order}) AS trueup_row FROM"
         " (SELECT {names} FROM {source}{where} ORDER BY {order} LIMIT {limit}) walk) numbered"
@@ -88,16 +84,14 @@ def boundaries(
 
 
 def _digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], timeout: float) -> list[Digest]:
-    parts = [digest_query(spec, sql.Literal(at), in_block(spec, block)) for at, block in enumerate(blocks)]
-    found = {
-        at: Digest(count, int(total))
-        for at, count, total in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
-    }
-    return [found[at] for at in range(len(blocks))]
+    parts = [digest_query(spec, sql.Literal(number), in_block(spec, block)) for number, block in enumerate(blocks)]
+    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
+    results = {number: Digest(count, int(total)) for number, count, total in rows}
+    return [results[number] for number in range(len(blocks))]
 
 
 def digest_query(spec: TableSpec, label: sql.Composable, conditions: Sequence[sql.Composable]) -> sql.Composed:
-    """One row: label, count and sum of the rows that meet the conditions."""
+    """Return a query for one row: the label, and count and sum of the row hashes that meet the conditions."""
     return sql.SQL("(SELECT {label}, count(*), coalesce(sum({hash}), 0)::text FROM {source}{where})").format(
         label=label, hash=row_hash(spec), source=source(spec), where=where(spec, *conditions)
     )
@@ -111,14 +105,14 @@ def _digest_in_pieces(reader: Reader, spec: TableSpec, block: Block, timeout: fl
 
 
 def _pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> Iterator[Digest]:
-    """Walk through a block; where even a piece takes too long, take smaller steps, down to single rows."""
+    """Yield the digests of the pieces of a block; make pieces smaller while they exceed the timeout, down to 1 row."""
     step = _FIRST_STEP
     rest = block
     while True:
         try:
             edge = boundaries(reader, spec, rest, step=step, steps=1, timeout=timeout)
             if edge and edge[0] == rest.start:
-                # More rows of one key than a step (the key is not unique): they cannot be taken apart.
+                # More rows with the same key than the step (the key is not unique): they cannot be split.
                 edge = []
             piece = chain(edge, within=rest)[0]
             yield _digests(reader, spec, [piece], timeout)[0]

@@ -1,4 +1,4 @@
-"""The filter is one expression: read as PostgreSQL's scanner reads it, before it meets any statement of ours."""
+"""Check that a filter is one SQL expression, by the rules of PostgreSQL's scanner, before a statement contains it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from trueup.config.model import Node
     from trueup.db.connection import Connection
 
-# For PostgreSQL every character beyond ASCII is a letter, blanks and currency signs too.
+# For PostgreSQL every character beyond ASCII is a letter, including blanks and currency signs.
 _START = r"[A-Za-z_\x80-\U0010ffff]"
 _MORE = r"[A-Za-z0-9_\x80-\U0010ffff]"
 
-# Text a bracket or semicolon may hide in (strings, quoted names, dollar quotes, comments), and words and numbers,
-# for an E or a $ within one of them begins nothing.
+# Tokens that may contain a bracket or semicolon (strings, quoted names, dollar quotes, comments), and words and
+# numbers, because an E or a $ inside one of them does not start a string.
 _TOKEN = re.compile(
     rf"""
     (?P<comment>--[^\n\r]*)
-  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*'(?!'))                       # E'…' knows backslashes
+  | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*'(?!'))                       # E'…' has backslash escapes
   | (?P<string>'(?:[^']|'')*'(?!'))
   | (?P<name>"(?:[^"]|"")*"(?!"))
   | (?P<dollar>\$(?P<tag>(?:{_START}{_MORE}*)?)\$.*?\$(?P=tag)\$)
@@ -34,15 +34,15 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# Behind an E'…': a string in a later line would be its continuation, and know backslashes too.
+# After an E'…': a string in a later line continues it, and has backslash escapes too.
 _GOES_ON = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:\s|--[^\n\r]*)*'")
 _NOT_CLOSED = {"'": "a quote is not closed", '"': "a quote is not closed", "$": "a dollar quote is not closed"}
 
 
 def problem_with(text: str) -> str | None:
-    """Why this cannot be one expression in brackets, or None if it may be one; the server has the last word."""
+    """Return why the text cannot be one expression in brackets, or None; the server may still reject it."""
     if "\0" in text:
-        return "it holds a NUL character"
+        return "it contains a NUL character"
     depth = at = 0
     is_empty = True
     while at < len(text):
@@ -51,10 +51,10 @@ def problem_with(text: str) -> str | None:
             return problem
         token, at = text[at:end], end
         if token == ";":
-            return "it holds more than one statement"
+            return "it contains more than one statement"
         depth += {"(": 1, ")": -1}.get(token, 0)
         if depth < 0:
-            return "a bracket closes that was never opened"
+            return "a closing bracket has no opening bracket"
         is_empty = is_empty and (token.isspace() or token.startswith(("--", "/*")))
     if is_empty:
         return "it is empty"
@@ -62,23 +62,23 @@ def problem_with(text: str) -> str | None:
 
 
 def refusal(connection: Connection, node: Node, spec: TableSpec) -> str | None:
-    """What the server says against the spec's filter, or None if it can be asked that way."""
+    """Return why the server rejects the filter of the spec, or None if it accepts it."""
     try:
         connection.execute(sql.SQL("EXPLAIN SELECT 1 FROM {}{}").format(source(spec), where(spec)), binary=True)
     except Exception as error:
-        refused = error_from_server(error, node)
-        # Our own brackets stand around the filter, and the search path is ours: say what is meant by it.
+        rejected = error_from_server(error, node)
+        # The statement puts the filter into brackets and sets the search path: explain errors that come from that.
         hint = {
             "42601": " (it must be one complete expression)",
             "42883": " (write functions and operators with their schema: public.f(x))",
             "42704": " (write types with their schema: x::public.mood)",
-        }.get(refused.sqlstate if isinstance(refused, QueryError) else "", "")
-        return f"{refused.message}{hint}"
+        }.get(rejected.sqlstate if isinstance(rejected, QueryError) else "", "")
+        return f"{rejected.message}{hint}"
     return None
 
 
 def _next(text: str, at: int) -> tuple[int, str | None]:
-    """The end of the token that begins here, or what is wrong with it."""
+    """Return the end of the token that starts at this position, and the problem with it, if any."""
     if text.startswith("/*", at):
         return _end_of_comment(text, at)
     found = _TOKEN.match(text, at)
@@ -87,16 +87,16 @@ def _next(text: str, at: int) -> tuple[int, str | None]:
     end = found.end()
     follows = text[end : end + 1]
     if found["escaped"] and _GOES_ON.match(text, end):
-        return end, "an E'…' string goes on in the next line: write it as one string"
+        return end, "an E'…' string continues in the next line: write it as one string"
     if found["word"] in ("e", "E") and follows == "'":
         return end, "a quote is not closed"
     if found["number"] and follows and follows in "'$":
-        return end, "a number runs into a quote"
+        return end, "a number is directly followed by a quote"
     return end, None
 
 
 def _end_of_comment(text: str, at: int) -> tuple[int, str | None]:
-    """The end of a block comment; they nest."""
+    """Return the end of a block comment, which may contain other comments."""
     depth = 0
     while at < len(text):
         if text.startswith("/*", at):

@@ -1,8 +1,8 @@
-"""Blocks and lists of keys, as values and as predicates that mean the same on every node.
+"""Blocks and lists of keys, as values and as SQL conditions that select the same rows on every node.
 
-A chain of blocks `(-∞, b1), [b1, b2), …, [bn, ∞)` covers every row whatever the boundaries are, even out of order:
-walking along the chain, a row is at or after one boundary and before the next at least once. So bad statistics or a
-strange collation can cost balance, never coverage.
+A chain of blocks `(-∞, b1), [b1, b2), …, [bn, ∞)` covers every row for any boundaries, even if they are not in order:
+every row is at or after one boundary and before the next one at least once. Bad statistics or an unusual collation can
+therefore make blocks uneven, but cannot lose rows.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.rows.encode import base_value, text_of, trim_scale
 from trueup.rows.spec import KeySpec, TableSpec
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 KeyValues = tuple[str, ...]
 
@@ -35,23 +31,23 @@ class Block:
 
 
 def chain(boundaries: Iterable[KeyValues], within: Block | None = None) -> list[Block]:
-    """The blocks between boundaries, open at both ends, or filling `within`."""
+    """Return the blocks between the boundaries; they cover `within`, or all keys."""
     within = within or Block(None, None)
     edges = [within.start, *boundaries, within.end]
     return [Block(start, end) for start, end in pairwise(edges)]
 
 
 def source(spec: TableSpec, sample: sql.Composable | None = None) -> sql.Composed:
-    """What stands behind FROM: the table."""
+    """Return the FROM clause: the table, optionally with TABLESAMPLE."""
     table = sql.Identifier(spec.schema, spec.table)
     return sql.SQL("{} {}").format(table, sample) if sample else sql.SQL("{}").format(table)
 
 
 def where(spec: TableSpec, *conditions: sql.Composable) -> sql.Composed:
-    """A WHERE of the table's filter and more conditions, or nothing."""
+    """Return a WHERE clause of the filter of the table and these conditions; empty without any."""
     parts = list(conditions)
     if spec.filter:
-        # A line of its own: a comment at the end of the filter must not swallow the bracket.
+        # On its own line, because the filter may end with a comment.
         parts.insert(0, sql.SQL("(\n{}\n)").format(sql.SQL(spec.filter)))
     if not parts:
         return sql.SQL("").format()
@@ -59,7 +55,7 @@ def where(spec: TableSpec, *conditions: sql.Composable) -> sql.Composed:
 
 
 def in_block(spec: TableSpec, block: Block) -> list[sql.Composable]:
-    """The conditions that hold for the rows of a block."""
+    """Return the conditions that select the rows of a block."""
     conditions: list[sql.Composable] = []
     for edge, sign in ((block.start, sql.SQL(">=")), (block.end, sql.SQL("<"))):
         if edge is not None:
@@ -70,19 +66,19 @@ def in_block(spec: TableSpec, block: Block) -> list[sql.Composable]:
 
 
 def order_by(spec: TableSpec) -> sql.Composed:
-    """The key as an ordering list."""
+    """Return the key columns as an ORDER BY list."""
     return sql.SQL(", ").join(ordered(part) for part in spec.key)
 
 
 def ordered(part: KeySpec) -> sql.Composable:
-    """One key column in the form it is ordered and looked up by."""
+    """Return the expression by which a key column is ordered and looked up."""
     if part.order == "bytes":
         return sql.SQL('({} COLLATE "C")').format(text_of(part.column))
     return base_value(part.column)
 
 
 def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:
-    """Key values as typed literals that compare with `ordered`."""
+    """Return key values as typed literals that can be compared with `ordered`."""
     return [
         sql.SQL("{}::{}").format(
             sql.Literal(value),
@@ -93,17 +89,17 @@ def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:
 
 
 def key_texts(spec: TableSpec) -> sql.Composed:
-    """The key's values as text, as a select list."""
+    """Return the texts of the key columns as a select list."""
     return sql.SQL(", ").join(text_of(part.column) for part in spec.key)
 
 
 def canonical(spec: TableSpec, values: Sequence[str]) -> KeyValues:
-    """The key in the one form that is equal whenever the nodes would call two keys equal."""
+    """Return the canonical form of a key: keys that are equal for the nodes have equal forms."""
     return tuple(
         trim_scale(value) if part.column.encoding == "numeric" else value
         for part, value in zip(spec.key, values, strict=True)
     )
 
 
-def _shown(edge: KeyValues | None, otherwise: str) -> str:
-    return otherwise if edge is None else ", ".join(edge)
+def _shown(edge: KeyValues | None, default: str) -> str:
+    return default if edge is None else ", ".join(edge)

@@ -1,14 +1,14 @@
-"""The rows of a block as pairs of numbers, key mark and row hash: sixteen bytes a row, compared all at once.
+"""The rows of a block as pairs of 64-bit numbers, key mark and row hash, which are compared as arrays.
 
-The node packs them into two long values, so that neither the driver nor the protocol handles single rows. The mark of a
-whole-number key is the key itself; that of any other key is a hash of it, and who wants the key asks the node again.
+The node packs them into two long values, so that the driver and the protocol do not handle single rows. The mark of an
+integer key is the key itself. The mark of any other key is a hash of it; `rows_with` reads the keys of given marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import sql
 
@@ -19,13 +19,10 @@ from trueup.rows.keys import Block, KeyValues, in_block, ordered, source, where
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
 
 @dataclass(frozen=True)
 class Marks:
-    """The rows of one side, sorted by mark: two arrays of 64-bit numbers of the same length."""
+    """The rows of one side, sorted by mark: two NumPy arrays of 64-bit integers of the same length."""
 
     keys: Any
     hashes: Any
@@ -35,19 +32,20 @@ class Marks:
 
     @property
     def has_twins(self) -> bool:
-        """Whether a mark stands on more than one row: a key that is none, or two keys with one hash."""
+        """Whether several rows have the same mark: the key is not unique, or two keys have the same hash."""
         return bool((self.keys[1:] == self.keys[:-1]).any())
 
 
 def marks_in_blocks(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Marks]:
-    """Mark and hash of every row of these blocks, in one statement."""
+    """Return mark and hash of every row of these blocks, with one statement."""
     parts = [_marks_query(spec, number, block) for number, block in enumerate(blocks)]
-    found = {row[0]: row[1:] for row in reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)}
-    return [sorted_marks(*(found[number][at] or b"" for at in (0, 1))) for number in range(len(blocks))]
+    rows = reader.rows(sql.SQL(" UNION ALL ").join(parts), timeout=timeout, by_pages=True)
+    packed = {number: (keys or b"", hashes or b"") for number, keys, hashes in rows}
+    return [sorted_marks(*packed[number]) for number in range(len(blocks))]
 
 
 def _marks_query(spec: TableSpec, number: int, block: Block) -> sql.Composed:
-    # Both aggregates take the rows in the same order, whichever it is.
+    # Both aggregates get the rows in the same order.
     return sql.SQL(
         "(SELECT {number}, string_agg(int8send({mark}), ''::bytea), string_agg(int8send({hash}), ''::bytea)"
         " FROM {source}{where})"
@@ -61,23 +59,22 @@ def _marks_query(spec: TableSpec, number: int, block: Block) -> sql.Composed:
 
 
 def sorted_marks(keys: bytes, hashes: bytes) -> Marks:
-    """What the node packed, as arrays."""
+    """Return the arrays of what the node packed, sorted by mark."""
     import numpy as np
 
-    mine, theirs = np.frombuffer(keys, ">i8").astype("i8"), np.frombuffer(hashes, ">i8").astype("i8")
-    if len(mine) > 1 and not (mine[1:] > mine[:-1]).all():
-        order = np.argsort(mine, kind="stable")
-        mine, theirs = mine[order], theirs[order]
-    return Marks(mine, theirs)
+    key_marks, row_hashes = (np.frombuffer(data, ">i8").astype("i8") for data in (keys, hashes))
+    if len(key_marks) > 1 and not (key_marks[1:] > key_marks[:-1]).all():
+        order = np.argsort(key_marks, kind="stable")
+        key_marks, row_hashes = key_marks[order], row_hashes[order]
+    return Marks(key_marks, row_hashes)
 
 
 def differing_marks(sides: Sequence[Marks]) -> Any:
-    """The marks of all keys whose rows are not the same on all sides; no side has twins."""
+    """Return the marks of all keys whose rows are not the same on all sides; no side may have twins."""
     import numpy as np
 
     first, *others = sides
-    found = [_differing(first, other) for other in others]
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate([_differing(first, other) for other in others]))
 
 
 def _differing(one: Marks, other: Marks) -> Any:
@@ -85,30 +82,30 @@ def _differing(one: Marks, other: Marks) -> Any:
 
     if len(one) == len(other) and (one.keys == other.keys).all():
         return one.keys[one.hashes != other.hashes]
-    common, mine, theirs = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
-    changed = common[one.hashes[mine] != other.hashes[theirs]]
+    common, left, right = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
+    changed = common[one.hashes[left] != other.hashes[right]]
     return np.concatenate([changed, np.setxor1d(one.keys, other.keys, assume_unique=True)])
 
 
 def is_whole_number(spec: TableSpec) -> bool:
-    """Whether the mark of a key is the key."""
+    """Return whether the key is one integer column, so that its mark is the key itself."""
     return len(spec.key) == 1 and spec.key[0].order == "type" and type_of(spec.key[0].column).integer_bytes > 0
 
 
 def largest(spec: TableSpec) -> int:
-    """The largest whole number that the key can be."""
+    """Return the largest value of an integer key."""
     return (1 << (8 * type_of(spec.key[0].column).integer_bytes - 1)) - 1
 
 
 def hashes_of(side: Marks, marks: Any) -> list[int | None]:
-    """The hash of the row with each of these marks, None where there is none."""
+    """Return the row hash per mark, or None if the side has no such row."""
     import numpy as np
 
     if not len(side):
         return [None] * len(marks)
-    at = np.minimum(np.searchsorted(side.keys, marks), len(side) - 1)
-    hashes: list[int | None] = side.hashes[at].tolist()
-    for absent in np.flatnonzero(side.keys[at] != marks).tolist():
+    places = np.minimum(np.searchsorted(side.keys, marks), len(side) - 1)
+    hashes: list[int | None] = side.hashes[places].tolist()
+    for absent in np.flatnonzero(side.keys[places] != marks).tolist():
         hashes[absent] = None
     return hashes
 
@@ -116,9 +113,9 @@ def hashes_of(side: Marks, marks: Any) -> list[int | None]:
 def rows_with(
     reader: Reader, spec: TableSpec, block: Block, marks: Sequence[int], *, timeout: float
 ) -> dict[KeyValues, Row]:
-    """The rows with these marks, by key, asked of the node."""
-    wanted = sql.SQL("{} = ANY({}::int8[])").format(_mark(spec), sql.Literal("{" + ",".join(map(str, marks)) + "}"))
-    return hashes_in_block(reader, spec, block, timeout=timeout, also=[wanted])
+    """Read the rows with these marks from the node and return them by key."""
+    condition = sql.SQL("{} = ANY({}::int8[])").format(_mark(spec), sql.Literal("{" + ",".join(map(str, marks)) + "}"))
+    return hashes_in_block(reader, spec, block, timeout=timeout, also=[condition])
 
 
 def _mark(spec: TableSpec) -> sql.Composable:

@@ -1,4 +1,4 @@
-"""What is compared: one table's columns, key, filter and way of hashing, valid on every node of a run."""
+"""Specification of a comparison: columns, key, filter and digest of one table, valid on every node of a run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Literal
 DigestKind = Literal["native", "portable"]
 NumericRule = Literal["value", "representation"]
 
-# How a column goes into the row hash, see `encode`.
+# How a column enters the row hash, see `types`.
 Encoding = Literal["native", "text", "numeric", "bpchar"]
-# How a key column is ordered: by its type (index-backed), or by the bytes of its text where nodes would disagree.
+# How a key column is ordered: by its type (an index can be used), or by the bytes of its text if nodes may disagree.
 KeyOrder = Literal["type", "bytes"]
 
 
 @dataclass(frozen=True)
 class ColumnSpec:
-    """One compared column. `type` is the base type, quoted and with its schema, fit for a cast."""
+    """One compared column. `type` is the base type below any domain, quoted and with its schema."""
 
     name: str
     type: str
@@ -36,7 +36,7 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Everything a task must know to read and compare one table; picklable, and free of secrets."""
+    """All that a task needs to read and compare one table. Picklable, without secrets."""
 
     schema: str
     table: str
@@ -50,7 +50,7 @@ class TableSpec:
 
     @property
     def is_keyless(self) -> bool:
-        """Whether rows have no name but themselves."""
+        """Whether the table has no usable key."""
         return not self.key
 
     @property

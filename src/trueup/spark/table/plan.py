@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import sql
 
@@ -27,9 +27,6 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.spark.table.columns import Fetched, fetched
 from trueup.spark.table.options import SourceOptions
-
-if TYPE_CHECKING:
-    from psycopg import sql
 
 APPLICATION = "trueup source"
 _VIEW_KINDS = {"v", "f"}

@@ -67,7 +67,7 @@ def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: Any, given: 
 def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: Any, given: Any) -> None:
     report = cli("diff", "items", *given(drifted), "--json").json["report"]
     for arguments, said in [
-        (("repair", report), "it is not said how to decide"),
+        (("repair", report), "no repair mode is given"),
         (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),
         (("repair", "feed", "--fix-nulls"), "does not exist"),
         (("repair", report, "--fix-nulls"), "n1"),

@@ -55,7 +55,6 @@ NOT_YET: set[str] = {
     "verbs/diff",
     "verbs/difflog",
     "verbs/doctor",
-    "verbs/repair",
     "verbs/schedule",
     "verbs/schema",
     "verbs/switchover",

@@ -47,7 +47,6 @@ MAY_IMPORT = {
 VERB_TO_VERB = {
     ("switchover", "sync"): "a switchover ends a sync: it runs its last round and reads its state",
     ("switchover", "validate"): "`--proof validated` asks a validation for its position",
-    ("repair", "validate"): "`repair --validation` reads the open errors of a validation",
     ("doctor", "switchover"): "`doctor --switchover` runs the checks of a switchover",
 }
 
@@ -70,7 +69,6 @@ ORDER_STILL: set[str] = {
     "trueup.verbs.diff",
     "trueup.verbs.difflog",
     "trueup.verbs.doctor",
-    "trueup.verbs.repair",
     "trueup.verbs.schema",
     "trueup.verbs.switchover",
     "trueup.verbs.sync",
@@ -80,7 +78,6 @@ ORDER_STILL: set[str] = {
 LONG_STILL: set[str] = {
     "trueup.verbs.diff.run",
     "trueup.verbs.difflog.run",
-    "trueup.verbs.repair.run",
     "trueup.verbs.switchover.run",
     "trueup.verbs.sync.run",
     "trueup.verbs.tube.run",

@@ -1,91 +1,132 @@
-"""The verbs as Python calls: the same options, defaults and results as on the command line."""
+"""`trueup.repair` and `trueup.undo`: the options, defaults and results of the commands."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from trueup.api.diff import settings_of
 from trueup.config.load import load
-from trueup.config.model import Config
+from trueup.config.model import Config, Node
+from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.engine.memory import many_objects
-from trueup.errors import CheckFailed
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.engine.progress import Progress
-    from trueup.report.repair import RepairResult
-    from trueup.task.past import Past
-    from trueup.verbs.repair.request import RepairRequest
+from trueup.engine.progress import Progress
+from trueup.report.repair import RepairResult
+from trueup.rows.request import TableRequest
+from trueup.store import TaskStore
+from trueup.task.past import Past, find_report, read_past, request_of
+from trueup.verbs.repair import plan_template
+from trueup.verbs.repair import undo as undo_verb
+from trueup.verbs.repair.layout import refuse_keyless
+from trueup.verbs.repair.plan_file import read_document
+from trueup.verbs.repair.request import RepairKeys, RepairRequest, Stale
+from trueup.verbs.repair.run import run
 
 
 def repair(
     report: str,
     *,
+    source_of_truth: str = "",
+    insert_only: bool = False,
+    upsert_only: bool = False,
+    bidirectional: bool = False,
+    fix_nulls: bool = False,
+    majority: bool = False,
+    plan: str = "",
+    stale: Stale = "skip",
+    fire_triggers: bool = False,
+    execute: bool = False,
+    undo: str = "",
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
     task_db: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    report_dir: str | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
 ) -> RepairResult:
-    """Mend the rows that a report names; a dry run unless `execute=True`.
+    """Repair the rows that a report lists; a dry run unless `execute=True`.
 
-    `report` is the path of a JSON report, or the id of its task. Say how: `source_of_truth="n1"` (with `insert_only` or
-    `upsert_only`), `bidirectional=True`, `fix_nulls=True`, `majority=True`, or `plan="plan.yaml"`. All other options
-    are those of `trueup repair`, with underscores: `stale`, `fire_triggers`, `undo`, `engine`, `report_dir`, …
+    `report` is the path of a JSON report, or the id of its task. Give one mode: `source_of_truth="n1"` (with
+    `insert_only` or `upsert_only`), `bidirectional=True`, `fix_nulls=True`, `majority=True`, or `plan="plan.yaml"`.
+    Options that are None have the value of the configuration. Raises ConfigError on options that do not fit, and
+    CheckFailed if the table cannot be repaired; nothing is written then. A node that cannot be written is in
+    `RepairResult.failed` and is as it was.
     """
-    from trueup.store import TaskStore
-    from trueup.task.past import find_report, read_past, request_of
-    from trueup.verbs.repair.plan_file import read_document
-    from trueup.verbs.repair.run import Wanted, run
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
-    request, rest = _request(options)
-    settings, spark = settings_of(config, rest, verb="repair")
+    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    request = RepairRequest(
+        source_of_truth=source_of_truth,
+        insert_only=insert_only,
+        upsert_only=upsert_only,
+        bidirectional=bidirectional,
+        fix_nulls=fix_nulls,
+        majority=majority,
+        plan=plan,
+        stale=stale,
+        fire_triggers=fire_triggers,
+        execute=execute,
+        undo=undo,
+    ).validated()
+    settings, spark = settings_of(
+        config,
+        {
+            "concurrency_factor": concurrency_factor,
+            "max_connections": max_connections,
+            "recheck": recheck,
+            "recheck_wait": recheck_wait,
+            "report_dir": report_dir,
+            "engine": engine,
+            "master": master,
+            "remote": remote,
+        },
+        verb="repair",
+    )
     document = read_document(Path(request.plan)) if request.plan else None
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        past = read_past(find_report(report, store))
-        refuse_keyless(past)
-        asked = request_of(past, config, settings, spark)
-        wanted = Wanted(past.path, past.keys, past.hashes, past, tuple(past.rest()))
-        return run(request, asked, wanted, store=store, document=document, progress=progress)
+        past = _read_report(report, store)
+        keys = RepairKeys(past.path, past.keys, past.hashes, past, tuple(past.rest()))
+        table = request_of(past, config, settings, spark)
+        return run(request, table, keys, store=store, plan=document, progress=progress)
 
 
 def repair_keys(
     table: str,
     keys: Iterable[Sequence[str]],
     nodes: Sequence[Node],
+    request: RepairRequest,
     *,
     of: str,
     config: Config,
+    settings: DiffSettings | None = None,
+    spark: SparkSettings | None = None,
     key: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     task_db: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
 ) -> RepairResult:
-    """Mend these keys of a table on these nodes, for whoever knows that they differ; `of` says who.
+    """Repair these keys of a table without a report; `of` is what the result names as their origin.
 
-    Keys are their texts, in the order of `key` (nothing: of the table's key). There is no report, so no row can be
-    stale.
+    Keys are texts, in the order of `key` (default: the table's key). Without a report no row is stale.
     """
-    from trueup.rows.request import TableRequest
-    from trueup.store import TaskStore
-    from trueup.verbs.repair.plan_file import read_document
-    from trueup.verbs.repair.run import Wanted, run
-
-    request, rest = _request(options)
-    settings, spark = settings_of(config, rest, verb="repair")
     document = read_document(Path(request.plan)) if request.plan else None
-    asked = TableRequest(
-        table, tuple(nodes), settings=settings, spark=spark, key=tuple(key), exclude_columns=tuple(exclude_columns)
+    table_request = TableRequest(
+        table,
+        tuple(nodes),
+        settings=settings or config.diff,
+        spark=spark or config.spark,
+        key=tuple(key),
+        exclude_columns=tuple(exclude_columns),
     )
-    wanted = Wanted(of, tuple(dict.fromkeys(tuple(each) for each in keys)))
+    unique = tuple(dict.fromkeys(tuple(values) for values in keys))
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        return run(request, asked, wanted, store=store, document=document, progress=progress)
+        return run(
+            request.validated(), table_request, RepairKeys(of, unique), store=store, plan=document, progress=progress
+        )
 
 
 def undo(
@@ -100,47 +141,25 @@ def undo(
     undo: str = "",
     report_dir: str | None = None,
 ) -> RepairResult:
-    """Put back the rows of an undo file, those that changed since excepted; a dry run unless `execute=True`."""
-    from trueup.store import TaskStore
-    from trueup.verbs.repair.undo import UndoRequest, run
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
+    """Put back the rows of an undo file, except rows that changed since; a dry run unless `execute=True`."""
+    config = config if isinstance(config, Config) else load(config, nodes=nodes)
     folder = Path(report_dir or config.diff.report_dir or ".")
-    request = UndoRequest(Path(file), execute, fire_triggers, undo, folder)
+    request = undo_verb.UndoRequest(Path(file), execute, fire_triggers, undo, folder)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return run(request, config, store=store, progress=progress)
+        return undo_verb.run(request, config, store=store, progress=progress)
 
 
 def write_plan(report: str, path: str, *, config: Config | str | None = None, task_db: str | None = None) -> str:
-    """Write a commented plan for a report to start from; no node is asked. Returns where it is."""
-    from trueup.store import TaskStore
-    from trueup.task.past import find_report, read_past
-    from trueup.verbs.repair import plan_template
-
-    if not isinstance(config, Config):
-        config = load(config)
+    """Write a commented plan for a report and return its path; no node is queried."""
+    config = config if isinstance(config, Config) else load(config)
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        past = read_past(find_report(report, store))
-    refuse_keyless(past)
+        past = _read_report(report, store)
     plan_template.write_plan(Path(path), past)
     return path
 
 
-def refuse_keyless(past: Past) -> None:
-    """Rows of a table without a key cannot be told apart."""
+def _read_report(report: str, store: TaskStore) -> Past:
+    past = read_past(find_report(report, store))
     if past.is_keyless:
-        raise CheckFailed(
-            ["the table has no key: a repair could not tell one of two equal rows from the other"],
-            cure="give it a primary key (or compare with --key), run the diff again, and repair by that report",
-            table=past.table,
-        )
-
-
-def _request(options: Mapping[str, Any]) -> tuple[RepairRequest, dict[str, Any]]:
-    """What concerns the repair, and the settings of reading that are left."""
-    from trueup.verbs.repair.request import RepairRequest
-
-    known = {each.name for each in fields(RepairRequest)}
-    given = {name: value for name, value in options.items() if name in known and value is not None}
-    return RepairRequest(**given).validated(), {name: value for name, value in options.items() if name not in known}
+        refuse_keyless(past.table)
+    return past

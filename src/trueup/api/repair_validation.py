@@ -1,22 +1,19 @@
-"""The open errors of a validation, mended table by table: each as a report is, and one answer for all."""
+"""`trueup.repair_validation`: repair the open errors of a validation, table by table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
 
+from trueup.api.diff import settings_of
 from trueup.api.repair import repair_keys
 from trueup.config.load import load
 from trueup.config.model import Config
+from trueup.engine.progress import Progress
 from trueup.errors import ConfigError, Interrupted, TrueupError
 from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.verbs.validate.to_repair import OpenErrors, TableErrors
-
-_OTHER_WAYS = ("bidirectional", "fix_nulls", "majority", "plan")
+from trueup.verbs.repair.request import RepairRequest, Stale
+from trueup.verbs.validate.to_repair import OpenErrors, TableErrors, open_errors
 
 
 def repair_validation(
@@ -24,96 +21,145 @@ def repair_validation(
     *,
     meta: str = "",
     tables: Sequence[str] = (),
+    source_of_truth: str = "",
+    insert_only: bool = False,
+    upsert_only: bool = False,
+    bidirectional: bool = False,
+    fix_nulls: bool = False,
+    majority: bool = False,
+    plan: str = "",
+    stale: Stale = "skip",
+    fire_triggers: bool = False,
+    execute: bool = False,
+    undo: str = "",
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
     task_db: str | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    report_dir: str | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
 ) -> RepairsResult:
-    """Mend the open errors of a validation; a dry run unless `execute=True`.
+    """Repair the open errors of a validation; a dry run unless `execute=True`.
 
-    The target becomes like the source, unless another way to decide is given. `meta` names the node that keeps the
-    validation, `tables` which of its tables are meant. All other options are those of `repair`.
+    The target becomes like the source unless another mode is given. `meta` names the node that stores the validation,
+    `tables` limits the repair to some of its tables. The other options are those of `repair`.
     """
-    from trueup.verbs.validate.to_repair import open_errors
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
-    found = open_errors(config, name, tables, meta_node=meta or "")
-    if not any(options.get(way) for way in _OTHER_WAYS):
-        options["source_of_truth"] = options.get("source_of_truth") or found.source.name
-    if options.get("undo") and len(found.tables) > 1:
+    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    errors = open_errors(config, name, tables, meta_node=meta)
+    if not (source_of_truth or bidirectional or fix_nulls or majority or plan):
+        source_of_truth = errors.source.name
+    if undo and len(errors.tables) > 1:
         raise ConfigError(
-            f"--undo names one file, and there are errors in {len(found.tables)} tables: each has an undo file",
-            cure="name a folder for them with --report-dir, or one table with --tables",
+            f"--undo names one file, but each of the {len(errors.tables)} tables with errors needs an undo file",
+            cure="give a folder with --report-dir instead, or select one table with --tables",
         )
-    work = _Work(found, {**options, "numeric": found.numeric, "config": config, "task_db": task_db}, progress)
-    work.run()
+    request = RepairRequest(
+        source_of_truth=source_of_truth,
+        insert_only=insert_only,
+        upsert_only=upsert_only,
+        bidirectional=bidirectional,
+        fix_nulls=fix_nulls,
+        majority=majority,
+        plan=plan,
+        stale=stale,
+        fire_triggers=fire_triggers,
+        execute=execute,
+        undo=undo,
+    ).validated()
+    settings, spark = settings_of(
+        config,
+        {
+            "numeric": errors.numeric,
+            "concurrency_factor": concurrency_factor,
+            "max_connections": max_connections,
+            "recheck": recheck,
+            "recheck_wait": recheck_wait,
+            "report_dir": report_dir,
+            "engine": engine,
+            "master": master,
+            "remote": remote,
+        },
+        verb="repair",
+    )
+
+    def repair_table(table: TableErrors) -> RepairResult:
+        return repair_keys(
+            table.table,
+            table.keys,
+            (errors.source, errors.target),
+            request,
+            of=f"the validation {name}",
+            config=config,
+            settings=settings,
+            spark=spark,
+            key=table.key,
+            exclude_columns=table.left_out,
+            task_db=task_db,
+            progress=progress,
+        )
+
+    results, failed = _repair_tables(errors, repair_table, execute=execute)
     return RepairsResult(
         validation=name,
-        executed=bool(options.get("execute")),
-        tables=tuple(work.done.values()),
-        failed=work.failed,
-        others=found.others,
-        is_running=found.is_running,
-        remarks=_remarks(found, options),
+        executed=execute,
+        tables=tuple(results.values()),
+        failed=failed,
+        others=errors.others,
+        is_running=errors.is_running,
+        remarks=_remarks(errors, source_of_truth),
     )
 
 
-class _Work:
-    """The tables one after the other; what failed is not forgotten, and keeps no other table from being mended."""
+def _repair_tables(
+    errors: OpenErrors, repair_table: Callable[[TableErrors], RepairResult], *, execute: bool
+) -> tuple[dict[str, RepairResult], dict[str, str]]:
+    """Repair one table after the other, parents first; a table that fails does not stop the others."""
+    results: dict[str, RepairResult] = {}
+    failed: dict[str, str] = {}
 
-    def __init__(self, found: OpenErrors, options: Mapping[str, Any], progress: Progress | None) -> None:
-        self.found = found
-        self.options = options
-        self.progress = progress
-        self.done: dict[str, RepairResult] = {}
-        self.failed: dict[str, str] = {}
-
-    def run(self) -> None:
-        """Tables that others refer to first: rows that lack must be there before rows that refer to them."""
-        for rows in self.found.tables:
-            self._mend(rows)
-        if not self.options.get("execute"):
-            return
-        # A row that is still referred to could not go; by now the rows that refer to it may be gone.
-        again = [rows for rows in self.found.tables if self._could_not_write(rows.table)]
-        if len(again) < len(self.found.tables):
-            for rows in reversed(again):
-                self._mend(rows)
-
-    def _could_not_write(self, table: str) -> bool:
-        result = self.done.get(table)
-        if result is None or result.verdict != "FAILED":
-            return False
-        # Where a node was written, the way back is in this result: no other may take its place.
-        return not any(any(counts.values()) for counts in result.written.values())
-
-    def _mend(self, rows: TableErrors) -> None:
-        nodes = (self.found.source, self.found.target)
+    def attempt(table: TableErrors) -> None:
         try:
-            self.done[rows.table] = repair_keys(
-                rows.table, rows.keys, nodes, of=f"the validation {self.found.name}", key=rows.key,
-                exclude_columns=rows.left_out, progress=self.progress, **self.options,
-            )  # fmt: skip
+            results[table.table] = repair_table(table)
         except Interrupted:
             raise
         except TrueupError as error:
-            if isinstance(error, ConfigError) and not self.done:
-                # What was asked for makes no sense, and would not for another table.
+            if isinstance(error, ConfigError) and not results:
+                # Wrong options are wrong for every table.
                 raise
-            self.failed[rows.table] = f"{error}{f' ({error.cure})' if error.cure else ''}"
-            self.done.pop(rows.table, None)
+            failed[table.table] = f"{error}{f' ({error.cure})' if error.cure else ''}"
+            results.pop(table.table, None)
+
+    for table in errors.tables:
+        attempt(table)
+    # A row that another row refers to could not be deleted; by now the other row may be deleted.
+    again = [table for table in errors.tables if execute and _wrote_nothing(results.get(table.table))]
+    if len(again) < len(errors.tables):
+        for table in reversed(again):
+            attempt(table)
+    return results, failed
 
 
-def _remarks(found: OpenErrors, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _wrote_nothing(result: RepairResult | None) -> bool:
+    """Return whether a repair failed on all nodes; if it wrote a node, its undo file must stay in the result."""
+    if result is None or result.verdict != "FAILED":
+        return False
+    return not any(any(counts.values()) for counts in result.written.values())
+
+
+def _remarks(errors: OpenErrors, source_of_truth: str) -> tuple[str, ...]:
     remarks = []
-    source = found.source.name
-    if options.get("source_of_truth") != source:
-        remarks.append(f"rows may be written on {source}: what is written there is replicated too")
-    if found.tables and not found.is_running:
+    source = errors.source.name
+    if source_of_truth != source:
+        remarks.append(f"rows may be written on {source}, and the replication copies what is written there")
+    if errors.tables and not errors.is_running:
         remarks.append(
-            "the validation does not run, so its errors may be old: see that what replicates has caught up, or a row"
-            " that is on its way is written twice"
+            "the validation is not running, so its errors may be outdated: make sure that the replication has caught"
+            " up, because a row that still has to arrive would be written twice"
         )
     return tuple(remarks)

@@ -49,7 +49,7 @@ def _ways(command: F) -> F:
     """How a repair decides."""
     for option in reversed(
         (
-            click.option("--source-of-truth", metavar="NODE", help="The other nodes become like this one."),
+            click.option("--source-of-truth", default="", metavar="NODE", help="The other nodes become like this one."),
             click.option("--insert-only", is_flag=True, help="With --source-of-truth: insert rows, change none."),
             click.option("--upsert-only", is_flag=True, help="With --source-of-truth: delete no rows."),
             click.option(
@@ -57,7 +57,7 @@ def _ways(command: F) -> F:
             ),
             click.option("--fix-nulls", is_flag=True, help="Fill NULL cells from the other side, both ways."),
             click.option("--majority", is_flag=True, help="What more than half of three or more nodes hold."),
-            click.option("--plan", metavar="FILE", help="A plan in YAML decides, row by row or by rules."),
+            click.option("--plan", default="", metavar="FILE", help="A plan in YAML decides, row by row or by rules."),
             click.option("--write-plan", metavar="FILE", help="Write a commented plan to start from, and do nothing."),
             click.option(
                 "--stale",
@@ -83,7 +83,10 @@ def _writing(command: F) -> F:
                 help="Let triggers and foreign keys fire; rows go in foreign-key order.",
             ),
             click.option(
-                "--undo", metavar="FILE", help="Where the old rows go. [default: a new file beside the report]"
+                "--undo",
+                default="",
+                metavar="FILE",
+                help="Where the old rows go. [default: a new file beside the report]",
             ),
         )
     ):

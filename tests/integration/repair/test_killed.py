@@ -26,11 +26,16 @@ SELECT count(*) FROM pg_stat_activity
 # The repair of these keys, in a process that can be killed.
 PROGRAM = """
 import sys, trueup
+from dataclasses import replace
 from trueup.api.repair import repair_keys
+from trueup.verbs.repair.request import RepairRequest
 config = trueup.load(nodes={"n1": sys.argv[1], "n2": sys.argv[2]})
 keys = [(str(number),) for number in range(1, int(sys.argv[3]) + 1)]
-options = dict(source_of_truth="n1", execute=True, engine="local", recheck=0, undo=sys.argv[4])
-result = repair_keys("items", keys, list(config.nodes.values()), of="a test", config=config, **options)
+result = repair_keys(
+    "items", keys, list(config.nodes.values()),
+    RepairRequest(source_of_truth="n1", execute=True, undo=sys.argv[4]), of="a test", config=config,
+    settings=replace(config.diff, recheck=0), spark=replace(config.spark, engine="local"),
+)
 print(result.verdict, result.written["n2"])
 """
 

@@ -13,7 +13,9 @@ import pytest
 
 import trueup
 from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.repair import prepare
+from trueup.verbs.repair import run
+from trueup.verbs.repair.settle import STALE, UNSAID
+from trueup.verbs.repair.write import write_nodes
 
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"
 A = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'three', 3), (5, 'five', 5)"
@@ -101,7 +103,7 @@ def test_three_nodes(nodes_with: Any) -> None:
         [ONE, TWO, (3, "drei", Decimal(3)), FOUR],
     ]
     assert (done.verdict, done.remaining) == ("REMAINS", 1)
-    assert [(each.key, each.reason[:5]) for each in done.left] == [({"id": "3"}, "a tie")]
+    assert [(each.key, each.reason[:11]) for each in done.left] == [({"id": "3"}, "no majority")]
     # One truth for all others; a row that two of three hold goes from both.
     again = nodes.repair(report, source_of_truth="n2", stale="apply", execute=True)
     assert again.verdict == "REPAIRED"
@@ -117,8 +119,8 @@ def test_a_row_that_changed_since_the_diff_is_seen(nodes_with: Any) -> None:
     done = nodes.repair(report, source_of_truth="n1", execute=True)
     assert (done.verdict, done.exit_code) == ("REMAINS", 1)
     assert [(each.key["id"], each.nodes, each.reason) for each in done.left] == [
-        ("3", ("n2",), prepare.STALE),
-        ("5", ("n2",), prepare.STALE),
+        ("3", ("n2",), STALE),
+        ("5", ("n2",), STALE),
     ]
     assert nodes.rows()[1] == [ONE, (2, "newer", None), (3, "mine", Decimal(3)), (5, "mine", Decimal(5))]
     listed = json.loads(Path(done.report).read_text(encoding="utf-8"))["left"]
@@ -132,20 +134,17 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
     nodes_with: Any, monkeypatch: pytest.MonkeyPatch, fire: bool
 ) -> None:
     """Between reading and writing: an update, a delete and an insert of somebody else are not written over."""
-    from trueup.verbs.repair import run
-
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()
-    before = run._write
 
-    def later(*arguments: Any) -> None:
+    def later(*arguments: Any, **options: Any) -> None:
         nodes[2].execute(
             "UPDATE items SET price = 3.00 WHERE id = 3; DELETE FROM items WHERE id = 4; INSERT INTO items VALUES (5)"
         )
-        before(*arguments)
+        write_nodes(*arguments, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_write", later)
+        patched.setattr(run, "write_nodes", later)
         done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
     # Also a row that was only written anew: 3.00 is not 3 to whoever wrote it.
     assert nodes.rows()[1] == [ONE, TWO, OTHER_THREE, (5, None, None)]
@@ -198,21 +197,22 @@ def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: P
     keyed = nodes_with(ITEMS, A, B)
     report = keyed.diff()
     refusals: list[tuple[dict[str, Any], str]] = [
-        ({}, "not said how"),
+        ({}, "no repair mode"),
         ({"majority": True}, "three nodes"),
-        ({"majority": True, "fix_nulls": True}, "contradict"),
-        ({"source_of_truth": "n9"}, "no node of the report"),
-        ({"insert_only": True, "fix_nulls": True}, "go with --source-of-truth"),
-        ({"source_of_truth": "n1", "insert_only": True, "upsert_only": True}, "contradict"),
-        ({"source_of_truth": "n1", "nonsense": 1}, "unknown option"),
+        ({"majority": True, "fix_nulls": True}, "exclude each other"),
+        ({"source_of_truth": "n9"}, "not a node of the report"),
+        ({"insert_only": True, "fix_nulls": True}, "need --source-of-truth"),
+        ({"source_of_truth": "n1", "insert_only": True, "upsert_only": True}, "exclude each other"),
     ]
     for options, message in refusals:
         with pytest.raises(ConfigError, match=message):
             keyed.repair(report, **options)
+    with pytest.raises(TypeError, match="nonsense"):
+        keyed.repair(report, source_of_truth="n1", nonsense=1)
     assert keyed.rows() == [FIRST, SECOND]
     taken = tmp_path / "taken.gz"
     taken.write_text("x")
-    with pytest.raises(trueup.StoreError, match="there is a file"):
+    with pytest.raises(trueup.StoreError, match="exists, and an undo file"):
         keyed.repair(report, source_of_truth="n1", execute=True, undo=str(taken))
     assert (keyed.rows(), taken.read_text()) == ([FIRST, SECOND], "x")
 
@@ -230,6 +230,6 @@ def test_a_report_that_is_not_whole(nodes_with: Any) -> None:
     for each in whole["diffs"]["n1/n2"]["differences"]:
         del each["hashes"]
     Path("other.json").write_text(json.dumps(whole, indent=2), encoding="utf-8")
-    assert nodes.repair("other.json", source_of_truth="n1").left_counts == {prepare.UNSAID: 2}
+    assert nodes.repair("other.json", source_of_truth="n1").left_counts == {UNSAID: 2}
     assert nodes.repair("other.json", source_of_truth="n1", stale="apply", execute=True).verdict == "REPAIRED"
     assert nodes.diff().verdict == "MATCH"

@@ -101,7 +101,7 @@ def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str]
     nodes[1].execute("""INSERT INTO "My: table" VALUES (1, 'x'), (2, 'y')""")
     report = nodes.diff()
     write_plan(report.report, "start.yaml")
-    with pytest.raises(ConfigError, match="there is a file"):
+    with pytest.raises(ConfigError, match="exists"):
         write_plan(report.report, "start.yaml")
     assert nodes.repair(report, plan="start.yaml").left_counts == {UNDECIDED: 2}
     # Every line that is commented out is one that works.
@@ -119,17 +119,20 @@ def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str]
     ("text", "said"),
     [
         ("tables: [", "not YAML"),
-        ("rules: []", "has `tables:`"),
+        ("rules: []", "`tables:` with an entry per table is missing"),
         ("tables: {other: {}}", "no entry for public.items"),
         ("tables: {items: {defualt: skip}}", "did you mean default"),
-        ("tables: {items: {default: {keep: n3}}}", "n3 is not known"),
+        ("tables: {items: {default: {keep: n3}}}", "unknown name n3"),
         ("tables: {items: {default: drop}}", "the action is one of"),
-        ("tables: {items: {default: skip, default: delete}}", "stands here twice"),
+        ("tables: {items: {default: skip, default: delete}}", "occurs twice"),
         ("tables: {items: {rules: [{when: {kind: chnged}, action: skip}]}}", "did you mean changed"),
         ("tables: {items: {rules: [{when: {columns: [nam]}, action: skip}]}}", "did you mean name"),
-        ("tables: {items: {rules: [{when: {where: '1); DROP TABLE items'}, action: skip}]}}", "not one expression"),
+        (
+            "tables: {items: {rules: [{when: {where: '1); DROP TABLE items'}, action: skip}]}}",
+            "not a single SQL",
+        ),
         ("tables: {items: {rows: [{key: 1, action: skip}]}}", "a key is {Id: VALUE, at: VALUE}"),
-        ("tables: {items: {rows: [{key: [a, 1], action: {row: {from: n1, columns: {at: n2}}}}]}}", "at is not known"),
+        ("tables: {items: {rows: [{key: [a, 1], action: {row: {from: n1, columns: {at: n2}}}}]}}", "unknown name at"),
         ("tables: {items: {rules: [{when: {pair: n1/n3}, action: skip}]}}", "a pair is two"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 import trueup
 from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
-from trueup.verbs.repair import prepare, undo
+from trueup.verbs.repair import decide, undo
+from trueup.verbs.repair.request import RepairRequest
 
 EVERYTHING = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
@@ -53,9 +55,9 @@ def test_every_kind_of_value_comes_out_equal(nodes_with: Any, monkeypatch: pytes
     )
     before = nodes[2].execute(BYTES)
     # Portions of some rows, and of one where rows are long.
-    monkeypatch.setattr(prepare, "_MOST_BYTES", 100_000)
-    monkeypatch.setattr(undo, "_MOST_BYTES", 100_000)
-    monkeypatch.setattr(prepare, "_batches", {})
+    monkeypatch.setattr(decide, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(undo, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(decide, "batch_sizes", {})
     report = nodes.diff(numeric="representation")
     done = nodes.repair(report, source_of_truth="n1", execute=True)
     assert done.written["n2"] == {"insert": 1, "update": 2, "delete": 1}
@@ -137,7 +139,7 @@ def test_a_role_without_the_right_to_silence_triggers(nodes_with: Any) -> None:
     rows = nodes.rows()
     try:
         dry = nodes.repair(report, source_of_truth="n1")
-        assert any("refused" in remark and "may not DELETE" in remark for remark in dry.remarks)
+        assert any("would fail" in remark and "may not DELETE" in remark for remark in dry.remarks)
         with pytest.raises(CheckFailed, match=r"may not DELETE from public\.items"):
             nodes.repair(report, source_of_truth="n1", execute=True)
         assert nodes.rows() == rows
@@ -164,21 +166,28 @@ def test_nothing_may_dangle(nodes_with: Any) -> None:
     # A row that refers to what is not there.
     nodes[1].execute("INSERT INTO items VALUES (4, NULL, 'p', 4), (5, 4, 'q', 5)")
     keys = [("5",)]
-    given: dict[str, Any] = {
-        "of": "a test",
-        "config": trueup.load(nodes=nodes.addresses),
-        "engine": "local",
-        "recheck": 0,
-    }
-    given["nodes"] = list(given["config"].nodes.values())
-    done = repair_keys("items", keys, source_of_truth="n1", execute=True, **given)
+    config = trueup.load(nodes=nodes.addresses)
+
+    def repair(keys: list[tuple[str]]) -> trueup.RepairResult:
+        return repair_keys(
+            "items",
+            keys,
+            list(config.nodes.values()),
+            RepairRequest(source_of_truth="n1", execute=True),
+            of="a test",
+            config=config,
+            settings=replace(config.diff, recheck=0),
+            spark=replace(config.spark, engine="local"),
+        )
+
+    done = repair(keys)
     assert "items_parent_fkey" in done.failed["n2"]
-    done = repair_keys("items", [*keys, ("4",)], source_of_truth="n1", execute=True, **given)
+    done = repair([*keys, ("4",)])
     assert (done.verdict, done.written["n2"]) == ("REPAIRED", {"insert": 2, "update": 0, "delete": 0})
     # A value that another row of the target holds.
     nodes[1].execute("UPDATE items SET late = 7 WHERE id = 4")
     nodes[2].execute("UPDATE items SET late = 7 WHERE id = 9")
-    done = repair_keys("items", [("4",)], source_of_truth="n1", execute=True, **given)
+    done = repair([("4",)])
     assert "items_late_key" in done.failed["n2"]
     assert nodes[2].execute("SELECT count(*) FROM items WHERE late = 7") == [(1,)]
 
@@ -199,8 +208,8 @@ def test_an_undo_leaves_what_changed_since(nodes_with: Any) -> None:
     # A file that is cut off, or of another table, is refused.
     cut = Path("cut.gz")
     cut.write_bytes(Path(done.undo).read_bytes()[:-30])
-    with pytest.raises(trueup.StoreError, match=r"cut off|damaged"):
+    with pytest.raises(trueup.StoreError, match=r"truncated|damaged"):
         nodes.undo(str(cut))
     nodes[2].execute("ALTER TABLE items ALTER name TYPE varchar(9)")
-    with pytest.raises(CheckFailed, match="not as it was"):
+    with pytest.raises(CheckFailed, match="columns or their types changed"):
         nodes.undo(done)

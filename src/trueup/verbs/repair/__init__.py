@@ -1,10 +1,12 @@
-"""What differs is mended.
+"""Repair the rows that differ, and undo a repair.
 
-Reading order: `call` (the Python API), `run` (the whole path), `request`, `layout` (which columns are carried), `lines`
-(rows as COPY writes them), `modes` and `nulls` (what becomes of a key), `plan`, `plan_file` and `conditions` (what a
-person decided), `prepare` (what a task does), `rights` (may it be written), `execute` (one transaction a node),
-`references` (what no trigger has checked), `undo_file` and `undo` (the way back), `result` (the answer), `validation`
-(the open errors of a validation, table by table).
+Reading order: `run` (the path of a repair from end to end), `request` (the options), `layout` (which columns are
+written), `lines` (read rows as lines of COPY), `modes` (the decision for a key), `plan`, `plan_file` and `conditions`
+(a plan that the user wrote), `plan_template` (a plan to start from), `writes` (what one node gets), `settle` (from
+decisions to writes), `decide` (one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks
+decided), `undo_file` (the old rows), `rights` (whether a node can be written), `write_node` (one transaction per node),
+`write` (all nodes), `verify` (compare the keys again), `result` (the result and its report), `undo` (put the old rows
+back).
 """
 
 from __future__ import annotations

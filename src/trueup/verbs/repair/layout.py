@@ -1,87 +1,117 @@
-"""Which columns a repair carries from node to node, which stay as they are, and by which hash a row is known again."""
+"""The columns that a repair copies from node to node, those it leaves alone, and the guard of a row."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from trueup.db import catalog
 from trueup.db.catalog import Table
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
+from trueup.rows.comparable import check, check_key_values
 from trueup.rows.encode import column_spec
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import ColumnSpec, TableSpec
+from trueup.task.past import Past, same_hash
 
 
 @dataclass(frozen=True)
 class Layout:
     """The columns of one table on all nodes of a repair."""
 
-    # What is compared, and so what is made equal.
+    # The compared columns, which the repair makes equal.
     spec: TableSpec
-    # The columns that all nodes have and that can be given; a new row gets all of them.
+    # The writable columns that all nodes have; an inserted row gets all of them.
     carried: tuple[ColumnSpec, ...]
-    # Of each node: further columns that can be given. No other node has them, so they stay as they are.
+    # Per node: writable columns that not all nodes have. A repair leaves them unchanged.
     own: Mapping[str, tuple[ColumnSpec, ...]]
-    # Identity columns of each node that an UPDATE may not set.
+    # Per node: identity columns that an UPDATE cannot set.
     fixed: Mapping[str, tuple[str, ...]]
 
     @property
     def taken(self) -> tuple[int, ...]:
-        """The places among the carried columns that an update takes from another node: those that are compared."""
+        """The places in `carried` that an update takes from another node: the compared columns."""
         compared = set(self.spec.column_names)
-        return tuple(at for at, column in enumerate(self.carried) if column.name in compared)
+        return tuple(place for place, column in enumerate(self.carried) if column.name in compared)
 
     @property
     def is_plain(self) -> bool:
-        """Whether a row of one node is a row of any other, as it is."""
+        """Whether a row can be copied between any two nodes unchanged."""
         return len(self.taken) == len(self.carried) and not any(self.own.values())
 
     def columns_of(self, node: str) -> tuple[ColumnSpec, ...]:
-        """The columns of a line of a node."""
+        """Return the columns of a line of a node."""
         return (*self.carried, *self.own[node])
 
     def guard(self, node: str) -> TableSpec:
-        """The hash over everything of a row that can be written: whether it is the very same row.
+        """Return the table with a hash over all writable columns, which shows whether a row was written since.
 
-        Numbers count by their representation: 1.0 that became 1.00 is a row that somebody has written.
+        Numbers count by their representation: a change from 1.0 to 1.00 is a write.
         """
         by_name = {column.name: column for column in self.columns_of(node)}
-        if set(by_name) == set(self.spec.column_names):
-            columns = self.spec.columns
-        else:
-            columns = tuple(by_name.values())
+        columns = self.spec.columns if set(by_name) == set(self.spec.column_names) else tuple(by_name.values())
         has_numbers = any(column.encoding == "numeric" for column in columns)
         return replace(
             self.spec, columns=columns, filter="", numeric="representation" if has_numbers else self.spec.numeric
         )
 
 
+def check_tables(controls: Sequence[Control], table: TableRequest, past: Past | None) -> tuple[Layout, tuple[str, ...]]:
+    """Check that the table can be repaired; return its layout, and remarks for the user.
+
+    With a report, rows are hashed as they were for the report.
+    """
+    checked = check(controls, table)
+    spec = same_hash(past, checked.spec) if past else checked.spec
+    if spec.is_keyless:
+        refuse_keyless(f"{spec.schema}.{spec.table}")
+    check_key_values(controls, spec, checked.nullable)
+    return layout_of(controls, spec), checked.remarks
+
+
+def refuse_keyless(table: str) -> NoReturn:
+    """Raise the error for a table without a key."""
+    raise CheckFailed(
+        ["the table has no key: equal rows cannot be distinguished, so they cannot be repaired"],
+        cure="add a primary key (or compare with --key), run the diff again, and repair from its report",
+        table=table,
+    )
+
+
 def layout_of(controls: Sequence[Control], spec: TableSpec) -> Layout:
     """Read the columns of the table on all nodes."""
     tables = {control.node.name: _table(control, spec) for control in controls}
-    given = {
+    writable = {
         node: {column.name: column for column in table.columns if not column.generated}
         for node, table in tables.items()
     }
-    first = next(iter(given.values()))
-    carried = [name for name in first if all(name in columns for columns in given.values())]
+    first = next(iter(writable.values()))
+    carried = [name for name in first if all(name in columns for columns in writable.values())]
     return Layout(
         spec,
         tuple(column_spec(first[name]) for name in carried),
         {
             node: tuple(column_spec(column) for name, column in columns.items() if name not in carried)
-            for node, columns in given.items()
+            for node, columns in writable.items()
         },
-        {
-            node: tuple(column.name for column in table.columns if column.identity == "a")
-            for node, table in tables.items()
-        },
+        {node: fixed_columns(table) for node, table in tables.items()},
     )
 
 
+def fixed_columns(table: Table) -> tuple[str, ...]:
+    """Return the identity columns of a table that an UPDATE cannot set."""
+    return tuple(column.name for column in table.columns if column.identity == "a")
+
+
 def _table(control: Control, spec: TableSpec) -> Table:
-    found = catalog.read_table(control.connection, spec.schema, spec.table)
-    if found is None:
-        raise CheckFailed(["the table is gone"], node=control.node.name, table=f"{spec.schema}.{spec.table}")
-    return found
+    table = catalog.read_table(control.connection, spec.schema, spec.table)
+    if table is None:
+        raise CheckFailed(
+            ["the table was dropped"],
+            cure="run the diff again",
+            node=control.node.name,
+            table=f"{spec.schema}.{spec.table}",
+        )
+    return table

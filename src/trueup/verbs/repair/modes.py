@@ -1,4 +1,4 @@
-"""What becomes of a key: one decision from what all nodes hold, in each of the modes."""
+"""The modes of a repair: each decides what happens to a key, from the rows of all nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UPSERTS: frozenset[Act] = frozenset(("insert", "update"))
 
 @dataclass(frozen=True)
 class Like:
-    """All nodes become like this one, as far as that is allowed; `why`: what is said of the rest."""
+    """All nodes become like this one, with the allowed acts only; `why` is the reason listed for the others."""
 
     source: int
     allow: frozenset[Act] = ALL
@@ -44,7 +44,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Leave:
-    """Nothing is done, for this reason."""
+    """The key is left as it is, for this reason."""
 
     reason: str
 
@@ -54,7 +54,7 @@ Decision = Like | Gone | Made | Leave
 
 @dataclass(frozen=True)
 class Batch:
-    """Some keys, and what every node holds of them."""
+    """Some keys, and the rows of every node for them."""
 
     layout: Layout
     nodes: tuple[str, ...]
@@ -63,82 +63,82 @@ class Batch:
     sides: Sequence[Mapping[bytes, Line]]
     is_plain: bool
 
-    def lines(self, at: int) -> list[Line | None]:
-        """What the nodes hold of one key."""
-        key = self.ids[at]
+    def lines(self, place: int) -> list[Line | None]:
+        """Return the rows of all nodes for one key."""
+        key = self.ids[place]
         return [side.get(key) for side in self.sides]
 
 
 class Mode(Protocol):
-    """Decides; picklable, for it goes to the tasks."""
+    """Decides per key; picklable, because tasks may run on Spark."""
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """What becomes of a key on which the nodes differ."""
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Return the decision for a key on which the nodes differ."""
         ...
 
 
 @dataclass(frozen=True)
 class SourceOfTruth:
-    """The others become like one node."""
+    """The other nodes become like one node."""
 
     source: int
     allow: frozenset[Act] = ALL
     why: str = ""
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """Always the same."""
-        return self._always
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Return the same decision for every key."""
+        return self._decision
 
     @cached_property
-    def _always(self) -> Like:
+    def _decision(self) -> Like:
         return Like(self.source, self.allow, self.why)
 
 
 @dataclass(frozen=True)
 class Bidirectional:
-    """A row that is on some nodes and not on others is inserted where it lacks; no row is changed."""
+    """A row that some nodes have is inserted on the nodes that lack it; no row is changed."""
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """From whoever holds the row, if all who do agree."""
-        held = {line.hash: node for node, line in reversed(list(enumerate(batch.lines(at)))) if line is not None}
-        if len(held) > 1:
-            return Leave("the nodes that hold the row disagree: changed rows are left alone")
-        return Like(next(iter(held.values())), INSERTS) if held else Leave("no node holds the row")
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Take the row of any node that has it, if all those nodes agree."""
+        holders = {line.hash: node for node, line in reversed(list(enumerate(batch.lines(place)))) if line is not None}
+        if len(holders) > 1:
+            return Leave("the nodes have different rows: this mode does not change rows")
+        return Like(next(iter(holders.values())), INSERTS) if holders else Leave("no node has the row")
 
 
 @dataclass(frozen=True)
 class Majority:
-    """What more than half of the nodes hold, be it a row or none."""
+    """All nodes get what more than half of them have, which may be no row."""
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """Nobody has it: nothing is done."""
-        marks = [None if line is None else line.hash for line in batch.lines(at)]
-        mark, count = Counter(marks).most_common(1)[0]
-        if 2 * count <= len(marks):
-            return Leave("a tie: no value is held by more than half of the nodes")
-        return Like(marks.index(mark))
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Leave the key if no value has a majority."""
+        hashes = [None if line is None else line.hash for line in batch.lines(place)]
+        value, count = Counter(hashes).most_common(1)[0]
+        if 2 * count <= len(hashes):
+            return Leave("no majority: no row is the same on more than half of the nodes")
+        return Like(hashes.index(value))
 
 
 @dataclass(frozen=True)
 class FixNulls:
-    """NULL cells are filled from the other nodes, all ways; nothing else is touched."""
+    """NULL fields are filled from the other nodes, in all directions; nothing else is changed."""
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """A cell is filled where all nodes that have a value agree on it."""
-        rows = {node: split(line.fields) for node, line in enumerate(batch.lines(at)) if line is not None}
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Fill a field where all nodes that have a value agree on it."""
+        rows = {node: split(line.fields) for node, line in enumerate(batch.lines(place)) if line is not None}
         filled: dict[int, Sequence[bytes]] = {}
-        for place in batch.layout.taken:
-            is_number = batch.layout.carried[place].encoding == "numeric" and batch.layout.spec.numeric == "value"
-            values = {_by_value(row[place], is_number): row[place] for row in rows.values() if row[place] != NULL}
+        for column in batch.layout.taken:
+            is_number = batch.layout.carried[column].encoding == "numeric" and batch.layout.spec.numeric == "value"
+            values = {_by_value(row[column], is_number): row[column] for row in rows.values() if row[column] != NULL}
             if len(values) != 1:
                 continue
             for node, row in rows.items():
-                if row[place] == NULL:
-                    row[place] = next(iter(values.values()))
+                if row[column] == NULL:
+                    row[column] = next(iter(values.values()))
                     filled[node] = row
         if filled:
             return Made({node: row[: len(batch.layout.carried)] for node, row in filled.items()})
-        return Leave("no NULL of it can be filled from another node")
+        return Leave("no NULL can be filled from another node")
 
 
 def _by_value(field: bytes, is_number: bool) -> bytes:

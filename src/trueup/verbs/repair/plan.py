@@ -1,11 +1,10 @@
-"""A plan: rows, rules and a default of a person's, and the first of them that fits decides what becomes of a key."""
+"""A plan that the user wrote: rows, rules and a default; the first that fits decides what happens to a key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -14,14 +13,11 @@ from trueup.rows.keys import KeyValues, literals
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.copy_text import NULL, field_of, split
 from trueup.task.job import Job
-from trueup.verbs.repair.conditions import answers
+from trueup.verbs.repair.conditions import evaluate
 from trueup.verbs.repair.lines import Line
 from trueup.verbs.repair.modes import Batch, Bidirectional, Decision, Gone, Leave, Like, Made
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
-UNDECIDED = "no rule of the plan decides"
+UNDECIDED = "no row, rule or default of the plan applies"
 SKIPPED = "the plan skips it"
 
 
@@ -34,7 +30,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Insert:
-    """Where the row lacks, it is inserted from whoever holds it."""
+    """The row is inserted on the nodes that lack it."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +40,12 @@ class Delete:
 
 @dataclass(frozen=True)
 class Skip:
-    """Left as it is."""
+    """The key is left as it is."""
 
 
 @dataclass(frozen=True)
 class Custom:
-    """A row made of columns of several nodes: from `base`, except that these columns come from others or are given."""
+    """A row put together: the row of `base`, with some columns of other nodes or with given values."""
 
     base: int
     taken: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +57,7 @@ Action = Keep | Insert | Delete | Skip | Custom
 
 @dataclass(frozen=True)
 class KeyRange:
-    """Keys from one to another, both of them too; None is an open end."""
+    """Keys from one to another, both included; None is an open end."""
 
     first: KeyValues | None
     last: KeyValues | None
@@ -69,15 +65,15 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Rule:
-    """What must be true of a key (None: anything), and what is done then."""
+    """Conditions on a key (None: no condition), and the action if all of them hold."""
 
     action: Action
     kinds: frozenset[str] | None = None
     pair: tuple[int, int] | None = None
-    # One of these keys, or in one of these ranges.
+    # The key is one of these, or in one of these ranges.
     keys: frozenset[KeyValues] | None = None
     ranges: tuple[KeyRange, ...] = ()
-    # One of these columns differs; nothing but these differs.
+    # One of these columns differs; only these columns differ.
     columns: frozenset[str] | None = None
     only_columns: frozenset[str] | None = None
     where: str = ""
@@ -90,61 +86,62 @@ class Plan:
     rules: tuple[Rule, ...] = ()
     rows: Mapping[KeyValues, Action] = field(default_factory=dict)
     default: Action | None = None
-    # What a node said of the conditions of each rule (ranges, `where`), key by key.
+    # The values of the SQL conditions of the rules (ranges, `where`), per key.
     holds: Sequence[Sequence[bool]] = ()
 
     def known(self, job: Job, batch: Batch) -> Plan:
-        """Ask a node for what only SQL can say; nothing is asked where no rule needs it."""
-        asked = [condition for rule in self.rules for condition in _conditions(batch.layout.spec, rule)]
-        return replace(self, holds=answers(job, batch, asked)) if asked else self
+        """Return the plan with the values of its SQL conditions for these keys; no query if it has none."""
+        conditions = [condition for rule in self.rules for condition in _conditions(batch.layout.spec, rule)]
+        return replace(self, holds=evaluate(job, batch, conditions)) if conditions else self
 
-    def decide(self, batch: Batch, at: int) -> Decision:
-        """A row of the plan, else the first rule that fits, else the default."""
-        own = self.rows.get(batch.keys[at])
-        if own is not None:
-            return _decision(own, batch, at)
-        asked = 0
+    def decide(self, batch: Batch, place: int) -> Decision:
+        """Apply the entry of the key in `rows`, else the first rule that fits, else the default."""
+        action = self.rows.get(batch.keys[place])
+        if action is not None:
+            return _decision(action, batch, place)
+        start = 0
         for rule in self.rules:
             count = bool(rule.ranges) + bool(rule.where)
-            holds = self.holds[at][asked : asked + count] if count else ()
-            asked += count
-            if _fits(rule, batch, at, holds):
-                return _decision(rule.action, batch, at)
-        return _decision(self.default, batch, at) if self.default is not None else Leave(UNDECIDED)
+            holds = self.holds[place][start : start + count] if count else ()
+            start += count
+            if _fits(rule, batch, place, holds):
+                return _decision(rule.action, batch, place)
+        return _decision(self.default, batch, place) if self.default is not None else Leave(UNDECIDED)
 
 
 def _conditions(spec: TableSpec, rule: Rule) -> list[sql.Composable]:
-    found: list[sql.Composable] = []
+    conditions: list[sql.Composable] = []
     if rule.ranges:
-        found.append(sql.SQL(" OR ").join(_in_range(spec, each) for each in rule.ranges))
+        conditions.append(sql.SQL(" OR ").join(_in_range(spec, key_range) for key_range in rule.ranges))
     if rule.where:
-        # A line of its own: a comment at its end must not swallow the bracket.
-        found.append(sql.SQL("\n{}\n").format(sql.SQL(rule.where)))
-    return found
+        # On its own line: a comment at its end must not include the closing bracket.
+        conditions.append(sql.SQL("\n{}\n").format(sql.SQL(rule.where)))
+    return conditions
 
 
-def _in_range(spec: TableSpec, each: KeyRange) -> sql.Composed:
-    # By the type's own order, as a person would expect; not by how blocks are cut.
+def _in_range(spec: TableSpec, key_range: KeyRange) -> sql.Composed:
+    # In the order of the type, as a user expects, not in the order of blocks.
     key = [replace(part, order="type") for part in spec.key]
-    mine = sql.SQL(", ").join(sql.SQL("key.{}").format(sql.Identifier(name)) for name in spec.key_names)
-    edges = [(sql.SQL(">="), each.first), (sql.SQL("<="), each.last)]
+    columns = sql.SQL(", ").join(sql.SQL("key.{}").format(sql.Identifier(name)) for name in spec.key_names)
+    edges = [(sql.SQL(">="), key_range.first), (sql.SQL("<="), key_range.last)]
     tests = [
-        sql.SQL("ROW({}) {} ROW({})").format(mine, sign, sql.SQL(", ").join(literals(key, edge)))
+        sql.SQL("ROW({}) {} ROW({})").format(columns, sign, sql.SQL(", ").join(literals(key, edge)))
         for sign, edge in edges
         if edge is not None
     ]
     return sql.SQL("({})").format(sql.SQL(" AND ").join(tests) if tests else sql.SQL("true"))
 
 
-def _fits(rule: Rule, batch: Batch, at: int, holds: Sequence[bool]) -> bool:
+def _fits(rule: Rule, batch: Batch, place: int, holds: Sequence[bool]) -> bool:
     in_range, meets = False, True
     if rule.ranges:
         in_range, holds = holds[0], holds[1:]
     if rule.where:
         meets = holds[0]
-    if not meets or ((rule.keys is not None or rule.ranges) and not (in_range or batch.keys[at] in (rule.keys or ()))):
+    has_keys = rule.keys is not None or bool(rule.ranges)
+    if not meets or (has_keys and not (in_range or batch.keys[place] in (rule.keys or ()))):
         return False
-    lines = batch.lines(at)
+    lines = batch.lines(place)
     pairs = [rule.pair] if rule.pair else list(combinations(range(len(lines)), 2))
     if rule.kinds is not None and not any(_kind(lines[a], lines[b]) in rule.kinds for a, b in pairs):
         return False
@@ -163,46 +160,50 @@ def _kind(left: Line | None, right: Line | None) -> str:
 
 
 def _changed(batch: Batch, left: Line | None, right: Line | None) -> set[str]:
-    """The compared columns in which two rows differ; a row that is not there has none."""
+    """Return the compared columns in which two rows differ; none if one of the rows does not exist."""
     if left is None or right is None or left.hash == right.hash:
         return set()
     layout = batch.layout
-    mine, theirs = split(left.fields), split(right.fields)
-    return {layout.carried[at].name for at in layout.taken if not _same(batch, at, mine[at], theirs[at])}
+    left_fields, right_fields = split(left.fields), split(right.fields)
+    return {
+        layout.carried[column].name
+        for column in layout.taken
+        if not _same(batch, column, left_fields[column], right_fields[column])
+    }
 
 
-def _same(batch: Batch, at: int, mine: bytes, theirs: bytes) -> bool:
-    if mine == theirs:
+def _same(batch: Batch, column: int, left: bytes, right: bytes) -> bool:
+    if left == right:
         return True
-    by_value = batch.layout.carried[at].encoding == "numeric" and batch.layout.spec.numeric == "value"
-    return by_value and NULL not in (mine, theirs) and trim_scale(mine.decode()) == trim_scale(theirs.decode())
+    by_value = batch.layout.carried[column].encoding == "numeric" and batch.layout.spec.numeric == "value"
+    return by_value and NULL not in (left, right) and trim_scale(left.decode()) == trim_scale(right.decode())
 
 
-def _decision(action: Action, batch: Batch, at: int) -> Decision:
+def _decision(action: Action, batch: Batch, place: int) -> Decision:
     match action:
         case Keep(node):
             return Like(node)
         case Insert():
-            return Bidirectional().decide(batch, at)
+            return Bidirectional().decide(batch, place)
         case Delete():
             return Gone()
         case Skip():
             return Leave(SKIPPED)
         case Custom():
-            return _custom(action, batch, at)
+            return _custom(action, batch, place)
 
 
-def _custom(action: Custom, batch: Batch, at: int) -> Decision:
-    lines = batch.lines(at)
+def _custom(action: Custom, batch: Batch, place: int) -> Decision:
+    lines = batch.lines(place)
     needed = {action.base, *action.taken.values()}
     lacking = [batch.nodes[node] for node in sorted(needed) if lines[node] is None]
     if lacking:
-        return Leave(f"the plan takes columns of {', '.join(lacking)}, where there is no row")
+        return Leave(f"the plan takes columns from {', '.join(lacking)}, which has no such row")
     fields = {node: split(line.fields) for node, line in enumerate(lines) if line is not None}
     made = []
-    for place, column in enumerate(batch.layout.carried):
+    for number, column in enumerate(batch.layout.carried):
         if column.name in action.given:
             made.append(field_of(action.given[column.name]))
         else:
-            made.append(fields[action.taken.get(column.name, action.base)][place])
+            made.append(fields[action.taken.get(column.name, action.base)][number])
     return Made(dict.fromkeys(range(len(lines)), made))

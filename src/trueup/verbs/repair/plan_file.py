@@ -1,4 +1,4 @@
-"""The plan as YAML: read and checked to the last name, and written as a commented file to start from."""
+"""Read a plan from YAML and check all names in it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from trueup.errors import ConfigError
 from trueup.rows.filter import problem_with
 from trueup.rows.keys import KeyValues, canonical
 from trueup.rows.spec import TableSpec
+from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.plan import Action, Custom, Delete, Insert, Keep, KeyRange, Plan, Rule, Skip
 
 KINDS = ("missing", "extra", "changed")
@@ -22,33 +23,33 @@ _WHEN = ("kind", "pair", "keys", "columns", "only_columns", "where")
 
 @dataclass(frozen=True)
 class Known:
-    """The names that a plan may use."""
+    """The names that a plan can use."""
 
     nodes: tuple[str, ...]
     spec: TableSpec
-    # Columns that can be given: those that are compared, can be written, and are no part of the key.
+    # Columns that a plan can set: compared, writable, and not part of the key.
     settable: tuple[str, ...]
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
-    """The YAML of a file; every scalar is the text that stands there, for a key 007 is not 7."""
+    """Return the content of a YAML file; every scalar is its text, because the key 007 is not 7."""
     import yaml
 
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            f"cannot read the plan {path}: {why}", cure="check the path, or make one with --write-plan"
+            f"cannot read the plan {path}: {reason}", cure="check the path, or create a plan with --write-plan"
         ) from None
     try:
-        found = yaml.load(text, _loader())
+        document = yaml.load(text, _loader())
     except yaml.YAMLError as error:
-        raise ConfigError(f"the plan {path} is not YAML: {error}", cure="mend it at that place") from None
-    if not isinstance(found, Mapping) or not isinstance(found.get("tables"), Mapping):
-        raise _wrong("", "a plan has `tables:` with an entry for each table")
-    _only(found, ("version", "tables"), "")
-    return found
+        raise ConfigError(f"the plan {path} is not YAML: {error}", cure="fix the file at this position") from None
+    if not isinstance(document, Mapping) or not isinstance(document.get("tables"), Mapping):
+        raise _wrong("", "`tables:` with an entry per table is missing")
+    _only(document, ("version", "tables"), "")
+    return document
 
 
 def _loader() -> Any:
@@ -57,7 +58,7 @@ def _loader() -> Any:
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(base):  # type: ignore[misc]
-        # Only a bare null is more than its text.
+        # Only an unquoted null is not a text.
         yaml_implicit_resolvers = {  # noqa: RUF012
             first: [("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"))] for first in ("~", "n", "N", "")
         }
@@ -67,7 +68,7 @@ def _loader() -> Any:
             for key, _ in node.value:
                 name = self.construct_object(key, deep=True)
                 if not isinstance(name, str) or name in seen:
-                    why = f"{name!r} stands here twice" if isinstance(name, str) else "a name is expected"
+                    why = f"{name!r} occurs twice" if isinstance(name, str) else "a name is expected"
                     raise yaml.constructor.ConstructorError(None, None, why, key.start_mark)
                 seen.add(name)
             return super().construct_mapping(node, deep)
@@ -75,8 +76,15 @@ def _loader() -> Any:
     return Loader
 
 
+def plan_for(document: Mapping[str, Any], nodes: tuple[str, ...], layout: Layout) -> Plan:
+    """Return the plan for one table on these nodes."""
+    names = [layout.carried[place].name for place in layout.taken]
+    settable = tuple(name for name in names if name not in layout.spec.key_names)
+    return plan_of(document, Known(nodes, layout.spec, settable))
+
+
 def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
-    """The plan of the table at hand."""
+    """Return the plan for one table, with names checked against the known ones."""
     spec = known.spec
     for name, entry in document["tables"].items():
         schema, table = parse_table_name(str(name))
@@ -84,7 +92,7 @@ def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
             return _table(entry, known, str(name))
     raise ConfigError(
         f"the plan has no entry for {spec.schema}.{spec.table}; it has {', '.join(map(str, document['tables']))}",
-        cure="name the table under tables:",
+        cure="add the table under tables:",
     )
 
 
@@ -97,7 +105,7 @@ def _table(entry: Any, known: Known, at: str) -> Plan:
         _only(_mapping(row, place), ("key", "action"), place)
         key = _key(row.get("key"), known.spec, place)
         if key in rows:
-            raise _wrong(place, f"the key {', '.join(key)} stands there twice")
+            raise _wrong(place, f"the key {', '.join(key)} occurs twice")
         rows[key] = _action(row.get("action"), known, place)
     default = entry.get("default")
     return Plan(tuple(rules), rows, None if default is None else _action(default, known, f"{at}: default"))
@@ -112,7 +120,7 @@ def _rule(rule: Any, known: Known, at: str) -> Rule:
     where = str(when.get("where") or "")
     problem = problem_with(where) if where else None
     if problem:
-        raise _wrong(f"{at}: where", f"it is not one expression: {problem}")
+        raise _wrong(f"{at}: where", f"it is not a single SQL expression: {problem}")
     keys, ranges = _keys(when.get("keys"), known.spec, f"{at}: keys")
     names = known.spec.column_names
     return Rule(
@@ -154,77 +162,76 @@ def _custom(row: Mapping[str, Any], known: Known, at: str) -> Custom:
     return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{at}: from")), taken, given)
 
 
-def _keys(given: Any, spec: TableSpec, at: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:
-    if given is None:
+def _keys(value: Any, spec: TableSpec, at: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:
+    if value is None:
         return None, ()
     keys: set[KeyValues] = set()
     ranges: list[KeyRange] = []
-    for each in _list(given, at):
-        if isinstance(each, Mapping) and set(each) <= {"from", "to"} and not set(each) & set(spec.key_names):
-            edges = [None if each.get(name) is None else _key(each[name], spec, at) for name in ("from", "to")]
+    for entry in _list(value, at):
+        if isinstance(entry, Mapping) and set(entry) <= {"from", "to"} and not set(entry) & set(spec.key_names):
+            edges = [None if entry.get(name) is None else _key(entry[name], spec, at) for name in ("from", "to")]
             ranges.append(KeyRange(edges[0], edges[1]))
         else:
-            keys.add(_key(each, spec, at))
+            keys.add(_key(entry, spec, at))
     return frozenset(keys), tuple(ranges)
 
 
-def _key(given: Any, spec: TableSpec, at: str) -> KeyValues:
-    """A key: its value, or the values by column name, or in the order of the columns."""
+def _key(value: Any, spec: TableSpec, at: str) -> KeyValues:
+    """Return a key from its value, its values by column name, or its values in the order of the columns."""
     names = spec.key_names
-    if isinstance(given, str):
-        given = [given]
-    if isinstance(given, Mapping):
-        _only(given, names, at)
-        given = [given.get(name) for name in names]
-    if not isinstance(given, list) or len(given) != len(names) or not all(isinstance(each, str) for each in given):
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, Mapping):
+        _only(value, names, at)
+        value = [value.get(name) for name in names]
+    if not isinstance(value, list) or len(value) != len(names) or not all(isinstance(part, str) for part in value):
         raise _wrong(at, f"a key is {{{', '.join(f'{name}: VALUE' for name in names)}}}")
-    return canonical(spec, given)
+    return canonical(spec, value)
 
 
-def _pair(given: Any, nodes: Sequence[str], at: str) -> tuple[int, int] | None:
-    if given is None:
+def _pair(value: Any, nodes: Sequence[str], at: str) -> tuple[int, int] | None:
+    if value is None:
         return None
     for left, one in enumerate(nodes):
         for right, other in enumerate(nodes):
-            if left != right and given in (f"{one}/{other}", [one, other]):
+            if left != right and value in (f"{one}/{other}", [one, other]):
                 return left, right
-    raise _wrong(at, f"a pair is two of the nodes, as {nodes[0]}/{nodes[1]}")
+    raise _wrong(at, f"a pair is two nodes, for example {nodes[0]}/{nodes[1]}")
 
 
-def _names(given: Any, known: Sequence[str], at: str) -> frozenset[str] | None:
-    if given is None:
+def _names(value: Any, known: Sequence[str], at: str) -> frozenset[str] | None:
+    if value is None:
         return None
-    return frozenset(_one_of(name, known, at) for name in ([given] if isinstance(given, str) else _list(given, at)))
+    return frozenset(_one_of(name, known, at) for name in ([value] if isinstance(value, str) else _list(value, at)))
 
 
 def _one_of(name: Any, known: Sequence[str], at: str) -> str:
     if isinstance(name, str) and name in known:
         return name
     near = get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
-    raise _wrong(at, f"{name} is not known{hint}")
+    hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+    raise _wrong(at, f"unknown name {name}; {hint}")
 
 
-def _only(found: Mapping[str, Any], known: Sequence[str], at: str) -> None:
-    for name in found:
+def _only(names: Mapping[str, Any], known: Sequence[str], at: str) -> None:
+    for name in names:
         _one_of(name, known, at)
 
 
-def _mapping(found: Any, at: str) -> Mapping[str, Any]:
-    if not isinstance(found, Mapping):
-        raise _wrong(at, "names and values are expected here")
-    return found
+def _mapping(value: Any, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _wrong(at, "a mapping is expected")
+    return value
 
 
-def _list(found: Any, at: str) -> list[Any]:
-    if found is None:
+def _list(value: Any, at: str) -> list[Any]:
+    if value is None:
         return []
-    if not isinstance(found, list):
-        raise _wrong(at, "a list is expected here")
-    return found
+    if not isinstance(value, list):
+        raise _wrong(at, "a list is expected")
+    return value
 
 
-def _wrong(at: str, why: str) -> ConfigError:
-    return ConfigError(
-        f"the plan: {at}: {why}" if at else f"the plan: {why}", cure="mend the plan; docs/repair.md has all of it"
-    )
+def _wrong(at: str, reason: str) -> ConfigError:
+    place = f"the plan: {at}" if at else "the plan"
+    return ConfigError(f"{place}: {reason}", cure="fix the plan; docs/repair.md describes its format")

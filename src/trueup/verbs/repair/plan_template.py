@@ -1,4 +1,4 @@
-"""A commented plan to start from, made of a report: it does nothing until somebody edits it."""
+"""Write a commented plan to start from, made from a report: it does nothing until it is edited."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from trueup.report.json_file import write_private
 from trueup.task.past import Past
 
 _TEXT = """\
-# What becomes of the rows that differ between {nodes}.
+# How to repair the rows that differ between {nodes}.
 # Report: {report}
 #
-#   trueup repair {report} --plan THIS_FILE             shows what it would do
-#   trueup repair {report} --plan THIS_FILE --execute   does it
+#   trueup repair {report} --plan THIS_FILE             show what would be done
+#   trueup repair {report} --plan THIS_FILE --execute   do it
 #
-# A row of `rows:` decides for its key. Otherwise the first rule decides whose `when:` fits, and otherwise the default.
-# What nothing decides is left as it is, and listed.
+# An entry of `rows:` decides for its key. Otherwise the first rule whose `when:` holds decides, otherwise the default.
+# A key for which nothing decides is left as it is and listed.
 #
-# Actions:  {{keep: {first}}}   all nodes become like {first}: the row is inserted, updated or deleted there
-#           insert        where the row lacks, it is inserted; changed rows are left
-#           delete        the row is deleted on every node
-#           skip          nothing is done
-#           {{row: {{from: {first}, columns: {{{column}: {second}}}}}}}   a row of {first}, with {column} of {second}
+# Actions:  {{keep: {first}}}   all nodes become like {first}: the row is inserted, updated or deleted
+#           insert        insert the row on the nodes that lack it; leave changed rows alone
+#           delete        delete the row on every node
+#           skip          leave the row as it is
+#           {{row: {{from: {first}, columns: {{{column}: {second}}}}}}}   the row of {first}, with {column} of {second}
 #           {{row: {{from: {first}, columns: {{{column}: {{value: TEXT}}}}}}}}   … or with a given value (null: NULL)
 version: 1
 tables:
   {table}:
     # default: {{keep: {first}}}
     rules:
-      # - name: rows that {second} lacks
+      # - name: rows that are missing on {second}
       #   when: {{kind: missing, pair: {first}/{second}}}      # missing, extra or changed
       #   action: insert
       # - name: only this column differs
-      #   when: {{only_columns: [{column}]}}                   # columns: [...]: one of these differs
+      #   when: {{only_columns: [{column}]}}                   # columns: [...]: one of these columns differs
       #   action: {{keep: {second}}}
       # - name: by key
       #   when: {{keys: [{key}, {{from: {key}, to: {key}}}]}}
       #   action: skip
-      # - name: the later one
-      #   when: {{where: "{first}.{column} > {second}.{column}"}}   # SQL; a row that is not there is all NULL
+      # - name: the newer row
+      #   when: {{where: "{first}.{column} > {second}.{column}"}}   # SQL; a missing row is all NULL
       #   action: {{keep: {first}}}
     rows:
       # - {{key: {key}, action: {{keep: {first}}}}}
@@ -49,9 +49,9 @@ tables:
 
 
 def write_plan(path: Path, past: Past) -> None:
-    """Write it; a file that is there is not written over."""
+    """Write a plan for a report; raise ConfigError if the file exists."""
     if path.exists():
-        raise ConfigError(f"there is a file {path}", cure="name another one with --write-plan, or remove it")
+        raise ConfigError(f"the file {path} exists", cure="give another path with --write-plan, or remove the file")
     nodes = past.nodes
     key = past.summary["primary_key"]
     column = next((name for name in past.summary["columns"] if name not in key), past.summary["columns"][0])
@@ -69,7 +69,7 @@ def write_plan(path: Path, past: Past) -> None:
 
 
 def _yaml(text: Any) -> str:
-    """A text that YAML reads back as it is."""
+    """Return a scalar that YAML parses to this text."""
     plain = str(text)
     if plain.isascii() and plain.replace("_", "").replace(".", "").isalnum() and plain.lower() not in ("null", ""):
         return plain

@@ -1,4 +1,4 @@
-"""What the user asked of a repair, before anything is known of the tables."""
+"""The options of a repair, and the mode that they select."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trueup.errors import ConfigError
+from trueup.rows.keys import KeyValues
+from trueup.task.past import Hash, Past
 from trueup.verbs.repair.modes import INSERTS, UPSERTS, Bidirectional, FixNulls, Majority, Mode, SourceOfTruth
 
 Stale = Literal["skip", "apply"]
@@ -13,7 +15,7 @@ Stale = Literal["skip", "apply"]
 
 @dataclass(frozen=True)
 class RepairRequest:
-    """How to mend, and where the undo file goes."""
+    """How to decide, how to write, and the path of the undo file."""
 
     source_of_truth: str = ""
     insert_only: bool = False
@@ -28,38 +30,39 @@ class RepairRequest:
     undo: str = ""
 
     def validated(self) -> RepairRequest:
-        """Exactly one way to decide, and options that go with it."""
-        ways = [name for name in _WAYS if getattr(self, name)]
-        if len(ways) != 1:
-            said = " and ".join(_option(name) for name in ways)
-            message = f"{said} contradict each other" if ways else "it is not said how to decide"
-            raise ConfigError(message, cure=f"give one of {', '.join(_option(name) for name in _WAYS)}")
+        """Return the request; raise ConfigError unless it has exactly one mode and options that fit it."""
+        modes = [_option(name) for name in _MODES if getattr(self, name)]
+        if len(modes) != 1:
+            message = f"{' and '.join(modes)} exclude each other" if modes else "no repair mode is given"
+            raise ConfigError(message, cure=f"give one of {', '.join(_option(name) for name in _MODES)}")
         if (self.insert_only or self.upsert_only) and not self.source_of_truth:
             raise ConfigError(
-                "--insert-only and --upsert-only go with --source-of-truth", cure="name the node to take rows from"
+                "--insert-only and --upsert-only need --source-of-truth", cure="name the node to take rows from"
             )
         if self.insert_only and self.upsert_only:
-            raise ConfigError("--insert-only and --upsert-only contradict each other", cure="give one of them")
+            raise ConfigError("--insert-only and --upsert-only exclude each other", cure="give one of them")
         if self.stale not in ("skip", "apply"):
-            raise ConfigError(f"--stale is skip or apply, not {self.stale}", cure="give one of them")
+            raise ConfigError(f"--stale must be skip or apply, not {self.stale}", cure="give one of them")
         return self
 
     @property
-    def way(self) -> str:
-        """How it decides, in words."""
-        name = next(name for name in _WAYS if getattr(self, name))
-        more = " insert-only" if self.insert_only else " upsert-only" if self.upsert_only else ""
+    def mode_name(self) -> str:
+        """The mode and its value, as results show it."""
+        name = next(name for name in _MODES if getattr(self, name))
+        limit = " insert-only" if self.insert_only else " upsert-only" if self.upsert_only else ""
         value = getattr(self, name)
-        return f"{name.replace('_', '-')}{f' {value}' if isinstance(value, str) else ''}{more}"
+        return f"{name.replace('_', '-')}{f' {value}' if isinstance(value, str) else ''}{limit}"
 
     def mode(self, nodes: tuple[str, ...]) -> Mode | None:
-        """The mode for these nodes; None: a plan decides."""
+        """Return the mode for these nodes; None if a plan decides."""
         if self.majority and len(nodes) < 3:
-            raise ConfigError("--majority needs three nodes or more", cure="name the right one with --source-of-truth")
+            raise ConfigError(
+                "--majority needs at least three nodes", cure="name the correct node with --source-of-truth"
+            )
         if self.source_of_truth:
             if self.source_of_truth not in nodes:
-                message = f"--source-of-truth: {self.source_of_truth} is no node of the report"
-                raise ConfigError(message, cure=f"there are {', '.join(nodes)}")
+                message = f"--source-of-truth: {self.source_of_truth} is not a node of the report"
+                raise ConfigError(message, cure=f"name one of {', '.join(nodes)}")
             source = nodes.index(self.source_of_truth)
             if self.insert_only:
                 return SourceOfTruth(source, INSERTS, "--insert-only")
@@ -73,11 +76,27 @@ class RepairRequest:
         return Majority() if self.majority else None
 
     def context(self) -> dict[str, Any]:
-        """The request as the task store keeps it."""
-        return {"way": self.way, "stale": self.stale, "fire_triggers": self.fire_triggers, "execute": self.execute}
+        """Return the request as the task store keeps it."""
+        return {
+            "way": self.mode_name,
+            "stale": self.stale,
+            "fire_triggers": self.fire_triggers,
+            "execute": self.execute,
+        }
 
 
-_WAYS = ("source_of_truth", "bidirectional", "fix_nulls", "majority", "plan")
+@dataclass(frozen=True)
+class RepairKeys:
+    """The keys to repair: those of a report, or a list without hashes, of which no key can be stale."""
+
+    of: str
+    keys: tuple[KeyValues, ...]
+    hashes: tuple[tuple[Hash, ...], ...] = ()
+    past: Past | None = None
+    remarks: tuple[str, ...] = ()
+
+
+_MODES = ("source_of_truth", "bidirectional", "fix_nulls", "majority", "plan")
 
 
 def _option(name: str) -> str:

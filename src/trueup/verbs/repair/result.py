@@ -1,38 +1,36 @@
-"""From what was decided, written and verified to the answer, and the file that lists all of it."""
+"""The result of a repair or an undo, and its report file."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from trueup.db.names import display_name
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
-from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
+from trueup.task.open import OpenTask
+from trueup.verbs.repair.decisions import Decisions
 from trueup.verbs.repair.modes import ACTS
-from trueup.verbs.repair.request import RepairRequest
 
-if TYPE_CHECKING:
-    from trueup.verbs.repair.write import Gathered
-
-# Keys that were left, in the result itself; the report has all of them.
-_MOST_LEFT = 1000
+# Keys that are left, in the result itself; the report file has all of them.
+_LEFT_IN_RESULT = 1000
 
 
 @dataclass
 class Ending:
-    """All that the answer is made of."""
+    """What the result is made of; `written`, `failed` and `remaining` are filled in while the run ends."""
 
-    request: RepairRequest
-    asked: TableRequest
+    verb: Literal["repair", "undo"]
     spec: TableSpec
+    mode: str
     of: str
-    gathered: Gathered
+    executed: bool
+    folder: Path
+    decisions: Decisions
     engine: str
     task_id: str
     started: datetime
@@ -42,57 +40,72 @@ class Ending:
     verified: str = ""
     remaining: int = 0
 
+    @property
+    def verdict(self) -> Outcome:
+        """The verdict; only an executed run whose rows were all verified is REPAIRED or UNDONE."""
+        if not self.executed:
+            return "DRY RUN"
+        if self.failed:
+            return "FAILED"
+        if self.remaining:
+            return "REMAINS"
+        return "REPAIRED" if self.verb == "repair" else "UNDONE"
 
-def new_path(asked: TableRequest, spec: TableSpec, kind: str, ending: str) -> Path:
-    """A new file of a repair, in the folder of the reports."""
-    folder = Path(asked.settings.report_dir or ".").absolute()
+
+def new_path(folder: Path, schema: str, table: str, kind: str, ending: str) -> Path:
+    """Return the path of a new file of this run, in the folder of the reports."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d%H%M%S")
-    return report_path(folder, spec.schema, spec.table, stamp, kind=kind, ending=ending)
+    return report_path(folder.absolute(), schema, table, stamp, kind=kind, ending=ending)
+
+
+def undo_path(path: str, folder: Path, schema: str, table: str) -> Path:
+    """Return the path of the undo file: the given one, or a new file in the folder of the reports."""
+    return Path(path).absolute() if path else new_path(folder, schema, table, "undo", "gz")
 
 
 def conclude(ending: Ending) -> RepairResult:
-    """Count, judge, write the report, and return the result."""
-    gathered, request = ending.gathered, ending.request
-    left = list(_left(ending))
+    """Return the result and write its report."""
+    decisions, spec = ending.decisions, ending.spec
+    left = [
+        LeftRow(dict(zip(spec.key_names, entry.key, strict=True)), entry.nodes, entry.reason)
+        for entry in decisions.left
+    ]
+    kind = "repair" if ending.verb == "repair" else "undone"
+    path = new_path(ending.folder, spec.schema, spec.table, kind, "json")
     result = RepairResult(
-        verdict=_verdict(ending),
-        verb="repair",
-        table=display_name(ending.spec.schema, ending.spec.table),
-        mode=request.way,
-        nodes=gathered.nodes,
+        verdict=ending.verdict,
+        verb=ending.verb,
+        table=display_name(spec.schema, spec.table),
+        mode=ending.mode,
+        nodes=decisions.nodes,
         of=ending.of,
-        keys=gathered.keys,
-        agree=gathered.agree,
-        planned={node: {act: counts[act] for act in ACTS} for node, counts in gathered.planned.items()},
+        keys=decisions.keys,
+        agree=decisions.agree,
+        planned={node: {act: counts[act] for act in ACTS} for node, counts in decisions.planned.items()},
         written=ending.written,
         failed=ending.failed,
-        left_counts=dict(Counter(each.reason for each in left)),
-        left=tuple(left[:_MOST_LEFT]),
-        examples=tuple(gathered.examples),
+        left_counts=dict(Counter(row.reason for row in left)),
+        left=tuple(left[:_LEFT_IN_RESULT]),
+        examples=tuple(decisions.examples),
         seconds=round((datetime.now(timezone.utc) - ending.started).total_seconds(), 3),
         engine=ending.engine,
         task_id=ending.task_id,
-        executed=request.execute,
+        executed=ending.executed,
         remaining=ending.remaining,
         verified=ending.verified,
-        undo=gathered.undo_path,
+        undo=decisions.undo_path,
+        report=str(path),
         remarks=tuple(ending.remarks),
     )
-    path = new_path(ending.asked, ending.spec, "repair", "json")
-    result = replace(result, report=str(path))
     write_repair_report(path, result, left)
     return result
 
 
-def _verdict(ending: Ending) -> Outcome:
-    if not ending.request.execute:
-        return "DRY RUN"
-    if ending.failed:
-        return "FAILED"
-    return "REMAINS" if ending.remaining else "REPAIRED"
-
-
-def _left(ending: Ending) -> Iterator[LeftRow]:
-    names = ending.spec.key_names
-    for each in ending.gathered.left:
-        yield LeftRow(dict(zip(names, each.key, strict=True)), each.nodes, each.reason)
+def record(task: OpenTask, result: RepairResult) -> None:
+    """Set the outcome of the task."""
+    task.finish(
+        {name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
+        failed=result.verdict == "FAILED",
+        error="; ".join(f"{node}: {error}" for node, error in result.failed.items()),
+        report=result.report,
+    )

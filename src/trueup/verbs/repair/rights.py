@@ -1,4 +1,4 @@
-"""May it be written? Asked of every node before the first write on any, all reasons at once."""
+"""Check whether a node can be written; all nodes are checked before the first write on any."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from psycopg.rows import dict_row
 
 from trueup.db.catalog import READABLE_KINDS
+from trueup.db.connection import one_value
 from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
@@ -19,40 +20,41 @@ from trueup.verbs.repair.modes import Act
 
 @dataclass(frozen=True)
 class Rights:
-    """How a node can be written: without triggers or in the order of foreign keys; or why not at all."""
+    """How a node can be written: with triggers silenced, or in foreign-key order; and reasons why it cannot."""
 
     silent: bool
-    # Whether triggers fire that may change what is written.
-    is_watched: bool = False
+    # Whether triggers or rules fire that may change what is written.
+    watched: bool = False
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire_triggers: bool) -> Rights:
-    """What the role may do with the table on a node, for what is planned there."""
+    """Return what the role may do with the table on a node, for the planned acts."""
     spec, node = layout.spec, control.node.name
-    given = [column.name for column in layout.columns_of(node)]
-    others = [name for name in given if name not in (*spec.key_names, *layout.fixed[node])]
-    names = {"schema": spec.schema, "table": spec.table}
+    columns = [column.name for column in layout.columns_of(node)]
+    updated = [name for name in columns if name not in (*spec.key_names, *layout.fixed[node])]
     with control.connection.cursor(row_factory=dict_row) as cursor:
-        blocks = load("trueup.verbs.repair", "rights.sql")
-        row = cursor.execute(blocks["rights"], {**names, "given": given, "set": others}).fetchone()
+        row = cursor.execute(
+            load("trueup.verbs.repair", "rights.sql")["rights"],
+            {"schema": spec.schema, "table": spec.table, "given": columns, "set": updated},
+        ).fetchone()
     assert row is not None
-    may_silence = _may_silence(control, row)
     excluded = [name for name, _ in deferrable_constraints(control.connection, spec, kinds=("x",))]
-    silent = may_silence and not fire_triggers and not excluded
+    silent = _may_silence(control, row) and not fire_triggers and not excluded
     shown = display_name(spec.schema, spec.table)
     reasons = [f"node {node}: {reason}" for reason in _reasons(row, shown, acts, silent=silent)]
     remarks = []
     if not silent and not fire_triggers and any(acts.values()):
-        why = f"constraint {excluded[0]} is checked by a trigger" if excluded else _NO_RIGHT.format(row["role"])
-        fires = f": {row['triggers']} of the table fire" if row["triggers"] else ""
-        remarks.append(f"{node}: {why}; so triggers are not switched off{fires}, and rows go in foreign-key order")
-    is_watched = bool(row["always"] or (row["triggers"] and not silent))
-    return Rights(silent, is_watched, tuple(reasons), tuple(remarks))
-
-
-_NO_RIGHT = "role {} may not set session_replication_role"
+        why = (
+            f"deferrable constraint {excluded[0]} is checked by a trigger"
+            if excluded
+            else f"role {row['role']} may not set session_replication_role"
+        )
+        fires = f": {row['triggers']} triggers of the table fire" if row["triggers"] else ""
+        remarks.append(f"{node}: {why}, so triggers are not silenced{fires}, and rows are written in foreign-key order")
+    watched = bool(row["always"] or (row["triggers"] and not silent))
+    return Rights(silent, watched, tuple(reasons), tuple(remarks))
 
 
 def _may_silence(control: Control, row: Mapping[str, Any]) -> bool:
@@ -60,31 +62,31 @@ def _may_silence(control: Control, row: Mapping[str, Any]) -> bool:
         return True
     if control.connection.info.server_version < 150000:
         return False
-    found: Any = control.connection.execute(
-        "SELECT has_parameter_privilege('session_replication_role', 'SET')"
-    ).fetchone()
-    return bool(found[0])
+    query = "SELECT has_parameter_privilege('session_replication_role', 'SET')"
+    return bool(one_value(control.connection.execute(query)))
 
 
-def _reasons(row: Mapping[str, Any], shown: str, acts: Mapping[Act, int], *, silent: bool) -> list[str]:
+def _reasons(row: Mapping[str, Any], table: str, acts: Mapping[Act, int], *, silent: bool) -> list[str]:
     if not any(acts.values()):
         return []
     role, reasons = row["role"], []
+    inserts, updates, deletes = (acts.get(act, 0) for act in ("insert", "update", "delete"))
     if row["kind"] not in ("r", "p"):
-        reasons.append(f"{shown} is a {READABLE_KINDS.get(row['kind'], 'relation')}: its rows cannot be written")
+        reasons.append(f"{table} is a {READABLE_KINDS.get(row['kind'], 'relation')}: its rows cannot be written")
     if row["has_heirs"]:
-        reasons.append(f"other tables inherit from {shown}: a row might come back into another table than it was in")
+        reasons.append(f"other tables inherit from {table}: a row could be written to a table it was not in")
     if row["in_recovery"]:
-        reasons.append("it is a standby, which cannot be written to")
-    replaces = silent and acts.get("update", 0)
-    if (acts.get("delete", 0) or replaces) and not row["may_delete"]:
-        reasons.append(f"role {role} may not DELETE from {shown}; GRANT DELETE ON {shown} to it")
-    if (acts.get("insert", 0) or replaces) and row["no_insert"]:
+        reasons.append("the server is a standby, which is read-only")
+    # With triggers silenced, an update is a delete and an insert.
+    replaced = silent and updates
+    if (deletes or replaced) and not row["may_delete"]:
+        reasons.append(f"role {role} may not DELETE from {table}; GRANT DELETE ON {table}")
+    if (inserts or replaced) and row["no_insert"]:
         columns = ", ".join(row["no_insert"])
-        reasons.append(f"role {role} may not INSERT {columns} into {shown}; GRANT INSERT ON {shown} to it")
-    if acts.get("update", 0) and not silent and row["no_update"]:
+        reasons.append(f"role {role} may not INSERT {columns} into {table}; GRANT INSERT ON {table}")
+    if updates and not silent and row["no_update"]:
         columns = ", ".join(row["no_update"])
-        reasons.append(f"role {role} may not UPDATE {columns} of {shown}; GRANT UPDATE ON {shown} to it")
-    if not silent and (acts.get("update", 0) or acts.get("delete", 0)) and not row["may_stage"]:
-        reasons.append(f"role {role} may not make temporary tables; GRANT TEMP ON DATABASE … to it")
+        reasons.append(f"role {role} may not UPDATE {columns} of {table}; GRANT UPDATE ON {table}")
+    if not silent and (updates or deletes) and not row["may_stage"]:
+        reasons.append(f"role {role} may not create temporary tables; GRANT TEMP ON DATABASE")
     return reasons

@@ -1,5 +1,5 @@
 -- name: rights
--- One row: may this role do what a repair does here?
+-- One row: what this role may do with the table.
 SELECT current_user::text AS role,
        pg_is_in_recovery() AS in_recovery,
        c.relkind::text AS kind,
@@ -16,7 +16,7 @@ SELECT current_user::text AS role,
        (SELECT count(*) FROM pg_trigger t
          WHERE NOT t.tgisinternal AND t.tgenabled <> 'D'
            AND t.tgrelid IN (SELECT c.oid UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p)) AS triggers,
-       -- Those that fire also where triggers are silenced, and rules that rewrite what is written.
+       -- Triggers that fire while ordinary ones are silenced, and rules that rewrite what is written.
        EXISTS (SELECT FROM pg_trigger t
                 WHERE NOT t.tgisinternal AND t.tgenabled IN ('A', 'R')
                   AND t.tgrelid IN (SELECT c.oid UNION ALL SELECT p.relid FROM pg_partition_tree(c.oid) p))

@@ -1,16 +1,17 @@
-"""The undo file: every row that a repair writes over, as it was. There before the first write, and private.
+"""The undo file: every row that a repair replaces or deletes, as it was before.
 
-Compressed lines. The first is a head of JSON; each other begins with its kind and the number of its node:
+It is complete on the disk before the first write, and only its owner can read it. It has gzip-compressed lines. The
+first line is a JSON object; each other line begins with its kind and the number of its node:
 
-    b  node  key…  guard  made  fields…   before: the row as it was (no guard: there was none), and the hash of the row
-                                          that takes its place (none: it is deleted; ?: not known before it is written)
-    e                                     the end of the rows as they were: all of them are there
-    a  node  key…  made                   after: the hash of the row that was written, where the line before does not
-                                          say so; a dash: the row had changed meanwhile, and was not written
+    b  node  key…  guard  made  fields…   before: the row (guard \\N: there was no row), and the guard of the row that
+                                          replaces it (\\N: it is deleted; ?: known only once it is written)
+    e                                     end of the rows before: the file is complete
+    a  node  key…  made                   after: the guard of the row that was written, where line b does not have it
+                                          or a trigger changed the row; -: the row had changed and was not written
 
-The lines `a` are on the disk before the node's transaction is committed, and hold. So a row that was written
-can always be told from one that somebody changed later; and where the commit never came, the rows are as the
-lines `b` say.
+Lines `a` are on the disk before the transaction of the node is committed, and override lines `b`. So a row that the
+repair wrote can always be distinguished from a row that was changed later. If the transaction was not committed, the
+rows are as lines `b` say.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from typing import IO, Any
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
 from trueup.rows.write.copy_text import NULL
-from trueup.verbs.repair.prepare import Writes
+from trueup.verbs.repair.writes import Writes
 
 FORMAT = 1
-# The guard of a row that was to be written, and was not.
+# The guard that stands for a row that was not written.
 NOT_WRITTEN = b"-"
 _UNKNOWN = b"?"
 _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"
 
 
 class UndoFile:
-    """An undo file that is being written."""
+    """Writes an undo file."""
 
     def __init__(self, path: Path, nodes: tuple[str, ...], head: Mapping[str, Any]) -> None:
         self.path = path
@@ -48,17 +49,17 @@ class UndoFile:
         self._part = path.with_name(f".{path.name}.part")
         if path.exists():
             raise StoreError(
-                f"there is a file {path}", cure="name another one with --undo: an undo file is never written over"
+                f"the file {path} exists, and an undo file is never overwritten", cure="give another path with --undo"
             )
         try:
             self._raw: IO[bytes] = open(os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: SIM115
             self._file = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=1, mtime=0)
             self._file.write(json.dumps({"format": FORMAT, "nodes": list(nodes), **head}).encode() + b"\n")
         except OSError as error:
-            raise self._cannot(error) from None
+            raise self._error(error) from None
 
     def before(self, node: str, writes: Writes) -> None:
-        """The rows as they are, of the keys that will be written."""
+        """Add the rows before of the keys that will be written."""
         start = _BEFORE + b"\t" + self._numbers[node] + b"\t"
         lines = [
             b"%s%s\t%s\t%s\t%s" % (start, key, guard or NULL, _UNKNOWN if made is None else made or NULL, line or b"\n")
@@ -67,10 +68,10 @@ class UndoFile:
         try:
             self._file.write(b"".join(lines))
         except OSError as error:
-            raise self._cannot(error) from None
+            raise self._error(error) from None
 
     def keep(self) -> None:
-        """All rows are in it: from here on it is on the disk, under its name."""
+        """Complete the file: when this returns it is on the disk under its name."""
         try:
             self._file.write(_END)
             self._file.close()
@@ -80,10 +81,10 @@ class UndoFile:
             os.replace(self._part, self.path)
             _sync_folder(self.path.parent)
         except OSError as error:
-            raise self._cannot(error) from None
+            raise self._error(error) from None
 
     def after(self, node: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """The hashes of rows that were written on a node, where they were not known before: on the disk at the end."""
+        """Add the guards of rows that were written on a node; when this returns they are on the disk."""
         start = _AFTER + b"\t" + self._numbers[node] + b"\t"
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as file:
@@ -97,24 +98,24 @@ class UndoFile:
                     raw.flush()
                     os.fsync(raw.fileno())
             except OSError as error:
-                # Half a piece would hide what another node adds behind it.
+                # A partial piece would hide what another node appends after it.
                 with suppress(OSError):
                     os.truncate(self.path, size)
-                raise self._cannot(error) from None
+                raise self._error(error) from None
 
     def discard(self) -> None:
-        """Nothing was written anywhere: the file is not needed."""
+        """Remove the file: nothing was written on any node."""
         with suppress(OSError, ValueError):
             self._file.close()
             self._raw.close()
         self._part.unlink(missing_ok=True)
 
-    def _cannot(self, error: OSError) -> StoreError:
+    def _error(self, error: OSError) -> StoreError:
         return StoreError(f"cannot write the undo file {self.path}: {error.strerror}", cure=cure_for(error))
 
 
 def _sync_folder(folder: Path) -> None:
-    """The name of a new file is on the disk when its folder is."""
+    """Put the name of a new file onto the disk, by flushing its folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,14 +124,14 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """What the file is about."""
+    """Return the first line of the file: table, nodes, columns and hash of the repair."""
     with _lines(path) as lines:
         try:
             head = json.loads(next(lines, b""))
         except ValueError:
             head = None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise _cannot_read(path, "it is no undo file of this trueup")
+        raise _cannot_read(path, "it is not an undo file, or of another version")
     return head
 
 
@@ -138,16 +139,16 @@ Record = tuple[int, bytes, "bytes | None", "bytes | None", "bytes | None"]
 
 
 def read_before(path: Path, width: int) -> Iterator[Record]:
-    """Node, key, guard, made and line of every row as it was; `width` is the number of key columns."""
+    """Yield node, key, guard, made and line of every row before; `width` is the number of key columns."""
     for parts in _records(path, _BEFORE, width + 3):
         key, (guard, made) = b"\t".join(parts[2 : 2 + width]), parts[2 + width : 4 + width]
         is_row = guard != NULL
-        shown = NOT_WRITTEN if made == _UNKNOWN else None if made == NULL else made
-        yield int(parts[1]), key, guard if is_row else None, shown, parts[-1] if is_row else None
+        after = NOT_WRITTEN if made == _UNKNOWN else None if made == NULL else made
+        yield int(parts[1]), key, guard if is_row else None, after, parts[-1] if is_row else None
 
 
 def read_after(path: Path, width: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Node, key and guard of every row that was written, where the line before does not say so."""
+    """Yield node, key and guard of every row of a line `a`."""
     for parts in _records(path, _AFTER, width + 1):
         made = parts[-1].rstrip(b"\n")
         yield int(parts[1]), b"\t".join(parts[2 : 2 + width]), None if made == NULL else made
@@ -161,14 +162,14 @@ def _records(path: Path, kind: bytes, fields: int) -> Iterator[list[bytes]]:
                 continue
             parts = line.split(b"\t", 1 + fields)
             if len(parts) < 2 + fields or not line.endswith(b"\n"):
-                raise _cannot_read(path, "a line of it is damaged")
+                raise _cannot_read(path, "a line is damaged")
             yield parts
 
 
 class _lines:
-    """The lines of a file; an end in the middle is an error, never a shorter file.
+    """The lines of a file; a file that ends in the middle is an error.
 
-    Not so behind the rows as they were: half a piece there belongs to a transaction that was never committed.
+    After the end of the rows before, a partial piece is ignored: its transaction was never committed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -178,24 +179,24 @@ class _lines:
         try:
             self._file = gzip.open(self._path, "rb")
         except OSError as error:
-            raise _cannot_read(self._path, error.strerror or "it cannot be opened") from None
+            raise _cannot_read(self._path, error.strerror or "cannot open it") from None
         return self._read()
 
     def _read(self) -> Iterator[bytes]:
-        is_whole = False
+        is_complete = False
         try:
             for line in self._file:
-                is_whole = is_whole or line == _END
+                is_complete = is_complete or line == _END
                 yield line
         except (OSError, EOFError, zlib.error) as error:
-            if not is_whole:
-                raise _cannot_read(self._path, f"it is damaged or cut off ({error})") from None
-        if not is_whole:
-            raise _cannot_read(self._path, "it is cut off")
+            if not is_complete:
+                raise _cannot_read(self._path, f"it is damaged or truncated ({error})") from None
+        if not is_complete:
+            raise _cannot_read(self._path, "it is truncated")
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
-def _cannot_read(path: Path, why: str) -> StoreError:
-    return StoreError(f"cannot read the undo file {path}: {why}", cure="check the path")
+def _cannot_read(path: Path, reason: str) -> StoreError:
+    return StoreError(f"cannot read the undo file {path}: {reason}", cure="check the path")

@@ -1,4 +1,4 @@
-"""After a repair: all its keys are looked at again, on all nodes. Only what a rerun finds equal is repaired."""
+"""After a repair: compare all its keys again, on all nodes."""
 
 from __future__ import annotations
 
@@ -10,35 +10,44 @@ from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.errors import TrueupError
 from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.rerun import rerun_keys
 from trueup.task.past import Past
 from trueup.verbs.repair.result import Ending
 
+_RERUN = "the rerun"
 
-def verify(ending: Ending, past: Past | None, keys: Sequence[KeyValues], progress: Progress, engine: Engine) -> None:
-    """Look at the keys again, whether or not their rows meet the filter; a look that fails is no proof."""
-    earlier = past or _past(ending, keys)
-    asked = replace(ending.asked, filter="", rerun_of=earlier.path or ending.of)
+
+def verify(
+    ending: Ending,
+    request: TableRequest,
+    past: Past | None,
+    keys: Sequence[KeyValues],
+    progress: Progress,
+    engine: Engine,
+) -> None:
+    """Rerun the diff for these keys, without the filter; a rerun that fails makes the repair FAILED."""
+    earlier = past or _past(ending.spec, request, keys)
+    unfiltered = replace(request, filter="", rerun_of=earlier.path or ending.of)
     try:
-        seen, result = rerun_keys(asked, earlier, ending.task_id, progress, engine=engine)
+        rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, engine=engine)
     except TrueupError as error:
-        ending.failed["the rerun"] = str(error)
+        ending.failed[_RERUN] = str(error)
         return
     ending.verified = result.report
-    ending.remaining = seen.state.suspects.count
+    ending.remaining = rerun.state.suspects.count
     if result.incomplete:
-        ending.failed["the rerun"] = "; ".join(result.incomplete)
+        ending.failed[_RERUN] = "; ".join(result.incomplete)
 
 
-def _past(ending: Ending, keys: Sequence[KeyValues]) -> Past:
-    """Given keys as if a report had named them."""
-    spec: TableSpec = ending.spec
+def _past(spec: TableSpec, request: TableRequest, keys: Sequence[KeyValues]) -> Past:
+    """Return a report that lists these keys, for a repair that has none."""
     summary: dict[str, Any] = {
         "verdict": "DIFFER",
         "schema": spec.schema,
         "table": spec.table,
-        "nodes": list(ending.asked.node_names),
+        "nodes": list(request.node_names),
         "primary_key": list(spec.key_names),
         "columns": list(spec.column_names),
     }

@@ -41,20 +41,20 @@ from trueup.rows.write.triggers import silence_triggers
 from trueup.rows.write.upsert import upsert
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
-from trueup.verbs.repair.pile import Pile
-from trueup.verbs.repair.prepare import Writes
+from trueup.verbs.repair.spool import Spool
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, UndoFile
+from trueup.verbs.repair.writes import Writes
 
 _DROPPED = "a trigger or a rule of the table interferes: disable it, or run without --fire-triggers"
 
 
 @dataclass
 class Written:
-    """What was written on a node; `moved`: keys whose rows changed between reading and writing and were left."""
+    """What was written on a node; `changed`: keys of rows that changed after they were read and were left."""
 
     node: str
     counts: Counter[Act] = field(default_factory=Counter)
-    moved: list[KeyValues] = field(default_factory=list)
+    changed: list[KeyValues] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class NodeWork:
 
     node: Node
     layout: Layout
-    pile: Pile
+    spool: Spool
     silent: bool
     application: str
-    # Whether triggers may change what is written.
-    is_watched: bool
+    # Whether triggers or rules may change what is written.
+    watched: bool
 
     @property
     def guard(self) -> TableSpec:
@@ -99,12 +99,12 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         with connection.transaction():
-            moved = (_replace if work.silent else _update_in_place)(connection, work, progress)
+            changed = (_replace if work.silent else _update_in_place)(connection, work, progress)
             if work.silent:
-                check_references(connection, spec, partial(_keys, work.pile, moved))
-            _note_unknown(connection, work, undo, moved)
-        written.moved = [key_of(name) for name in sorted(moved)]
-        written.counts = work.pile.counts if not moved else Counter(act for _, act in _acts(work.pile, moved))
+                check_references(connection, spec, partial(_keys, work.spool, changed))
+            _note_unknown(connection, work, undo, changed)
+        written.changed = [key_of(name) for name in sorted(changed)]
+        written.counts = work.spool.counts if not changed else Counter(act for _, act in _acts(work.spool, changed))
     except TrueupError as error:
         error.node = error.node or work.node.name
         error.table = error.table or shown
@@ -116,17 +116,17 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     return written
 
 
-def _acts(pile: Pile, moved: set[bytes]) -> Iterator[tuple[KeyValues, Act]]:
+def _acts(spool: Spool, changed: set[bytes]) -> Iterator[tuple[KeyValues, Act]]:
     """Yield key and act of every row that is written."""
-    for writes in pile:
+    for writes in spool:
         for key, name, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
-            if name not in moved:
+            if name not in changed:
                 yield key, act
 
 
-def _keys(pile: Pile, moved: set[bytes]) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
+def _keys(spool: Spool, changed: set[bytes]) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
     """Yield batches of keys whose rows were written and of keys whose rows were deleted."""
-    acts = _acts(pile, moved)
+    acts = _acts(spool, changed)
     while batch := list(islice(acts, KEYS_PER_STATEMENT)):
         yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
 
@@ -135,26 +135,26 @@ def _replace(connection: Connection, work: NodeWork, progress: Progress) -> set[
     """Delete all keys, then copy the rows in: no order is needed, and rows can swap unique values."""
     if not silence_triggers(connection):
         raise QueryError("the role is no longer allowed to set session_replication_role", sqlstate="42501")
-    moved: set[bytes] = set()
-    for writes in work.pile:
-        moved |= delete_unchanged(connection, work.guard, writes.expected())
+    changed: set[bytes] = set()
+    for writes in work.spool:
+        changed |= delete_unchanged(connection, work.guard, writes.expected())
         progress.advance(len(writes.keys))
     for acts in work.copies:
-        _copy(connection, rows_in(work.target(acts[0])), work, acts, moved)
-    return moved
+        _copy(connection, rows_in(work.target(acts[0])), work, acts, changed)
+    return changed
 
 
-def _copy(connection: Connection, into: sql.Composed, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> int:
+def _copy(connection: Connection, into: sql.Composed, work: NodeWork, acts: Sequence[Act], changed: set[bytes]) -> int:
     """COPY the lines of these acts and return their number; raise if not all of them arrived."""
     sent = 0
 
     def lines() -> Iterator[bytes]:
         nonlocal sent
-        for writes in work.pile:
+        for writes in work.spool:
             batch = [
                 line
                 for name, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
-                if line is not None and act in acts and name not in moved
+                if line is not None and act in acts and name not in changed
             ]
             sent += len(batch)
             yield b"".join(batch)
@@ -166,32 +166,32 @@ def _copy(connection: Connection, into: sql.Composed, work: NodeWork, acts: Sequ
 
 def _update_in_place(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
     """Write while triggers and foreign keys fire: rows are updated in place, so no row loses its parent."""
-    moved: set[bytes] = set()
-    for writes in work.pile:
-        moved |= lock_unchanged(connection, work.guard, writes.expected("update"))
+    changed: set[bytes] = set()
+    for writes in work.spool:
+        changed |= lock_unchanged(connection, work.guard, writes.expected("update"))
         inserts = writes.expected("insert")
-        moved |= read_hashes(connection, work.guard, inserts.keys).keys() & set(inserts.ids)
+        changed |= read_hashes(connection, work.guard, inserts.keys).keys() & set(inserts.ids)
         progress.advance(len(writes.keys))
     delete_last = False
     try:
         with connection.transaction():
-            moved |= _delete(connection, work)
+            changed |= _delete(connection, work)
     except ForeignKeyViolation:
         # Rows of this table may refer to a row that is deleted, and be updated themselves: update them first.
         delete_last = True
-    if not work.pile.counts["update"]:
+    if not work.spool.counts["update"]:
         # Inserts alone need no right but INSERT.
-        _copy(connection, rows_in(work.target("insert")), work, ("insert",), moved)
-    for acts in work.copies if work.pile.counts["update"] else ():
-        _upsert(connection, work, acts, moved)
+        _copy(connection, rows_in(work.target("insert")), work, ("insert",), changed)
+    for acts in work.copies if work.spool.counts["update"] else ():
+        _upsert(connection, work, acts, changed)
     if delete_last:
-        moved |= _delete(connection, work)
-    return moved
+        changed |= _delete(connection, work)
+    return changed
 
 
 def _delete(connection: Connection, work: NodeWork) -> set[bytes]:
     """Delete all rows that go in one statement: they may refer to each other."""
-    batches = [writes.expected("delete") for writes in work.pile]
+    batches = [writes.expected("delete") for writes in work.spool]
     expected = Expected(
         [name for batch in batches for name in batch.ids],
         [key for batch in batches for key in batch.keys],
@@ -200,10 +200,10 @@ def _delete(connection: Connection, work: NodeWork) -> set[bytes]:
     return delete_unchanged_together(connection, work.guard, expected)
 
 
-def _upsert(connection: Connection, work: NodeWork, acts: Sequence[Act], moved: set[bytes]) -> None:
+def _upsert(connection: Connection, work: NodeWork, acts: Sequence[Act], changed: set[bytes]) -> None:
     target = work.target(acts[0])
     staged = stage(connection, target.name, target.columns)
-    sent = _copy(connection, rows_in(target, staged), work, acts, moved)
+    sent = _copy(connection, rows_in(target, staged), work, acts, changed)
     try:
         arrived = sum(upsert(connection, target, staged)) if sent else 0
     except UniqueViolation as error:
@@ -216,22 +216,22 @@ def _upsert(connection: Connection, work: NodeWork, acts: Sequence[Act], moved: 
     check_arrived(sent, arrived)
 
 
-def _note_unknown(connection: Connection, work: NodeWork, undo: UndoFile, moved: set[bytes]) -> None:
+def _note_unknown(connection: Connection, work: NodeWork, undo: UndoFile, changed: set[bytes]) -> None:
     """Add to the undo file the hashes of written rows that were not known before, or that a trigger changed."""
-    for writes in work.pile:
-        is_known = not moved and None not in writes.made
-        if is_known and (not work.is_watched or has_rows(connection, work.guard, writes.expected_after())):
+    for writes in work.spool:
+        is_known = not changed and None not in writes.made
+        if is_known and (not work.watched or has_rows(connection, work.guard, writes.expected_after())):
             continue
-        undo.after(work.node.name, _hashes_now(connection, work.guard, writes, moved))
+        undo.after(work.node.name, _hashes_now(connection, work.guard, writes, changed))
 
 
 def _hashes_now(
-    connection: Connection, spec: TableSpec, writes: Writes, moved: set[bytes]
+    connection: Connection, spec: TableSpec, writes: Writes, changed: set[bytes]
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield id and hash of the rows as they are now in this transaction; raise if a row was not written or deleted."""
     hashes = read_hashes(connection, spec, writes.keys)
     for name, act in zip(writes.ids, writes.acts, strict=True):
-        if name in moved:
+        if name in changed:
             yield name, NOT_WRITTEN
             continue
         if (act == "delete") == (name in hashes):

@@ -1,4 +1,4 @@
-"""What is to be written, in memory as long as it is little, else on disk: a repair may be larger than memory."""
+"""The writes of one node until they are written: in memory if they are few, else on disk."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ from typing import IO
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
 from trueup.verbs.repair.modes import Act
-from trueup.verbs.repair.prepare import Writes
+from trueup.verbs.repair.writes import Writes
 
-# So many bytes stay in memory, a row counted as its line and what is known of it.
-_NEAR_BYTES = 64_000_000
+# Bytes that stay in memory, and bytes that a row counts besides its line.
+_MEMORY_BYTES = 64_000_000
 _ROW_BYTES = 400
 
 
-class Pile:
-    """What one node gets, portion by portion; gone when closed, and when this process ends."""
+class Spool:
+    """The writes of one node, batch by batch; its file has no name and is gone when this process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            # Unlinked from the start: no row is left behind on the disk, whatever happens to this process.
+            # Unlinked from the start: no row stays on the disk, however this process ends.
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-")  # noqa: SIM115
         except OSError as error:
-            raise self._cannot(error) from None
-        self._near: list[Writes] = []
-        self._size = self._portions = 0
+            raise self._error(error) from None
+        self._in_memory: list[Writes] = []
+        self._size = self._batches_on_disk = 0
         self.counts: Counter[Act] = Counter()
 
     def add(self, writes: Writes) -> None:
-        """One more portion."""
+        """Add one batch."""
         self.counts.update(writes.acts)
         self._size += _ROW_BYTES * len(writes.keys) + sum([len(line) for line in writes.after if line is not None])
-        if self._size <= _NEAR_BYTES:
-            self._near.append(writes)
+        if self._size <= _MEMORY_BYTES:
+            self._in_memory.append(writes)
             return
         try:
             self._file.seek(0, 2)
             pickle.dump(writes, self._file, pickle.HIGHEST_PROTOCOL)
         except OSError as error:
-            raise self._cannot(error) from None
-        self._portions += 1
+            raise self._error(error) from None
+        self._batches_on_disk += 1
 
     def __iter__(self) -> Iterator[Writes]:
-        yield from self._near
+        yield from self._in_memory
         place = 0
-        for _ in range(self._portions):
+        for _ in range(self._batches_on_disk):
             self._file.seek(place)
-            found: Writes = pickle.load(self._file)
+            writes: Writes = pickle.load(self._file)
             place = self._file.tell()
-            yield found
+            yield writes
 
     def close(self) -> None:
-        """Let go of the disk space."""
+        """Free the disk space."""
         self._file.close()
 
-    def _cannot(self, error: OSError) -> StoreError:
-        return StoreError(f"cannot write to {self._folder}: {error.strerror}", cure=cure_for(error))
+    def _error(self, error: OSError) -> StoreError:
+        return StoreError(f"cannot write a temporary file in {self._folder}: {error.strerror}", cure=cure_for(error))

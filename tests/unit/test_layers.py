@@ -88,8 +88,6 @@ LONG_STILL: set[str] = {
 # Test files that still use private names of modules.
 PRIVATE_STILL: set[str] = {
     "cli/test_diff_command.py",
-    "integration/repair/test_modes.py",
-    "integration/repair/test_writing.py",
     "integration/switchover/test_switchover.py",
     "integration/switchover/test_validated.py",
     "integration/test_dense.py",

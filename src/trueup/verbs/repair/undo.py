@@ -1,6 +1,6 @@
 """Undo a repair: put the rows of an undo file back where they are still as the repair left them.
 
-A row that is neither as it was before the repair nor as the repair wrote it was changed later by another session: it is
+A row that differs both from the row before the repair and from the row that the repair wrote was changed later: it is
 left as it is and listed. An undo writes an undo file of its own, so it can be undone too.
 """
 

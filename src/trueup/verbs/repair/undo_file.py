@@ -33,7 +33,7 @@ from trueup.rows.write.copy_text import NULL
 from trueup.verbs.repair.writes import Writes
 
 FORMAT = 1
-# The guard that stands for a row that was not written.
+# In place of a guard: the row was not written.
 NOT_WRITTEN = b"-"
 _UNKNOWN = b"?"
 _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"

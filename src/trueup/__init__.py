@@ -6,6 +6,7 @@ The verbs are functions (`diff`, `check`, `rerun`, `repair`, `undo`, `doctor`), 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from trueup.api.sync import Sync
     from trueup.api.validate import Validations
     from trueup.config.load import load
+    from trueup.config.logs import LogFilter
     from trueup.config.model import Config, Node
     from trueup.config.settings import DiffSettings, SparkSettings
     from trueup.errors import (
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# A library shows no log records by itself; the program that uses it decides.
+logging.getLogger("trueup").addHandler(logging.NullHandler())
+
 # Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
 _HOMES = {
     "diff": "trueup.api.diff",
@@ -63,6 +68,7 @@ _HOMES = {
     "Node": "trueup.config.model",
     "SparkSettings": "trueup.config.settings",
     "load": "trueup.config.load",
+    "LogFilter": "trueup.config.logs",
     "CheckFailed": "trueup.errors",
     "ConfigError": "trueup.errors",
     "EngineError": "trueup.errors",
@@ -96,6 +102,7 @@ __all__ = [
     "EngineError",
     "Finding",
     "Interrupted",
+    "LogFilter",
     "ManyResult",
     "Node",
     "NodeError",

@@ -15,7 +15,7 @@ def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any
     drifted[0].execute("CREATE TABLE only_here (id int)")
     skip = tmp_path / "skip.txt"
     skip.write_text("# not these\npublic.tmp_*\n\n")
-    ran = cli("diff", "--schema", "public", "--skip-file", skip, *given(drifted))
+    ran = cli("diff", "--schema", "public", "--exclude-tables-file", skip, *given(drifted))
     assert ran.code == 1
     lines = [line.split() for line in ran.out.splitlines()]
     assert ran.out.splitlines()[0] == "DIFFER: 3 tables on n1, n2: the nodes differ"
@@ -41,8 +41,8 @@ def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any
 def test_what_contradicts_itself_is_refused(equal: list[Database], given: Any, cli: Cli, tmp_path: Path) -> None:
     for wrong in (["items", "--schema", "public"], ["--schema", "public", "--resume", "3f"], []):
         ran = cli("diff", *wrong, *given(equal))
-        assert (ran.code, "give a table, or --schema or --tables, or --resume and a task" in ran.err) == (2, True)
-    ran = cli("diff", "items", "--skip", "x", *given(equal))
-    assert (ran.code, "--skip is for many tables" in ran.err) == (2, True)
-    ran = cli("diff", "--schema", "public", "--skip-file", tmp_path / "none", *given(equal))
+        assert (ran.code, "expected one of: a table, --schema or --tables, --resume TASK" in ran.err) == (2, True)
+    ran = cli("diff", "items", "--exclude-tables", "x", *given(equal))
+    assert (ran.code, "--exclude-tables needs --schema" in ran.err) == (2, True)
+    ran = cli("diff", "--schema", "public", "--exclude-tables-file", tmp_path / "none", *given(equal))
     assert (ran.code, "No such file" in ran.err) == (2, True)

@@ -27,7 +27,9 @@ OPTIONS = {
     for option in options_of(context.command)
 }
 # Variables that a module reads itself, each tested where that module is.
-READ_ELSEWHERE = {"TRUEUP_CONFIG", "TRUEUP_DIFFLOG", "TRUEUP_TASKS_DB", "TRUEUP_VERBOSE"}
+READ_ELSEWHERE = {
+    *("TRUEUP_CONFIG", "TRUEUP_DIFFLOG", "TRUEUP_TASKS_DB", "TRUEUP_VERBOSE", "TRUEUP_LOG_LEVEL", "TRUEUP_LOG_FORMAT"),
+}
 SMALLEST = """
 [entity]
 name = "visit"

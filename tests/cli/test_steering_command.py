@@ -34,7 +34,7 @@ def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Cli) -> None:
     assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
     task = store.list(status="RUNNING")[0].task_id
     ran = cli("tasks", "pause", task[:8])
-    assert (ran.code, ran.out) == (0, f"task {task[:8]} was asked to pause\n")
+    assert (ran.code, ran.out) == (0, f"asked task {task[:8]} to pause\n")
     assert wait_until(lambda: "paused" in str(store.get(task).progress.get("waiting", "")), 30)
     assert cli("tasks", "show", task[:8]).out.count("paused")
     assert cli("tasks", "resume", task[:8]).code == 0

@@ -241,7 +241,7 @@ def test_a_report_that_is_not_there(cli: Cli, ran: Any, tmp_path: Path) -> None:
 
 
 def test_a_killed_process_shows_as_failed(cli: Cli, given: Any, equal: Any, tmp_path: Path) -> None:
-    slow = ("--table-filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
+    slow = ("--filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
     command = [sys.executable, "-m", "trueup", "diff", "items", *given(equal), *slow]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

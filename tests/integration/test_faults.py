@@ -379,7 +379,7 @@ def started(nodes: Any) -> Iterator[Callable[..., Any]]:
 
     def start(phase: str, verb: str = "diff") -> subprocess.Popen[str]:
         addresses = [part for at, node in enumerate(nodes, 1) for part in ("--node", f"n{at}={node.uri}")]
-        options = ["--engine", "local", "--table-filter", SLOW[phase]]
+        options = ["--engine", "local", "--filter", SLOW[phase]]
         child = subprocess.Popen(
             [sys.executable, "-m", "trueup", verb, "items", *addresses, *options],
             stdout=subprocess.PIPE,

@@ -48,7 +48,7 @@ DRIFTS = (
 # Slow enough that a kill comes in the middle of it: every hundredth row takes its time.
 SLOW = "part % 100 <> 0 OR pg_catalog.pg_sleep(0.02) IS NOT NULL"
 DIFF = ["-m", "trueup", "-v", "diff", "items", "--block-size=100", "--override-block-size", "--compare-unit-size=25",
-        "--recheck=1", "--recheck-wait=0", f"--table-filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
+        "--recheck=1", "--recheck-wait=0", f"--filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
 CORES = 3
 
 

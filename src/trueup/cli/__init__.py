@@ -1,6 +1,9 @@
-"""The command line: parse, call, show. No logic here; `main` is the single place where errors become exit codes.
+"""The command line: one file per command, each of them parse, call, print. Only `main` turns errors into exit codes.
 
-Reading order: `main`, `options` (shared by the verbs), then a file for each group of commands.
+Reading order: `main` (the verbs, errors), `every` (log options), `options` (the table of shared options),
+`environment` (variables of options); the commands `diff`, `repair`, `schema`, `tasks`, `doctor`, `schedule`, `init`,
+`tube`, `tube_run`, `tube_options`, `sync`, `switchover`, `validate`, `difflog`, `demo`; `completion` and `complete`
+(shells); `reference` and `reference_settings` (docs/reference.md).
 """
 
 from __future__ import annotations

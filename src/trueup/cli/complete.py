@@ -1,6 +1,6 @@
-"""What a shell may complete: commands and options by click; nodes, clusters, tables and tasks from this disk.
+"""Shell completion: commands and options by click; nodes, clusters, tables and tasks from local files.
 
-A completion never fails, never says anything but its answer, and never asks a server.
+A completion never fails, prints nothing but its answer, and connects to no server.
 """
 
 from __future__ import annotations
@@ -16,88 +16,88 @@ VARIABLE = "_TRUEUP_COMPLETE"
 SHELLS = ("bash", "zsh", "fish")
 Shell = Literal["bash", "zsh", "fish"]
 Item = CompletionItem[str]
-_MOST = 50
+_MAX_TASKS = 50
 
 
 def script(command: click.Command, shell: Shell) -> str:
-    """The script that teaches a shell to ask us."""
+    """Return the completion script of a shell."""
     return get_completion_class(shell)(command, {}, "trueup", VARIABLE).source()
 
 
 def answer(command: click.Command) -> int:
-    """What the script asks, answered on stdout; where nothing is known, nothing is said."""
+    """Print the completions that the script requests; nothing if there are none."""
     try:
         return shell_complete(command, {}, "trueup", VARIABLE, os.environ[VARIABLE])
     except Exception:
         return 1
 
 
-def give_completion(command: click.Command) -> None:
-    """Let the parameters of a command complete what they name; told by their names and metavars."""
+def add_completion(command: click.Command) -> None:
+    """Add completion to the parameters of a command, by their names and metavars."""
     for part in command.params:
-        known = _BY_NAME.get(part.name or "") or _BY_METAVAR.get(part.metavar or "")
-        if known and part.type.name == "text":
-            part.type = _Known(known)
+        complete = _BY_NAME.get(part.name or "") or _BY_METAVAR.get(part.metavar or "")
+        if complete and part.type.name == "text":
+            part.type = _Completed(complete)
     if isinstance(command, click.Group):
-        for each in command.commands.values():
-            give_completion(each)
+        for subcommand in command.commands.values():
+            add_completion(subcommand)
 
 
-class _Known(click.types.StringParamType):
-    """A text of which some values are known."""
+class _Completed(click.types.StringParamType):
+    """A text with completion."""
 
     def __init__(self, find: Callable[[Mapping[str, Any], str], Iterable[Item]]) -> None:
         self._find = find
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Item]:
-        """The known values that go on as the word begins."""
-        # Options of a group count for its commands too: `trueup tasks --task-db F show <TAB>`.
-        given: dict[str, Any] = {}
+        """Return the completions that start with the incomplete word."""
+        # Options of a group apply to its commands too: `trueup tasks --task-db F show <TAB>`.
+        options: dict[str, Any] = {}
         for context in (ctx.parent, ctx):
-            given.update({name: value for name, value in (context.params if context else {}).items() if value})
-        found = self._find(given, incomplete)
-        return [item for item in found if item.type != "plain" or item.value.startswith(incomplete)]
+            options.update({name: value for name, value in (context.params if context else {}).items() if value})
+        items = self._find(options, incomplete)
+        return [item for item in items if item.type != "plain" or item.value.startswith(incomplete)]
 
 
-def _clusters(given: Mapping[str, Any], word: str) -> Iterable[Item]:
-    settings = _settings(given)["clusters"]
+def _clusters(options: Mapping[str, Any], word: str) -> Iterable[Item]:
+    settings = _settings(options)["clusters"]
     return [CompletionItem(name, help=_shown_words(setting.value)) for name, setting in settings.items()]
 
 
-def _nodes(given: Mapping[str, Any], word: str) -> Iterable[Item]:
-    """A list with commas: what stands before the last one stays."""
-    settings = _settings(given)
+def _nodes(options: Mapping[str, Any], word: str) -> Iterable[Item]:
+    """Complete the last name of a list with commas."""
+    settings = _settings(options)
     before, comma, _ = word.rpartition(",")
-    taken = before.split(",")
-    cluster = settings["clusters"].get(given.get("cluster", ""))
+    named = before.split(",")
+    cluster = settings["clusters"].get(options.get("cluster", ""))
     names = cluster.words({}) if cluster else tuple(settings["nodes"])
-    return [CompletionItem(before + comma + name) for name in names if name not in taken]
+    return [CompletionItem(before + comma + name) for name in names if name not in named]
 
 
-def _tables(given: Mapping[str, Any], word: str) -> Iterable[Item]:
-    """Tables that were compared before, the last one first."""
+def _tables(options: Mapping[str, Any], word: str) -> Iterable[Item]:
+    """Return the tables that were compared before, the most recent first."""
     from trueup.db.names import display_name
 
     names = dict.fromkeys(
-        display_name(task.schema, task.table_name) for task in _tasks(given) if task.schema and task.table_name
+        display_name(task.schema, task.table_name) for task in _tasks(options) if task.schema and task.table_name
     )
     return [CompletionItem(name) for name in names]
 
 
-def _task_ids(given: Mapping[str, Any], word: str) -> Iterable[Item]:
-    # The short form is enough for every command; a longer word goes on to the whole.
+def _task_ids(options: Mapping[str, Any], word: str) -> Iterable[Item]:
+    # Commands accept the first characters of an id; a longer word is completed to the full id.
     size = 8 if len(word) <= 8 else None
     return [
         CompletionItem(task.task_id[:size], help=f"{task.task_type} {task.schema}.{task.table_name} {task.task_status}")
-        for task in _tasks(given)
+        for task in _tasks(options)
     ]
 
 
-def _files(given: Mapping[str, Any], word: str) -> Iterable[Item]:
+def _files(options: Mapping[str, Any], word: str) -> Iterable[Item]:
     return [CompletionItem(word, type="file")]
 
 
-def _folders(given: Mapping[str, Any], word: str) -> Iterable[Item]:
+def _folders(options: Mapping[str, Any], word: str) -> Iterable[Item]:
     return [CompletionItem(word, type="dir")]
 
 
@@ -105,24 +105,24 @@ _BY_NAME = {"cluster": _clusters, "names": _nodes, "table": _tables, "tables": _
 _BY_METAVAR = {"FILE": _files, "DIR": _folders, "ID": _task_ids, "TASK": _task_ids}
 
 
-def _settings(given: Mapping[str, Any]) -> Any:
-    """The raw settings: names are wanted, so no address is read and no ${VAR} needs to be set."""
+def _settings(options: Mapping[str, Any]) -> Any:
+    """Return the raw settings: only names are needed, so no address is parsed and no ${VAR} is replaced."""
     from trueup.config import sources
 
-    file = sources.find_file(given.get("config"), os.environ)
+    file = sources.find_file(options.get("config"), os.environ)
     settings = sources.from_file(sources.read_file(file) if file else {}, file)
     sources.add_environment(settings, os.environ)
     return settings
 
 
-def _tasks(given: Mapping[str, Any]) -> Any:
+def _tasks(options: Mapping[str, Any]) -> Any:
     from trueup.store.file import tasks_db_path
     from trueup.store.look import recent_tasks
 
-    known = given.get("own_db") or given.get("task_db") or os.environ.get("TRUEUP_TASKS_DB")
-    configured = None if known else _settings(given)["tasks"].get("task_db")
+    known = options.get("own_db") or options.get("task_db") or os.environ.get("TRUEUP_TASKS_DB")
+    configured = None if known else _settings(options)["tasks"].get("task_db")
     path = tasks_db_path(known, str(configured.convert(str, os.environ)) if configured else "")
-    return recent_tasks(path, _MOST)
+    return recent_tasks(path, _MAX_TASKS)
 
 
 def _shown_words(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`trueup completion`: the script that teaches a shell to complete our commands."""
+"""`trueup completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trueup.cli.complete import SHELLS, Shell
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: Shell) -> None:
-    """Print the script that completes trueup in SHELL.
+    """Print the completion script for SHELL.
 
     It completes commands, options and their choices, the nodes and clusters of the configuration, tables that were
-    compared before, and the ids of tasks. No server is asked.
+    compared before, and the ids of tasks. It connects to no server.
 
     \b
     Examples:
@@ -23,8 +23,8 @@ def completion(ctx: click.Context, shell: Shell) -> None:
       trueup completion zsh > ~/.zfunc/_trueup
       trueup completion fish > ~/.config/fish/completions/trueup.fish
 
-    The first is for this shell, or as a line of ~/.bashrc (of ~/.zshrc with zsh); the others are for every new shell.
-    bash 4.4 or newer is needed. For zsh, `fpath+=~/.zfunc` must stand before `autoload -Uz compinit && compinit`.
+    The first example is for the current shell or for ~/.bashrc (with zsh: ~/.zshrc); the others are for new shells.
+    Needs bash 4.4 or newer. For zsh, write `fpath+=~/.zfunc` before `autoload -Uz compinit && compinit`.
     """
     from trueup.cli.complete import script
 

@@ -11,6 +11,7 @@ from trueup.cli.options import (
     block_options,
     call_arguments,
     compare_options,
+    log_warnings,
     many_options,
     node_options,
     resume_option,
@@ -37,9 +38,9 @@ def diff(table: str | None, **options: Any) -> int:
     Examples:
       trueup diff public.customers --cluster acctg --nodes n1,n2,n3
       trueup diff orders --node a=postgresql://db1/shop --node b=postgresql://db2/shop
-      trueup diff orders --table-filter "placed_at < '2026-01-01'" --json
+      trueup diff orders --filter "placed_at < '2026-01-01'" --json
       trueup diff orders --cluster shop --gentle --max-rows-per-second 200000
-      trueup diff --schema public --skip 'public.tmp_*' --cluster shop
+      trueup diff --schema public --exclude-tables 'public.tmp_*' --cluster shop
       trueup diff --tables 'sales.*,public.order_??' --cluster shop --output html
       trueup diff --resume 3f9a
 
@@ -80,16 +81,14 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     is_many = bool(many["schemas"] or many["tables"])
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
-        raise ConfigError("give a table, or --schema or --tables, or --resume and a task", cure=cure)
+        raise ConfigError("expected one of: a table, --schema or --tables, --resume TASK", cure=cure)
     if not is_many and (many["skip"] or many["skip_file"]):
-        raise ConfigError("--skip is for many tables", cure="give --schema or --tables with it")
+        raise ConfigError("--exclude-tables needs --schema or --tables", cure="add --schema or --tables")
     given = call_arguments(options)
     inline = given.pop("inline")
     names = given.pop("names")
     config = load(given.pop("config"), nodes=inline)
-    if not quiet:
-        for warning in config.warnings:
-            click.echo(f"trueup: {warning}", err=True)
+    log_warnings(config)
     # Nodes given by address are the ones to compare, unless names or a cluster say otherwise.
     chosen = names or ([] if given["cluster"] else list(inline)) or None
     with Shown(quiet=quiet) as progress:

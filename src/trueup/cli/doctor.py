@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.environment import stray_variables
-from trueup.cli.options import doctor_options, inline_nodes, node_options
+from trueup.cli.options import comma_separated, inline_nodes, node_options, shared
 
 if TYPE_CHECKING:
     from trueup.verbs.doctor.model import Finding
@@ -20,7 +20,23 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 @click.command()
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @node_options
-@doctor_options
+@shared("engine", "master", "remote", "concurrency_factor", "max_connections", "report_dir", "task_db")
+@click.option("--no-spark", is_flag=True, help="Do not start Spark, which takes some seconds.")
+@click.option(
+    "--stats-days",
+    type=click.IntRange(min=0),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Warn about statistics older than N days, if rows changed since.",
+)
+@click.option(
+    "--switchover",
+    default="",
+    metavar="FROM,TO",
+    help="Also check whether applications can be moved from the first of these nodes to the second.",
+)
+@shared("quiet", "json", "verbose")
 @click.pass_context
 def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> int:
     """Would a run work here? One line a check, with its cure.
@@ -44,7 +60,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
     inline = inline_nodes(options.pop("inline"))
-    names = [name.strip() for name in (options.pop("names") or "").split(",") if name.strip()]
+    names = comma_separated(options.pop("names"))
 
     def tell(finding: Finding) -> None:
         if not as_json and not (quiet and finding.level == "OK"):
@@ -56,7 +72,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
         nodes=names or ([] if options["cluster"] else list(inline)) or None,
         addresses=inline,
         spark=not options.pop("no_spark"),
-        switchover=[name.strip() for name in options.pop("switchover").split(",") if name.strip()],
+        switchover=comma_separated(options.pop("switchover")),
         strays=stray_variables(ctx.find_root()),
         tell=tell,
         **options,

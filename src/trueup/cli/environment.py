@@ -1,23 +1,24 @@
-"""Every option has an environment variable: that of its setting, else one made of the command and the option."""
+"""Environment variables of options: the variable of the setting, or one made of the command and the option."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 import click
 
-# The log-in of a search index (trueup.sinks.http), which no option may hold.
+# The credentials of a search index (trueup.sinks.http); no option holds them.
 SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWORD")
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")
 
 
-def give_variables(command: click.Command, *path: str) -> None:
-    """Give every option without a variable its own, as TRUEUP_DIFF_JSON is of `trueup diff --json`; shown in the help.
+def add_variables(command: click.Command, *path: str) -> None:
+    """Add a variable to every option without one, such as TRUEUP_DIFF_JSON for `trueup diff --json`.
 
-    An option that stands for a setting says `[env: TRUEUP__SECTION__NAME]` in its help already: the configuration
-    reads that one.
+    The help of an option that overrides a setting has `[env: TRUEUP__SECTION__NAME]` already: the configuration reads
+    that variable.
     """
     for option in options_of(command):
         if not shown_variable(option):
@@ -25,29 +26,27 @@ def give_variables(command: click.Command, *path: str) -> None:
             option.help = f"{option.help or ''} [env: {option.envvar}]".strip()
     if isinstance(command, click.Group):
         for name, part in command.commands.items():
-            give_variables(part, *path, name)
+            add_variables(part, *path, name)
 
 
 def shown_variable(option: click.Option) -> str:
-    """The variable that an option's help names; `NAME=value` where only one value makes sense."""
-    found = _SHOWN.search(option.help or "")
-    return found[1] if found else ""
+    """Return the variable in an option's help; `NAME=value` if only one value makes sense."""
+    match = _SHOWN.search(option.help or "")
+    return match[1] if match else ""
 
 
 def without_variable(text: str) -> str:
-    """A help text without the variable in it."""
+    """Return a help text without the variable."""
     return _SHOWN.sub("", text)
 
 
 def long_name(option: click.Option) -> str:
-    """`block-size` of `--block-size`."""
+    """Return `block-size` for `--block-size`."""
     return max(option.opts, key=len).lstrip("-")
 
 
 def stray_variables(root: click.Context) -> dict[str, str]:
-    """Variables of the environment that look like ours and that no option reads -> the one that may be meant."""
-    from difflib import get_close_matches
-
+    """Return the TRUEUP_… variables of the environment that no option reads, with the most similar known name."""
     known = {
         shown_variable(option).partition("=")[0] for command in all_commands(root) for option in options_of(command)
     }
@@ -55,14 +54,14 @@ def stray_variables(root: click.Context) -> dict[str, str]:
     strays = [
         name
         for name in os.environ
-        # Whatever has two underscores is a setting: the configuration refuses those that it does not know.
+        # A name with two underscores is a setting: the configuration refuses unknown settings itself.
         if name.startswith("TRUEUP_") and not name.startswith(("TRUEUP__", "TRUEUP_TEST_")) and name not in known
     ]
     return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in sorted(strays)}
 
 
 def all_commands(context: click.Context) -> Iterator[click.Command]:
-    """The command of a context, and all below it."""
+    """Yield the command of a context and all commands below it."""
     yield context.command
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
@@ -72,10 +71,10 @@ def all_commands(context: click.Context) -> Iterator[click.Command]:
 
 
 def options_of(command: click.Command) -> list[click.Option]:
-    """The options that say how to do something, and so have a variable: not --help and --version."""
+    """Return the options that have a variable: all but --help and --version."""
     return [option for option in command.params if isinstance(option, click.Option) and not option.is_eager]
 
 
 def is_on(variable: str) -> bool:
-    """Whether a variable of a flag is set to something that means yes."""
+    """Return whether a variable of a flag is set to a true value."""
     return os.environ.get(variable, "").strip().lower() in ("1", "true", "t", "yes", "y", "on")

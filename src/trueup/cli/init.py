@@ -1,4 +1,4 @@
-"""`trueup init`: a commented configuration to start from."""
+"""`trueup init`: write a commented configuration file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 @click.command()
 @click.argument("path", default="trueup.toml", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(path: Path, force: bool) -> None:
     """Write a commented trueup.toml to PATH (default: the current folder).
 
@@ -18,9 +18,9 @@ def init(path: Path, force: bool) -> None:
       trueup init
       trueup init ~/.config/trueup/trueup.toml
 
-    Every setting is in it, with its default and what it does.
+    The file has every setting, with its default and a description.
     """
     from trueup.config.template import write_template
 
     click.echo(f"wrote {write_template(path, force=force)}")
-    click.echo("  next: put your nodes into it, then: trueup check TABLE")
+    click.echo("  next: add your nodes to it, then: trueup check TABLE")

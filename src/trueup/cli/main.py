@@ -1,20 +1,25 @@
-"""The command `trueup`: its verbs by name, and what an error looks like."""
+"""The command `trueup`: its verbs by name, the options of every command, and how errors are printed."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+import traceback
 from difflib import get_close_matches
 from importlib import import_module
 from types import FrameType
 
 import click
 
-from trueup.cli.environment import give_variables, is_on
+from trueup.cli.environment import add_variables, is_on
+from trueup.cli.every import add_log_options, show_logs
+from trueup.config.logs import shows_json
+from trueup.config.secrets import mask
 from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
-# Verb -> the module and the name of its command; a module is imported only when its verb is asked for.
+# Verb -> the module and the name of its command; a module is imported only when its verb is used.
 _VERBS = {
     "check": ("trueup.cli.diff", "check"),
     "completion": ("trueup.cli.completion", "completion"),
@@ -44,23 +49,23 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _VERBS:
             near = get_close_matches(name, _VERBS, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else f"; there are {', '.join(sorted(_VERBS))}"
+            hint = f"; did you mean '{near[0]}'?" if near else f"; commands: {', '.join(sorted(_VERBS))}"
             raise click.UsageError(f"there is no command '{name}'{hint}", ctx)
-        module, command = _VERBS[name]
-        found: click.Command = getattr(import_module(module), command)
-        give_variables(found, name)
+        module, attribute = _VERBS[name]
+        command: click.Command = getattr(import_module(module), attribute)
+        add_log_options(command)
+        add_variables(command, name)
         if ctx.resilient_parsing:
-            from trueup.cli.complete import give_completion
+            from trueup.cli.complete import add_completion
 
-            give_completion(found)
-        return found
+            add_completion(command)
+        return command
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="trueup", message="trueup %(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Show where an error came from. [env: TRUEUP_VERBOSE]")
-def trueup(verbose: bool) -> None:
-    """Keep copies of database tables true, and prove it.
+def trueup() -> None:
+    """Compare, repair and synchronise tables of PostgreSQL databases, and prove the result.
 
     \b
     Examples:
@@ -68,9 +73,13 @@ def trueup(verbose: bool) -> None:
       trueup init
       trueup doctor
       trueup diff public.orders --cluster shop
+      trueup --log-format json check public.orders --cluster shop
 
-    Exit codes: 0 all compared and equal, 1 differences, 2 trouble or anything not looked at, 130 interrupted.
+    Exit codes: 0 all compared and equal, 1 differences, 2 an error or anything not compared, 130 interrupted.
     """
+
+
+add_log_options(trueup)
 
 
 def main() -> None:
@@ -87,63 +96,53 @@ def run(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _stop)
     verbose = "-v" in arguments or "--verbose" in arguments or is_on("TRUEUP_VERBOSE")
     try:
+        show_logs()
         code = trueup.main(arguments, prog_name="trueup", standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except click.exceptions.Abort:
-        return _tell(Interrupted("stopped by the user"), verbose)
-    except KeyboardInterrupt:
-        return _tell(Interrupted("stopped by the user"), verbose)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _print_error(Interrupted("stopped by the user"), verbose)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return 2
     except click.ClickException as error:
-        return _tell(_wrong_usage(error), verbose=False)
+        return _print_error(_usage_error(error), verbose=False)
     except TrueupError as error:
-        return _tell(error, verbose)
+        return _print_error(error, verbose)
     except SystemExit:
-        # Whoever read our output has gone. Click would exit with 1, which says "differences".
+        # The reader of stdout has closed it. Click would exit with 1, which means "differences".
         return 2
     except Exception as error:
-        from trueup.config.secrets import mask
-
         defect = TrueupError(
             f"unexpected {type(error).__name__}: {mask(str(error))}",
-            cure="this is a defect of trueup: run again with -v and report what it prints",
+            cure="this is a defect of trueup: run again with -v and report the output",
         )
         defect.__cause__ = error
-        return _tell(defect, verbose)
+        return _print_error(defect, verbose)
 
 
-def _tell(error: TrueupError, verbose: bool) -> int:
-    """One clear message: what happened, where, and what to do."""
-    if verbose and not isinstance(error, Interrupted):
-        import traceback
-
-        from trueup.config.secrets import mask
-
-        _say(mask("".join(traceback.format_exception(error))).rstrip())
+def _print_error(error: TrueupError, verbose: bool) -> int:
+    """Print what failed, where, and what to do; as one log record if the log is JSON. Return the exit code."""
     reasons = error.reasons if isinstance(error, CheckFailed) else str(error).splitlines()
-    if len(reasons) > 1:
-        _say("trueup: cannot start:")
-        for reason in reasons:
-            _say(f"  - {reason}")
-    else:
-        _say(f"trueup: {error}")
-    cure = error.cure or ("" if isinstance(error, Interrupted) else "run again with -v to see where it came from")
-    if cure:
-        _say(f"  what to do: {cure}")
+    cure = error.cure or ("" if isinstance(error, Interrupted) else "run again with -v to see the traceback")
+    trace = "".join(traceback.format_exception(error)) if verbose and not isinstance(error, Interrupted) else ""
+    if shows_json():
+        fields = {"node": error.node, "table": error.table, "block": error.block, "cure": cure, "traceback": trace}
+        known = {name: value for name, value in fields.items() if value}
+        logging.getLogger(__name__).error("%s", error, extra={**known, "exit_code": error.exit_code})
+        return error.exit_code
+    lines = [mask(trace).rstrip()] if trace else []
+    lines += ["trueup: cannot start:", *(f"  - {reason}" for reason in reasons)] if len(reasons) > 1 else []
+    lines += [f"trueup: {error}"] if len(reasons) < 2 else []
+    lines += [f"  what to do: {cure}"] if cure else []
+    click.echo("\n".join(lines), err=True)
     return error.exit_code
 
 
-def _wrong_usage(error: click.ClickException) -> TrueupError:
-    """What click says of wrong arguments, in the words of all our errors."""
+def _usage_error(error: click.ClickException) -> TrueupError:
+    """Return an error of click as one of trueup."""
     context = getattr(error, "ctx", None)
     cure = f"see {context.command_path if context else 'trueup'} --help"
     return ConfigError(error.format_message().rstrip("."), cure=cure)
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

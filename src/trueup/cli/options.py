@@ -1,11 +1,13 @@
-"""Options that several verbs share, and how they become what the Python API takes."""
+"""Options that several commands share: one table, so that a name means the same in every command."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,336 +16,289 @@ from trueup.config.values import interpolate
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from trueup.config.model import Config
 
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+ENGINES = click.Choice(["auto", "spark", "local"])
 _DEFAULTS = {field.name: field.default for field in (*fields(DiffSettings), *fields(SparkSettings))}
 
 
-def _setting(name: str, kind: Any, text: str, *, section: str = "diff", metavar: str | None = None) -> Callable[[F], F]:
-    """An option for a setting of the configuration: not given, the configuration's value holds."""
+def _setting(
+    name: str, kind: Any, text: str, metavar: str | None = None, *, section: str = "diff", option: str = ""
+) -> Decorator:
+    """Return an option that overrides a setting of the configuration."""
     default = _DEFAULTS[name]
-    shown = f" [default: {default}]" if default not in ("", None) else ""
-    variable = f"TRUEUP__{section.upper()}__{name.upper()}"
+    shown = f" [default: {default}]" if default not in ("", None, False) and "[default:" not in text else ""
     return click.option(
-        "--" + name.replace("_", "-"),
+        "--" + (option or name.replace("_", "-")),
         name,
         type=kind,
+        is_flag=kind is bool,
         default=None,
         metavar=metavar,
-        help=f"{text}{shown} [env: {variable}]",
+        help=f"{text}{shown} [env: TRUEUP__{section.upper()}__{name.upper()}]",
     )
 
 
-# Read by `main`, which shows the errors; named here so that it may stand behind the verb too.
-verbose_option = click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    expose_value=False,
-    help="Show where an error came from. [env: TRUEUP_VERBOSE]",
-)
-
-
-def node_options(command: F) -> F:
-    """Which nodes."""
-    for option in reversed(
-        (
-            click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-            click.option("--cluster", metavar="NAME", help="The nodes of this cluster of the configuration."),
-            click.option(
-                "--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order; without it all of them."
-            ),
-            click.option(
-                "--node",
-                "inline",
-                multiple=True,
-                metavar="NAME=URI",
-                help="A node by address, ${VAR} in it filled in; give it twice or more.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def block_options(command: F) -> F:
-    """How a table is cut."""
-    for option in reversed(
-        (
-            _setting("block_size", int, "Rows of a block.", metavar="N"),
-            click.option(
-                "--override-block-size",
-                is_flag=True,
-                default=None,
-                help="Allow a block size outside the limits. [env: TRUEUP__DIFF__OVERRIDE_BLOCK_SIZE]",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def compare_options(command: F) -> F:
-    """How a table is compared."""
-    for option in reversed(
-        (
-            _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
-            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
-            click.option(
-                "--table-filter",
-                default="",
-                metavar="SQL",
-                help="Compare only the rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
-            ),
-            click.option(
-                "--columns",
-                default="",
-                metavar="A,B,…",
-                help="Compare only these columns, and the key. [env: TRUEUP__DIFF__COLUMNS]",
-            ),
-            click.option(
-                "--exclude-columns",
-                default="",
-                metavar="A,B,…",
-                help="Compare all columns but these. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]",
-            ),
-            click.option(
-                "--key",
-                default="",
-                metavar="A,B,…",
-                help="Columns that name a row, where no key is declared. [env: TRUEUP__DIFF__KEY]",
-            ),
-            _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds between two looks at what differs.", metavar="S"),
-            click.option(
-                "--gentle",
-                is_flag=True,
-                default=None,
-                help="For a live system: small queries one at a time, and pauses while a node is busy."
-                " [env: TRUEUP__DIFF__GENTLE]",
-            ),
-            _setting("gentle_seconds", float, "Seconds that a query of a gentle run should take.", metavar="S"),
-            _setting("max_rows_per_second", int, "Rows read on each node at most; 0: no limit.", metavar="N"),
-            _setting("max_lag", float, "Gentle: wait while replication is more seconds behind.", metavar="S"),
-            _setting("max_active_sessions", int, "Gentle: wait while more sessions are active.", metavar="N"),
-            _setting("max_lock_waits", int, "Gentle: wait while more sessions wait for locks.", metavar="N"),
-            click.option(
-                "--no-snapshot",
-                is_flag=True,
-                help="Hold no snapshot: gentler, and less exact under writes. [env: TRUEUP__DIFF__SNAPSHOT=false]",
-            ),
-            _setting(
-                "numeric",
-                click.Choice(["value", "representation"]),
-                "Numerics are equal by value (1.0 is 1.00) or by representation.",
-            ),
-            _setting(
-                "block_timeout", float, "Seconds for a block on a node before it is hashed in pieces.", metavar="S"
-            ),
-            _setting(
-                "engine",
-                click.Choice(["auto", "spark", "local"]),
-                "Where the work runs: auto decides by the size of the table.",
-                section="spark",
-            ),
-            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
-            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
-            click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-            click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object."),
-            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
-            verbose_option,
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def many_options(command: F) -> F:
-    """Which tables, where it is not one."""
-    for option in reversed(
-        (
-            click.option(
-                "--schema",
-                "schemas",
-                multiple=True,
-                metavar="NAME",
-                help="All tables of this schema; may be given again.",
-            ),
-            click.option(
-                "--tables",
-                multiple=True,
-                metavar="PATTERN",
-                help="All tables that fit: names with * and ?, with commas, or given again.",
-            ),
-            click.option(
-                "--skip", multiple=True, metavar="PATTERN", help="Of these, leave out what fits; as for --tables."
-            ),
-            click.option("--skip-file", default=None, metavar="FILE", help="A file with such a pattern a line."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def resume_option(command: F) -> F:
-    """Going on with what was stopped."""
+def interval_option(default: float) -> Decorator:
+    """Return the option --interval."""
     return click.option(
+        "--interval",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=True,
+        metavar="S",
+        help="Seconds between two polls.",
+    )
+
+
+def timeout_option(default: float) -> Decorator:
+    """Return the option --timeout."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0),
+        default=default,
+        show_default=True,
+        metavar="S",
+        help="Seconds to wait before giving up.",
+    )
+
+
+# The options by name. An option that stands for a setting is named like the setting.
+SHARED: dict[str, Decorator] = {
+    # Which nodes.
+    "config": click.option("--config", metavar="FILE", help="Configuration file. [env: TRUEUP_CONFIG]"),
+    "cluster": click.option("--cluster", metavar="NAME", help="Use the nodes of this cluster of the configuration."),
+    "nodes": click.option(
+        "--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order. [default: all nodes]"
+    ),
+    "node": click.option(
+        "--node",
+        "inline",
+        multiple=True,
+        metavar="NAME=URI",
+        help="Address of a node; ${VAR} is replaced by that environment variable. Repeat for each node.",
+    ),
+    # Which tables, rows and columns.
+    "schema": click.option(
+        "--schema", "schemas", multiple=True, metavar="NAME", help="All tables of this schema. Repeat for more schemas."
+    ),
+    "tables": click.option(
+        "--tables",
+        multiple=True,
+        metavar="PATTERN",
+        help="Tables whose names match; * and ? are wildcards. Separate patterns with commas, or repeat the option.",
+    ),
+    "exclude_tables": click.option(
+        "--exclude-tables",
+        "skip",
+        multiple=True,
+        metavar="PATTERN",
+        help="Tables to exclude; patterns as for --tables.",
+    ),
+    "exclude_tables_file": click.option(
+        "--exclude-tables-file",
+        "skip_file",
+        metavar="FILE",
+        help="File with one pattern for --exclude-tables per line.",
+    ),
+    "table_filter": click.option(
+        "--filter",
+        "table_filter",
+        default="",
+        metavar="SQL",
+        help="Compare only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
+    ),
+    "columns": click.option(
+        "--columns",
+        default="",
+        metavar="A,B,…",
+        help="Compare only these columns and the key. [env: TRUEUP__DIFF__COLUMNS]",
+    ),
+    "exclude_columns": click.option(
+        "--exclude-columns",
+        default="",
+        metavar="A,B,…",
+        help="Do not compare these columns. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]",
+    ),
+    "key": click.option(
+        "--key",
+        default="",
+        metavar="A,B,…",
+        help="Columns that identify a row, for tables without a primary key or a usable unique index."
+        " [env: TRUEUP__DIFF__KEY]",
+    ),
+    # How a table is compared.
+    "block_size": _setting("block_size", int, "Rows per block.", "N"),
+    "override_block_size": _setting("override_block_size", bool, "Allow a block size outside the limits."),
+    "compare_unit_size": _setting("compare_unit_size", int, "Rows per unit when a differing block is split.", "N"),
+    "max_diff_rows": _setting("max_diff_rows", int, "Stop after N differences per pair of nodes.", "N"),
+    "recheck": _setting("recheck", int, "Number of times to re-check differences.", "N"),
+    "recheck_wait": _setting("recheck_wait", float, "Seconds to wait before each re-check.", "S"),
+    "no_snapshot": click.option(
+        "--no-snapshot",
+        is_flag=True,
+        help="Hold no snapshot: less load on the nodes, less exact while rows change."
+        " [env: TRUEUP__DIFF__SNAPSHOT=false]",
+    ),
+    "numeric": _setting(
+        "numeric",
+        click.Choice(["value", "representation"]),
+        "Compare numerics by value (1.0 equals 1.00) or by representation.",
+    ),
+    "block_timeout": _setting(
+        "block_timeout", float, "Seconds to hash a block on a node before it is hashed in pieces.", "S"
+    ),
+    # How much load a run may cause.
+    "concurrency_factor": _setting(
+        "concurrency_factor", float, "Concurrent tasks per core, from 0.0 to 4.0; 0: one task.", "F"
+    ),
+    "max_connections": _setting("max_connections", int, "Maximum connections per node, at least 2; 0: no limit.", "N"),
+    "max_rows_per_second": _setting(
+        "max_rows_per_second", int, "Maximum rows read per second and node; 0: no limit.", "N"
+    ),
+    "gentle": _setting(
+        "gentle", bool, "For a live system: small queries one at a time, and pauses while a node is busy."
+    ),
+    "gentle_seconds": _setting("gentle_seconds", float, "With --gentle: target duration of a query, in seconds.", "S"),
+    "max_lag": _setting("max_lag", float, "With --gentle: pause while replication lag exceeds S seconds.", "S"),
+    "max_active_sessions": _setting(
+        "max_active_sessions", int, "With --gentle: pause while more than N sessions are active.", "N"
+    ),
+    "max_lock_waits": _setting(
+        "max_lock_waits", int, "With --gentle: pause while more than N sessions wait for locks.", "N"
+    ),
+    # Where the work runs.
+    "engine": _setting(
+        "engine",
+        ENGINES,
+        "Where the work runs: local (threads of this process), spark, or auto (by size; spark if a master or remote is"
+        " set).",
+        section="spark",
+    ),
+    "master": _setting("master", str, "Spark master, such as spark://host:7077.", "URL", section="spark"),
+    "remote": _setting("remote", str, "Spark Connect server, such as sc://host:15002.", "URL", section="spark"),
+    # What is written and printed.
+    "report_dir": _setting("report_dir", str, "Folder for reports. [default: the current folder]", "DIR"),
+    "task_db": click.option("--task-db", metavar="FILE", help="Task store. [env: TRUEUP_TASKS_DB]"),
+    "quiet": click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary."),
+    "json": click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+    "to_file": click.option(
+        "--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write the output to this file."
+    ),
+    "resume": click.option(
         "--resume",
         metavar="TASK",
         default=None,
-        help="Go on with this task (the start of its id), which was interrupted or killed; its settings hold.",
-    )(command)
+        help="Continue an interrupted task, with its settings; the start of the task id is enough.",
+    ),
+    # Read by `main` before the command is parsed; listed so that it may follow the command.
+    "verbose": click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        help="Show the traceback of an error. [env: TRUEUP_VERBOSE]",
+    ),
+}
 
 
-def row_options(command: F) -> F:
-    """What concerns rows, and so only the diff."""
-    for option in reversed(
-        (
-            _setting(
-                "compare_unit_size", int, "Rows of the parts that a block which differs is split into.", metavar="N"
-            ),
-            _setting("max_diff_rows", int, "Stop after so many differences of a pair of nodes.", metavar="N"),
-            _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
-            click.option(
-                "--output",
-                multiple=True,
-                type=click.Choice(["json", "html"]),
-                help="html: a page to look at, besides the JSON report. May be given for both."
-                " [default: json] [env: TRUEUP__DIFF__OUTPUT]",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def shared(*names: str) -> Callable[[F], F]:
+    """Return a decorator that adds options of the table, in this order."""
+    return decorated(*(SHARED[name] for name in names))
 
 
-def doctor_options(command: F) -> F:
-    """What decides what a run would need, and how the doctor tells."""
-    for option in reversed(
-        (
-            _setting("engine", click.Choice(["auto", "spark", "local"]), "As for diff.", section="spark"),
-            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
-            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
-            _setting("concurrency_factor", float, "Blocks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
-            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
-            _setting("report_dir", str, "Folder for reports. [default: the current one]", metavar="DIR"),
-            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
-            click.option("--no-spark", is_flag=True, help="Do not start Spark, which takes some seconds."),
-            click.option(
-                "--stats-days",
-                type=click.IntRange(min=0),
-                default=30,
-                show_default=True,
-                metavar="N",
-                help="Statistics are old after so many days, if rows changed since.",
-            ),
-            click.option(
-                "--switchover",
-                default="",
-                metavar="FROM,TO",
-                help="Also: could applications be moved from one of these nodes to the other?",
-            ),
-            click.option("--quiet", "-q", is_flag=True, help="Only warnings and failures, and the last line."),
-            click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON object."),
-            verbose_option,
-        )
-    ):
-        command = option(command)
-    return command
+def decorated(*options: Decorator) -> Callable[[F], F]:
+    """Return a decorator that adds these options, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
-def node_options_of_a_report(command: F) -> F:
-    """Where the nodes are whose names a report knows."""
-    for option in reversed(
-        (
-            click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-            click.option(
-                "--node",
-                "inline",
-                multiple=True,
-                metavar="NAME=URI",
-                help="The address of a node of the report, ${VAR} in it filled in; give it for each of them.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+verbose_option = SHARED["verbose"]
+resume_option = SHARED["resume"]
+node_options = shared("config", "cluster", "nodes", "node")
+many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file")
+block_options = shared("block_size", "override_block_size")
+spark_options = shared("engine", "master", "remote")
+print_options = shared("quiet", "json", "task_db", "verbose")
+compare_options = shared(
+    *("concurrency_factor", "max_connections", "table_filter", "columns", "exclude_columns", "key"),
+    *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
+    *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
+    *("engine", "master", "remote", "quiet", "json", "task_db", "verbose"),
+)
+row_options = decorated(
+    *(SHARED[name] for name in ("compare_unit_size", "max_diff_rows", "report_dir")),
+    click.option(
+        "--output",
+        multiple=True,
+        type=click.Choice(["json", "html"]),
+        help="Format of the report; html is written in addition to json. [default: json] [env: TRUEUP__DIFF__OUTPUT]",
+    ),
+)
+node_options_of_a_report = shared("config", "node")
+acting_options = shared(
+    *("concurrency_factor", "max_connections", "recheck", "recheck_wait", "report_dir"),
+    *("engine", "master", "remote", "quiet", "json", "task_db", "verbose"),
+)
 
 
-def acting_options(command: F) -> F:
-    """How the keys of a report are read, and where what is found goes."""
-    for option in reversed(
-        (
-            _setting("concurrency_factor", float, "Tasks at once, as a share of the cores: 0.0 to 4.0.", metavar="F"),
-            _setting("max_connections", int, "Connections to each node at most, 2 or more; 0: no limit.", metavar="N"),
-            _setting("recheck", int, "How often to look again at what differs.", metavar="N"),
-            _setting("recheck_wait", float, "Seconds to wait before each look.", metavar="S"),
-            _setting("report_dir", str, "Folder for the report. [default: the current one]", metavar="DIR"),
-            _setting(
-                "engine",
-                click.Choice(["auto", "spark", "local"]),
-                "Where the work runs: auto decides by the number of keys.",
-                section="spark",
-            ),
-            _setting("master", str, "Spark master, such as spark://host:7077.", section="spark", metavar="URL"),
-            _setting("remote", str, "Spark Connect server, such as sc://host:15002.", section="spark", metavar="URL"),
-            click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
-            verbose_option,
-        )
-    ):
-        command = option(command)
-    return command
+def sync_options(source: str, target: str, *options: Decorator) -> Callable[[F], F]:
+    """Return the options that name a sync (its two nodes, with these help texts, and its name), then `options`."""
+    return decorated(
+        click.option("--from", "source", required=True, metavar="NODE", help=source),
+        click.option("--to", "target", required=True, metavar="NODE", help=target),
+        click.option("--name", default="main", show_default=True, metavar="NAME", help="Name of the sync."),
+        *(SHARED[name] for name in ("config", "node", "json", "verbose")),
+        *options,
+    )
+
+
+def log_warnings(config: Config) -> None:
+    """Log the warnings about the configuration."""
+    for warning in config.warnings:
+        logging.getLogger(__name__).warning("%s", warning)
 
 
 def call_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """The options as the Python API takes them."""
-    given = dict(options)
-    inline = inline_nodes(given.pop("inline"))
-    names = [name.strip() for name in (given.pop("names") or "").split(",") if name.strip()]
-    if given.pop("no_snapshot"):
-        given["snapshot"] = False
+    """Return the options as the Python API takes them."""
+    arguments = dict(options)
+    arguments["inline"] = inline_nodes(arguments["inline"])
+    arguments["names"] = comma_separated(arguments["names"])
+    if arguments.pop("no_snapshot"):
+        arguments["snapshot"] = False
     for name in ("columns", "exclude_columns", "key"):
-        given[name] = parse_column_names(given[name])
-    return {**given, "inline": inline, "names": names}
+        arguments[name] = parse_column_names(arguments[name])
+    return arguments
+
+
+def comma_separated(text: str | None) -> list[str]:
+    """Return the words of a list with commas."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
 
 
 def inline_nodes(texts: Sequence[str]) -> dict[str, str]:
-    """What --node said: name to address."""
-    inline = dict(_inline_node(text) for text in texts)
-    if len(inline) < len(texts):
-        raise ConfigError("--node gives the same name twice", cure="give every node its own name")
-    return inline
+    """Return name -> address of the values of --node."""
+    addresses = dict(_inline_node(text) for text in texts)
+    if len(addresses) < len(texts):
+        raise ConfigError("--node: the same name is used twice", cure="use a different name for each node")
+    return addresses
 
 
 def _inline_node(text: str) -> tuple[str, str]:
     name, sign, address = text.partition("=")
     if not sign or not address or "://" in name:
         raise ConfigError(
-            "--node wants NAME=URI", cure="write it as --node n1=postgresql://user@host/dbname (passwords: ~/.pgpass)"
+            "--node: expected NAME=URI",
+            cure="write --node n1=postgresql://user@host/dbname; keep passwords in ~/.pgpass",
         )
-    # A shell's history and the list of processes are no places for a password: --node 'n1=postgresql://u:${PW}@h/db'.
+    # A password must not be in the shell history or the process list: --node 'n1=postgresql://u:${PW}@h/db'.
     return name.strip(), interpolate(address.strip(), os.environ, f"--node {name.strip()}")
-
-
-def sync_options(source: str, target: str, *options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Which sync: its two nodes, in these words, and its name; and the options of the verb itself."""
-    ends: tuple[Callable[[Any], Any], ...] = (
-        click.option("--from", "source", required=True, metavar="NODE", help=source),
-        click.option("--to", "target", required=True, metavar="NODE", help=target),
-        click.option("--name", default="main", show_default=True, metavar="NAME", help="What the sync is called."),
-        click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]"),
-        click.option(
-            "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-        verbose_option,
-    )
-
-    def give(command: F) -> F:
-        for option in reversed((*ends, *options)):
-            command = option(command)
-        return command
-
-    return give

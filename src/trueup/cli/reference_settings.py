@@ -1,4 +1,4 @@
-"""The settings of both files for the reference: defaults from the dataclasses, meanings from the templates."""
+"""Settings of trueup.toml and difflog.toml for the reference: defaults from dataclasses, texts from templates."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trueup.config.sources import FIXED, PREFIX
 from trueup.verbs.difflog import template as difflog_template
 from trueup.verbs.difflog.model import RULES, Difflog, Entity, Rule, SideLog, StatePlace, Target
 
-# Tables of difflog.toml -> what they become. Fields that are tables themselves stand under their own name.
+# Tables of difflog.toml -> their dataclasses. Fields that are tables are documented under their own name.
 DIFFLOG = {"": Difflog, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}
 _TABLES = {
     *(("", "entity"), ("", "logs"), ("", "state"), ("", "target")),
     *(("entity", "kept"), ("log", "columns"), ("spark", "conf")),
 }
-# Where the reader of the file fills in, or asks for, what the dataclass does not.
+# Defaults that the reader of the file sets, not the dataclass.
 _READ = {
     ("", "work"): '`"difflog"`',
     ("state", "path"): "`state` below `work`",
@@ -32,36 +32,36 @@ _TYPES = {"str": "a text", "int": "a whole number", "tuple[str, ...]": "a list o
 
 
 def settings_part() -> str:
-    """Both files."""
+    """Return the sections about both files."""
     return "\n".join((_trueup_part(), _difflog_part()))
 
 
 def undocumented_settings() -> list[str]:
-    """Settings that no template explains."""
-    lacking = []
+    """Return the settings without a comment in a template."""
+    missing = []
     files = ((template.TEMPLATE, FIXED), (difflog_template.TEMPLATE, DIFFLOG))
     for text, tables in files:
-        said = meanings(text)
+        comments = meanings(text)
         names = {(section, field.name) for section, kind in tables.items() for field in fields(kind)} - _TABLES
-        lacking += [f"[{section}] {name}" for section, name in sorted(names) if not said.get((section, name))]
-    return lacking
+        missing += [f"[{section}] {name}" for section, name in sorted(names) if not comments.get((section, name))]
+    return missing
 
 
 def code(text: str) -> str:
-    """The text as code, fit for the cell of a table."""
+    """Return the text as Markdown code."""
     return f"`{text}`"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     lines += [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def meanings(text: str) -> dict[tuple[str, str], str]:
-    """Table and key -> the comment above the key, in a template."""
-    found: dict[tuple[str, str], str] = {}
+    """Return table and key -> the comment above the key, in a template."""
+    comments: dict[tuple[str, str], str] = {}
     section = ""
     comment: list[str] = []
     for line in text.splitlines():
@@ -70,17 +70,17 @@ def meanings(text: str) -> dict[tuple[str, str], str]:
         if header:
             section, comment = header[1], []
         elif key:
-            found.setdefault((section, key[1]), " ".join(comment))
+            comments.setdefault((section, key[1]), " ".join(comment))
             comment = []
         elif line.startswith("# "):
             comment.append(line[2:].strip())
         else:
             comment = []
-    return found
+    return comments
 
 
 def default_of(field: Field[Any]) -> str:
-    """A default as TOML writes it; empty where there is none."""
+    """Return a default as TOML; empty if there is none."""
     if field.default is MISSING:
         return ""
     if field.default == ():
@@ -89,12 +89,12 @@ def default_of(field: Field[Any]) -> str:
 
 
 def _trueup_part() -> str:
-    said = meanings(template.TEMPLATE)
+    comments = meanings(template.TEMPLATE)
     lines = [
         "## trueup.toml\n",
-        "Looked for as `--config`, `TRUEUP_CONFIG`, `./trueup.toml`, then in the user's and the machine's folder of"
-        " configurations. `trueup init` writes one with all of this in it. `${VAR}` and `${VAR:-default}` stand for"
-        " environment variables in any text.\n",
+        "The first of `--config`, `TRUEUP_CONFIG`, `./trueup.toml`, the user's and the system's configuration folder."
+        " `trueup init` writes a file with all settings. `${VAR}` and `${VAR:-default}` are replaced by environment"
+        " variables in any text.\n",
         "### [nodes] and [clusters]\n",
         f"```toml\n{_shown('[nodes]', '[diff]')}\n```\n",
     ]
@@ -102,7 +102,7 @@ def _trueup_part() -> str:
         rows = [
             (
                 code(field.name),
-                said.get((section, field.name), ""),
+                comments.get((section, field.name), ""),
                 kind_name(type(field.default)),
                 default_of(field),
                 code(f"{PREFIX}{section}__{field.name}".upper()),
@@ -118,24 +118,24 @@ def _trueup_part() -> str:
 
 
 def _shown(start: str, end: str) -> str:
-    """A part of the template, with its examples in force."""
+    """Return a part of the template, with the examples uncommented."""
     text = template.TEMPLATE
     part = text[text.index(start) : text.index(f"\n{end}")]
     return re.sub(r'^#(?=[\w"\[])', "", part, flags=re.MULTILINE).strip()
 
 
 def _difflog_part() -> str:
-    said = meanings(difflog_template.TEMPLATE)
+    comments = meanings(difflog_template.TEMPLATE)
     lines = [
         "## difflog.toml\n",
-        "Looked for as `--config`, `TRUEUP_DIFFLOG`, `./difflog.toml`, then the section `[difflog]` of `trueup.toml`."
-        " `trueup difflog init` writes an example. `${VAR}` works in any text; variables do not set these.\n",
+        "The first of `--config`, `TRUEUP_DIFFLOG`, `./difflog.toml`, and the section `[difflog]` of `trueup.toml`."
+        " `trueup difflog init` writes an example. `${VAR}` is replaced in any text.\n",
     ]
     for section, kind in DIFFLOG.items():
         rows = [
             (
                 code(field.name),
-                said.get((section, field.name), ""),
+                comments.get((section, field.name), ""),
                 _TYPES.get(str(field.type), "a table"),
                 _difflog_default(section, field),
             )
@@ -146,10 +146,10 @@ def _difflog_part() -> str:
         lines += [f"### {title}\n", table(("setting", "meaning", "type", "default"), rows)]
     lines += [
         "### [entity.kept] and [log.columns]\n",
-        "A line for each column: how a new value of it joins an old one. A rule is a text, or a table"
+        "One line per column: how a new value is combined with the old one. A rule is a text, or a table"
         f" `{{ {', '.join(field.name.replace('name', 'rule') + ' = …' for field in fields(Rule))} }}`: `by` is the time"
         " column of `last`, `sql` the Spark SQL over `old.X` and `new.X` of `expr`. The rules are"
-        f' {", ".join(map(code, RULES))}; what no rule speaks of is replaced. NULL means "nothing said".\n',
+        f" {', '.join(map(code, RULES))}; columns without a rule are replaced. NULL means no value.\n",
     ]
     return "\n".join(lines)
 

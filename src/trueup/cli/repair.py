@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import F, acting_options, inline_nodes, node_options_of_a_report
+from trueup.cli.options import F, acting_options, inline_nodes, log_warnings, node_options_of_a_report
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -222,9 +222,7 @@ def _config(options: dict[str, Any], *, quiet: bool) -> tuple[Config, dict[str, 
 
     given = dict(options)
     config = load(given.pop("config"), nodes=inline_nodes(given.pop("inline")))
-    if not quiet:
-        for warning in config.warnings:
-            click.echo(f"trueup: {warning}", err=True)
+    log_warnings(config)
     return config, given
 
 

@@ -1,4 +1,4 @@
-"""`trueup tasks` and `trueup report`: what was run, and what came out of it."""
+"""`trueup tasks` and `trueup report`: list, show and control tasks; show their reports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import verbose_option
+from trueup.cli.options import SHARED, decorated, shared
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.store import TaskStore
 
-_STORE = click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+# A task, and the task store: given here, or before the subcommand (`trueup tasks --task-db F show ID`).
+_of_task = decorated(
+    click.argument("task_id", metavar="ID"),
+    click.option("--task-db", "own_db", metavar="FILE", help="Task store. [env: TRUEUP_TASKS_DB]"),
+    click.pass_obj,
+)
 
 
 @click.group(invoke_without_command=True)
@@ -26,21 +31,19 @@ _STORE = click.option("--task-db", metavar="FILE", help="The task store. [env: T
     show_default=True,
     type=click.IntRange(min=0),
     metavar="N",
-    help="How many, the newest first; 0: all.",
+    help="Maximum entries to show, the newest first; 0: all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
-@_STORE
-@verbose_option
+@shared("json", "task_db")
 @click.pass_context
 def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) -> None:
-    """List what was run; `trueup tasks show ID` tells all of one.
+    """List all runs; `trueup tasks show ID` shows one of them.
 
     \b
     Examples:
       trueup tasks
       trueup tasks --limit 0 --json
 
-    A task is RUNNING, COMPLETED, FAILED (also when its process is gone) or INTERRUPTED. Times are UTC.
+    A task is RUNNING, COMPLETED, FAILED (also if its process has died) or INTERRUPTED. Times are UTC.
     """
     ctx.obj = task_db
     if ctx.invoked_subcommand is not None:
@@ -48,23 +51,20 @@ def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) ->
     from trueup.report.text import task_table
 
     with _store(task_db) as store:
-        found = store.list(limit=limit or -1)
+        listed = [asdict(task) for task in store.list(limit=limit or -1)]
     if as_json:
-        click.echo(json.dumps([asdict(task) for task in found]))
-    elif found:
-        click.echo(task_table([asdict(task) for task in found]))
+        click.echo(json.dumps(listed))
+    elif listed:
+        click.echo(task_table(listed))
     else:
         click.echo(f"no tasks yet in {store.path}", err=True)
 
 
 @tasks.command()
-@click.argument("task_id", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
-@verbose_option
-@click.pass_obj
+@_of_task
+@SHARED["json"]
 def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -> None:
-    """All that is known of one task (the start of its ID is enough).
+    """Show the request, the result and the progress of one task (the start of its ID is enough).
 
     \b
     Examples:
@@ -77,56 +77,47 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
     click.echo(json.dumps(task) if as_json else task_text(task))
 
 
-def _ask(task_db: str | None, task_id: str, wanted: str, said: str) -> None:
-    with _store(task_db) as store:
-        task = store.get(task_id)
-        store.ask(task.task_id, wanted)
-    click.echo(f"task {task.task_id[:8]} was asked to {said}")
-
-
 @tasks.command()
-@click.argument("task_id", metavar="ID")
-@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
-@verbose_option
-@click.pass_obj
+@_of_task
 def pause(task_db: str | None, task_id: str, own_db: str | None) -> None:
-    """Let the running diff or check ID wait, after what it is just doing (the start of the ID is enough).
+    """Pause a running diff or check after its current query (the start of its ID is enough).
 
     \b
     Examples:
       trueup tasks pause 3f9a
     """
-    _ask(own_db or task_db, task_id, "pause", "pause")
+    _request(own_db or task_db, task_id, "pause", "pause")
 
 
 @tasks.command()
-@click.argument("task_id", metavar="ID")
-@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
-@verbose_option
-@click.pass_obj
+@_of_task
 def resume(task_db: str | None, task_id: str, own_db: str | None) -> None:
-    """Let the paused diff or check ID go on (the start of the ID is enough).
+    """Continue a paused diff or check (the start of its ID is enough).
 
     \b
     Examples:
       trueup tasks resume 3f9a
     """
-    _ask(own_db or task_db, task_id, "", "go on")
+    _request(own_db or task_db, task_id, "", "continue")
 
 
 @tasks.command()
-@click.argument("task_id", metavar="ID")
-@click.option("--task-db", "own_db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
-@verbose_option
-@click.pass_obj
+@_of_task
 def stop(task_db: str | None, task_id: str, own_db: str | None) -> None:
-    """End the running diff or check ID; `trueup diff --resume ID` goes on with it later.
+    """Stop a running diff or check (the start of its ID is enough); `trueup diff --resume ID` continues it later.
 
     \b
     Examples:
       trueup tasks stop 3f9a
     """
-    _ask(own_db or task_db, task_id, "stop", "stop")
+    _request(own_db or task_db, task_id, "stop", "stop")
+
+
+def _request(task_db: str | None, task_id: str, request: str, verb: str) -> None:
+    with _store(task_db) as store:
+        task = store.get(task_id)
+        store.ask(task.task_id, request)
+    click.echo(f"asked task {task.task_id[:8]} to {verb}")
 
 
 @click.command()
@@ -136,13 +127,11 @@ def stop(task_db: str | None, task_id: str, own_db: str | None) -> None:
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="As text or JSON on stdout, or as an HTML page in a file.",
+    help="Format of the report; html is written to a file.",
 )
-@click.option("--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write it to this file.")
-@_STORE
-@verbose_option
+@shared("to_file", "task_db")
 def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> None:
-    """Show the report of a diff, or what any other task found.
+    """Show the report of a diff, or the result of another task.
 
     \b
     Examples:
@@ -150,7 +139,7 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
       trueup report 3f2a9c1e --output html
       trueup report public_orders_diffs-20260701120000.json --output text
 
-    ID is that of its task (the start is enough), or the path of a JSON report.
+    ID is the id of a task (the start is enough), or the path of a JSON report.
     """
     if task_id.endswith(".json"):
         click.echo(_diff_report(Path(task_id), output, to))
@@ -162,29 +151,29 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
     elif "diff_summary" in task.task_context:
         click.echo(_task_report(asdict(task), output, to))
     else:
-        cure = f"see why with: trueup tasks show {task.task_id[:8]}"
-        raise ConfigError(f"task {task.task_id[:8]} has no report (it is {task.task_status})", cure=cure)
+        cure = f"see the reason with: trueup tasks show {task.task_id[:8]}"
+        raise ConfigError(f"task {task.task_id[:8]} has no report (its status is {task.task_status})", cure=cure)
 
 
 def _diff_report(path: Path, output: str, to: Path | None) -> str:
-    """The report of a diff, from its file."""
+    """Return the report of a diff, read from its file, or the path of the page."""
     from trueup.report.html import write_html
     from trueup.report.json_file import read_report, showing
     from trueup.report.page import page_of_diff
     from trueup.report.text import report_text
 
-    found = read_report(path)
+    content = read_report(path)
     with showing(path):
         if output == "html":
-            pairs = [(pair, counts, counts["differences"]) for pair, counts in found["diffs"].items()]
-            page = page_of_diff(found, found["diffs"], str(path))
+            pairs = [(pair, counts, counts["differences"]) for pair, counts in content["diffs"].items()]
+            page = page_of_diff(content, content["diffs"], str(path))
             return str(write_html(to or path.with_suffix(".html"), page, pairs))
-        text = report_text(found) if output == "text" else json.dumps(found, indent=1)
-    return _given(text, to)
+        text = report_text(content) if output == "text" else json.dumps(content, indent=1)
+    return _written(text, to)
 
 
 def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
-    """What a task without a file of its own found, from the task store."""
+    """Return the result of a task without a report file, from the task store, or the path of the page."""
     from trueup.report.html import write_html
     from trueup.report.many import many_text, page_of_many
     from trueup.report.page import page_of_task
@@ -196,12 +185,12 @@ def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
         page = page_of_many(many, task["task_id"]) if many else page_of_task(task)
         return str(write_html(to or Path(name).absolute(), page))
     if output == "json":
-        return _given(json.dumps(task, indent=1), to)
-    return _given(many_text(many, task["task_id"]) if many else task_text(task), to)
+        return _written(json.dumps(task, indent=1), to)
+    return _written(many_text(many, task["task_id"]) if many else task_text(task), to)
 
 
-def _given(text: str, to: Path | None) -> str:
-    """The text for stdout, or the name of the file it is in now."""
+def _written(text: str, to: Path | None) -> str:
+    """Return the text for stdout, or write it to the file and return the path."""
     if to is None:
         return text
     from trueup.report.json_file import write_private
@@ -214,6 +203,6 @@ def _store(task_db: str | None) -> TaskStore:
     from trueup.config.load import load
     from trueup.store import TaskStore
 
-    # Where the store is known without it, the configuration (and what it may lack) does not matter.
-    known = task_db or os.environ.get("TRUEUP_TASKS_DB")
-    return TaskStore(known, configured="" if known else load().tasks.task_db)
+    # If the store is given, the configuration is not read, so that errors in it do not matter.
+    path = task_db or os.environ.get("TRUEUP_TASKS_DB")
+    return TaskStore(path, configured="" if path else load().tasks.task_db)

@@ -61,7 +61,7 @@ class Patterns:
 def parse_patterns(
     *, schemas: Sequence[str] = (), tables: Sequence[str] = (), skip: Sequence[str] = (), skip_file: str = ""
 ) -> Patterns:
-    """What `--schema`, `--tables`, `--skip` and `--skip-file` say; each text may hold several names, with commas."""
+    """Return the patterns of --schema, --tables, --exclude-tables and --exclude-tables-file."""
     whole = [f"{name}.*" for text in schemas for name in _split(text)]
     take = [_parse(text) for text in (*whole, *(name for text in tables for name in _split(text)))]
     left_out = [name for text in (*skip, *_lines(skip_file)) for name in _split(text)]
@@ -76,7 +76,7 @@ def _lines(path: str) -> Iterable[str]:
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            f"--skip-file {path}: {why}", cure="name a text file with a table or pattern a line"
+            f"--exclude-tables-file {path}: {why}", cure="name a text file with a table or pattern a line"
         ) from None
     return [line for line in map(str.strip, lines) if line and not line.startswith("#")]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+_log = logging.getLogger(__name__)
 LINE_SECONDS = 10.0
 TELL_SECONDS = 5.0
 
@@ -22,7 +24,7 @@ class Progress(Protocol):
         """Steps of the stage (by default the first one still open) are done; `more` steps turned up."""
 
     def say(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Log a note."""
 
     def wait(self, reason: str) -> None:
         """The work waits for this reason; an empty one: it goes on."""
@@ -32,7 +34,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows no progress; notes are logged."""
 
     def stage(self, name: str, total: int) -> None:
         """Nothing to show."""
@@ -41,13 +43,21 @@ class Silent:
         """Nothing to show."""
 
     def say(self, text: str) -> None:
-        """Nothing to show."""
+        """Log a note."""
+        log_note(text)
 
     def wait(self, reason: str) -> None:
-        """Nothing to show."""
+        """Log the reason."""
+        log_note(f"waiting: {reason}" if reason else "")
 
     def close(self) -> None:
         """Nothing to tidy."""
+
+
+def log_note(text: str) -> None:
+    """Log a text, unless it is empty."""
+    if text:
+        _log.info("%s", text)
 
 
 class Stage:
@@ -103,8 +113,8 @@ class Stages:
         return self.known[name or self._main]
 
 
-class Lines:
-    """A line on stderr every ten seconds, for logs."""
+class Lines(Silent):
+    """A log record every ten seconds, where stderr is no terminal."""
 
     def __init__(self) -> None:
         self._stages = Stages()
@@ -115,7 +125,7 @@ class Lines:
         self._stages.begin(name, total)
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
-        """Count, and print when it is time."""
+        """Count, and log when it is time."""
         self._stages.get(stage).advance(steps, rows, more)
         now = time.monotonic()
         if now - self._last < LINE_SECONDS:
@@ -123,27 +133,14 @@ class Lines:
         self._last = now
         self.say("; ".join(_line(each) for each in self._stages.known.values() if each.done < each.total))
 
-    def say(self, text: str) -> None:
-        """Print at once."""
-        if text:
-            sys.stderr.write(f"trueup: {text}\n")
-            sys.stderr.flush()
-
-    def wait(self, reason: str) -> None:
-        """Print the reason."""
-        self.say(f"waiting: {reason}" if reason else "")
-
-    def close(self) -> None:
-        """Nothing to tidy."""
-
 
 def _line(stage: Stage) -> str:
     facts = [text for text in (f"{stage.rows:,} rows" if stage.rows else "", stage.rate, stage.left) if text]
     return f"{stage.name}: {stage.done}/{stage.total}" + (f" ({', '.join(facts)})" if facts else "")
 
 
-class Bar:
-    """A bar for each stage on a terminal."""
+class Bar(Silent):
+    """A bar for each stage on a terminal; log records appear above the bars."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -155,7 +152,6 @@ class Bar:
             TimeElapsedColumn,
         )
 
-        self._console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description:<18}"),
             BarColumn(),
@@ -163,7 +159,7 @@ class Bar:
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            console=self._console,
+            console=Console(stderr=True),
         )
         self._stages = Stages()
         self._ids: dict[str, Any] = {}
@@ -181,15 +177,6 @@ class Bar:
         self._bar.update(
             self._ids[found.name], completed=found.done, total=found.total, rate=found.rate, left=found.left
         )
-
-    def say(self, text: str) -> None:
-        """Print above the bars."""
-        if text:
-            self._console.print(text, markup=False, highlight=False)
-
-    def wait(self, reason: str) -> None:
-        """Print the reason above the bars."""
-        self.say(f"waiting: {reason}" if reason else "")
 
     def close(self) -> None:
         """Leave the bars as they are and give the cursor back."""

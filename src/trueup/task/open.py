@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from trueup.config.logs import log_fields
 from trueup.engine.progress import Progress, Silent, Told
 from trueup.errors import Interrupted, TrueupError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
@@ -94,8 +95,10 @@ def reopen_task(
 
 @contextmanager
 def _recorded(task: OpenTask, on_interrupt: str) -> Iterator[OpenTask]:
+    table = f"{task.task.schema}.{task.task.table_name}".strip(".")
     try:
-        yield task
+        with log_fields(task=task.task_id, table=table):
+            yield task
     except KeyboardInterrupt:
         task.store.finish(task.task_id, INTERRUPTED, error="stopped by the user")
         raise Interrupted("stopped by the user", cure=on_interrupt.replace("{task}", task.short_id)) from None

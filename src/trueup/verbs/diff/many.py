@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -182,7 +183,7 @@ def _work(run: _Run, lanes: int) -> None:
     """Compare all tables; whatever ends this early ends the lanes, too."""
     takes: list[Callable[[], Candidate]] = [run.waiting.popleft] + [run.waiting.pop] * (lanes - 1)
     threads = ThreadPoolExecutor(lanes, thread_name_prefix="trueup-table")
-    futures = [threads.submit(_lane, run, take) for take in takes]
+    futures = [threads.submit(copy_context().run, _lane, run, take) for take in takes]
     try:
         wait(futures, return_when=FIRST_EXCEPTION)
         for future in futures:

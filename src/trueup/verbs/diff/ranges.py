@@ -77,7 +77,7 @@ def _rows_on(control: Control, spec: TableSpec) -> int:
     except Exception as error:
         found = error_from_server(error, control.node)
         if spec.filter and isinstance(found, QueryError) and not found.cure:
-            found.message = f"--table-filter: {found.message}"
+            found.message = f"--filter: {found.message}"
             found.cure = "change the filter: it must give true or false for every row, and may only read"
         raise found from None
 

@@ -55,12 +55,14 @@ def choose_tables(controls: Sequence[Control], patterns: Patterns) -> Choice:
             )
     skipped = {name for name in fitting if patterns.skips(*name)}
     if fitting == skipped:
-        raise ConfigError("every table that fits is skipped", cure="there is nothing to compare: check --skip")
+        raise ConfigError(
+            "every table that fits is skipped", cure="there is nothing to compare: check --exclude-tables"
+        )
     unused = [each.text for each in patterns.skip if not any(each.matches(*name) for name in fitting)]
     return Choice(
         tuple(sorted((_candidate(name, seen) for name in fitting - skipped), key=lambda it: (-it.bytes, it.table))),
         tuple(sorted(display_name(*name) for name in skipped)),
-        tuple(f"--skip {text} fits no table" for text in unused),
+        tuple(f"--exclude-tables {text} fits no table" for text in unused),
     )
 
 

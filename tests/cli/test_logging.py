@@ -1,0 +1,81 @@
+"""Log records of the command line: on stderr, as text or JSON; stdout has the result only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from support.fixtures import Cli
+from trueup.testing.postgres import Database
+
+Given = Callable[[Sequence[Database]], list[str]]
+
+
+def test_an_error_as_json(cli: Cli) -> None:
+    ran = cli("diff", "items", "--node", "n1=postgresql://u:Kxq77@h:x/db", "--log-format", "json")
+    entry = json.loads(ran.err)
+    assert (ran.code, ran.out) == (2, "")
+    assert (entry["level"], entry["logger"], entry["exit_code"]) == ("ERROR", "trueup.cli.main", 2)
+    assert entry["cure"]
+    assert entry["time"].endswith("Z")
+    assert "Kxq77" not in ran.err
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_options_before_and_after_the_command(cli: Cli, before: bool, tmp_path: Path) -> None:
+    options = ["--log-format", "json", "--log-level", "error"]
+    words = ["report", "nowhere.json"]
+    ran = cli(*(options + words if before else words + options))
+    assert json.loads(ran.err)["message"].startswith("cannot read the report nowhere.json")
+
+
+def test_wrong_usage_as_json(cli: Cli) -> None:
+    ran = cli("--log-format=json", "diff", "--nonsense")
+    assert "nonsense" in json.loads(ran.err)["message"]
+
+
+def test_a_traceback_as_json(cli: Cli) -> None:
+    ran = cli("-v", "--log-format", "json", "report", "nowhere.json")
+    assert "Traceback" in json.loads(ran.err)["traceback"]
+
+
+def test_variables(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRUEUP_LOG_FORMAT", "json")
+    assert json.loads(cli("report", "nowhere.json").err)
+    # An option overrides the variable.
+    assert cli("report", "nowhere.json", "--log-format", "text").err.startswith("trueup: ")
+    monkeypatch.setenv("TRUEUP_LOG_FORMAT", "xml")
+    ran = cli("tasks")
+    assert (ran.code, "TRUEUP_LOG_FORMAT: 'xml'" in ran.err) == (2, True)
+    monkeypatch.delenv("TRUEUP_LOG_FORMAT")
+    monkeypatch.setenv("TRUEUP_LOG_LEVEL", "loud")
+    assert "use one of debug, info, warning, error" in cli("tasks").err
+
+
+def test_notes_are_log_records_with_task_and_table(cli: Cli, drifted: list[Database], given: Given) -> None:
+    """A diff of many tables notes each table when it is done."""
+    words = ["diff", "--schema", "public", *given(drifted)]
+    ran = cli(*words, "--log-format", "json", "--json")
+    entries = [json.loads(line) for line in ran.err.splitlines()]
+    done = [entry for entry in entries if entry["message"] == "public.items: DIFFER"]
+    assert (ran.code, len(done)) == (1, 1)
+    assert (done[0]["level"], done[0]["task"]) == ("INFO", ran.json["task_id"])
+    assert "trueup: public.items: DIFFER" in cli(*words).err
+    assert cli(*words, "--quiet").err == ""
+    assert cli(*words, "--log-level", "warning").err == ""
+    assert "public.items: DIFFER" in cli(*words, "--quiet", "--log-level", "info").err
+
+
+def test_a_warning_of_the_configuration(
+    cli: Cli, equal: list[Database], written: Callable[..., Path], given: Given
+) -> None:
+    path = written(equal, '[nodes.n9]\nhost = "h"\npassword = "Kxq77"\n')
+    path.chmod(0o644)
+    options = ("check", "items", "--config", path, *given(equal))
+    ran = cli(*options)
+    assert f"trueup: warning: {path} holds a password" in ran.err
+    assert "Kxq77" not in ran.err
+    assert json.loads(cli(*options, "--log-format", "json").err.splitlines()[0])["level"] == "WARNING"

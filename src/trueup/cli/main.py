@@ -15,7 +15,7 @@ import click
 
 from trueup.cli.environment import add_variables, is_on
 from trueup.cli.every import add_log_options, show_logs
-from trueup.config.logs import shows_json
+from trueup.config.logs import hide, shows_json
 from trueup.config.secrets import mask
 from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 
@@ -94,6 +94,13 @@ def run(arguments: list[str]) -> int:
 
         return answer(trueup)
     signal.signal(signal.SIGTERM, _stop)
+    try:
+        return _run(arguments)
+    finally:
+        hide()
+
+
+def _run(arguments: list[str]) -> int:
     verbose = "-v" in arguments or "--verbose" in arguments or is_on("TRUEUP_VERBOSE")
     try:
         show_logs()

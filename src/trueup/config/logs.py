@@ -138,6 +138,12 @@ def show(level: str = "", log_format: str = "") -> None:
     _handler.level_chosen = bool(level)
 
 
+def hide() -> None:
+    """Undo `show`."""
+    _root.removeHandler(_handler)
+    _root.setLevel(logging.NOTSET)
+
+
 def set_level(level: str) -> None:
     """Change the level of what is shown on stderr."""
     _handler.setLevel(level.upper())

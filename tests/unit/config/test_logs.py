@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import trueup
-from trueup.config.logs import JsonFormatter, LogFilter, TextFormatter, hide_notes, log_fields, set_level, show
+from trueup.config.logs import JsonFormatter, LogFilter, TextFormatter, hide, hide_notes, log_fields, set_level, show
 from trueup.engine.progress import Silent
 
 SECRETS = (
@@ -155,9 +155,7 @@ def test_levels_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
         log.warning("hidden too")
         lines = capsys.readouterr().err.splitlines()
     finally:
-        logger = logging.getLogger("trueup")
-        logger.handlers = [handler for handler in logger.handlers if isinstance(handler, logging.NullHandler)]
-        logger.setLevel(logging.NOTSET)
+        hide()
     texts = [line.partition("Z ")[2] for line in lines]
     assert texts == ["trueup: note", "trueup: warning: problem", "trueup: detail of a quiet run"]
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from trueup.config.logs import hide, show
 from trueup.engine.progress import Bar, Lines, Stages, Told
+
+
+@pytest.fixture
+def messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return a function that lists the messages that were logged."""
+    caplog.set_level("INFO", "trueup")
+    return lambda: caplog.messages
 
 
 @pytest.fixture
@@ -18,21 +27,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_line_every_ten_seconds_with_speed_and_time_left(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
+    clock: list[float], messages: Callable[[], list[str]]
 ) -> None:
     lines = Lines()
     lines.stage("hashing", 100)
     for _ in range(20):
         clock[0] += 1.0
         lines.advance(rows=1000)
-    said = capsys.readouterr().err.splitlines()
-    assert said == [
-        "trueup: hashing: 10/100 (10,000 rows, 1,000 rows/s, 90 s left)",
-        "trueup: hashing: 20/100 (20,000 rows, 1,000 rows/s, 80 s left)",
+    assert messages() == [
+        "hashing: 10/100 (10,000 rows, 1,000 rows/s, 90 s left)",
+        "hashing: 20/100 (20,000 rows, 1,000 rows/s, 80 s left)",
     ]
 
 
-def test_a_second_stage_beside_the_first(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_stage_beside_the_first(clock: list[float], messages: Callable[[], list[str]]) -> None:
     lines = Lines()
     lines.stage("hashing", 4)
     lines.advance()
@@ -41,9 +49,7 @@ def test_a_second_stage_beside_the_first(clock: list[float], capsys: pytest.Capt
     lines.advance(stage="mismatch analysis")
     clock[0] += 10
     lines.advance(rows=10)
-    assert capsys.readouterr().err == (
-        "trueup: hashing: 2/4 (10 rows, 1 rows/s, 10 s left); mismatch analysis: 1/3 (20 s left)\n"
-    )
+    assert messages() == ["hashing: 2/4 (10 rows, 1 rows/s, 10 s left); mismatch analysis: 1/3 (20 s left)"]
 
 
 def test_long_times_are_told_in_minutes_and_hours(clock: list[float]) -> None:
@@ -57,7 +63,7 @@ def test_long_times_are_told_in_minutes_and_hours(clock: list[float]) -> None:
     assert stage.left == ""
 
 
-def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], messages: Callable[[], list[str]]) -> None:
     told: list[dict[str, object]] = []
     progress = Told(Lines(), told.append)
     progress.stage("hashing", 2)
@@ -70,12 +76,13 @@ def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], capsys
     }
     progress.wait("")
     assert "waiting" not in told[-1]
-    assert capsys.readouterr().err == "trueup: waiting: n1: 30 sessions are active (limit 25)\n"
+    assert messages() == ["waiting: n1: 30 sessions are active (limit 25)"]
 
 
 def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "120"), ("TERM", "xterm")):
         monkeypatch.setenv(name, value)
+    show()
     bar: Any = Bar()
     bar.stage("hashing", 10)
     bar.advance(5, rows=500)
@@ -84,6 +91,7 @@ def test_bars_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     bar.say("[n1] is slow")
     bar.wait("a lock")
     bar.close()
+    hide()
     shown = capsys.readouterr()
     assert shown.out == ""
     for text in ("hashing", "5/10", "rows/s", "left", "mismatch analysis", "0/2", "[n1] is slow", "waiting: a lock"):

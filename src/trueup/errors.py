@@ -1,16 +1,16 @@
-"""The errors of trueup: one tree, each with a message, a cure and an exit code, all picklable.
+"""The errors of trueup: one tree; each error has a message, a cure and an exit code, and can be pickled.
 
     TrueupError                 exit code 2
      ├── ConfigError            trueup.toml, an environment variable or an option is wrong
-     ├── NodeError              a node cannot be reached, or was lost
-     ├── CheckFailed            the checks before any work found reasons not to start
-     ├── QueryError             a node refused a statement
-     ├── EngineError            Java or Spark is not there, or failed
+     ├── NodeError              a node cannot be reached, or the connection was lost
+     ├── CheckFailed            the checks before the work found reasons not to start
+     ├── QueryError             a node rejected a statement
+     ├── EngineError            Java or Spark is missing, or failed
      ├── StoreError             the task store or a report file cannot be read or written
      └── Interrupted            stopped by the user (exit code 130)
 
-Errors cross process borders (Spark workers raise them, the driver shows them), so all that an error knows is in
-its constructor's arguments. Messages never hold a password: whoever builds one from a driver's text masks it first.
+Errors cross process boundaries (Spark workers raise them, the driver prints them), so all state of an error is in the
+arguments of its constructor. Messages never contain a password: text of a database driver is masked first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class TrueupError(Exception):
-    """Something went wrong that the user should know about: what, where, and what to do."""
+    """An error that the user can act on: what failed, where, and what to do."""
 
     exit_code = 2
 
@@ -49,8 +49,8 @@ class TrueupError(Exception):
         return (self.message,)
 
     def __str__(self) -> str:
-        where = [f"node {self.node}" if self.node else "", self.table or "", self.block or ""]
-        place = ", ".join(part for part in where if part)
+        parts = [f"node {self.node}" if self.node else "", self.table or "", self.block or ""]
+        place = ", ".join(part for part in parts if part)
         return f"{place}: {self.message}" if place else self.message
 
 
@@ -59,25 +59,42 @@ class ConfigError(TrueupError):
 
 
 class NodeError(TrueupError):
-    """A node cannot be reached, refuses the login, or was lost in the middle of the work."""
+    """A node cannot be reached, refuses the login, or the connection was lost."""
 
 
 class CheckFailed(TrueupError):
-    """The checks before any work found reasons not to start; all of them are listed at once."""
+    """The checks before the work found reasons not to start; all reasons are listed."""
 
-    def __init__(self, reasons: Sequence[str], **where: Any) -> None:
+    def __init__(
+        self,
+        reasons: Sequence[str],
+        *,
+        cure: str = "",
+        node: str | None = None,
+        table: str | None = None,
+        block: str | None = None,
+    ) -> None:
         self.reasons = tuple(reasons)
-        super().__init__("\n".join(self.reasons), **where)
+        super().__init__("\n".join(self.reasons), cure=cure, node=node, table=table, block=block)
 
     def _positional(self) -> tuple[Any, ...]:
         return (self.reasons,)
 
 
 class QueryError(TrueupError):
-    """A node refused a statement, or did not finish it in time."""
+    """A node rejected a statement, or did not finish it in time."""
 
-    def __init__(self, message: str, *, sqlstate: str = "", **where: Any) -> None:
-        super().__init__(message, **where)
+    def __init__(
+        self,
+        message: str,
+        *,
+        sqlstate: str = "",
+        cure: str = "",
+        node: str | None = None,
+        table: str | None = None,
+        block: str | None = None,
+    ) -> None:
+        super().__init__(message, cure=cure, node=node, table=table, block=block)
         self.sqlstate = sqlstate
 
     def __reduce__(self) -> tuple[Callable[..., TrueupError], tuple[Any, ...]]:
@@ -86,7 +103,7 @@ class QueryError(TrueupError):
 
 
 class EngineError(TrueupError):
-    """Java or Spark is not there, does not start, or failed in the middle of the work."""
+    """Java or Spark is missing, does not start, or failed."""
 
 
 class StoreError(TrueupError):
@@ -94,6 +111,6 @@ class StoreError(TrueupError):
 
 
 class Interrupted(TrueupError):
-    """The user stopped the work (Ctrl-C, or a stop signal)."""
+    """The work was stopped by Ctrl-C or SIGTERM."""
 
     exit_code = 130

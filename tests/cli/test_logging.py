@@ -76,6 +76,6 @@ def test_a_warning_of_the_configuration(
     path.chmod(0o644)
     options = ("check", "items", "--config", path, *given(equal))
     ran = cli(*options)
-    assert f"trueup: warning: {path} holds a password" in ran.err
+    assert f"trueup: warning: {path} contains a password" in ran.err
     assert "Kxq77" not in ran.err
     assert json.loads(cli(*options, "--log-format", "json").err.splitlines()[0])["level"] == "WARNING"

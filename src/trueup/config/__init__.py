@@ -1,8 +1,9 @@
-"""The configuration: trueup.toml, ${ENV} and options become frozen dataclasses; passwords are never shown.
+"""The configuration: trueup.toml, ${VAR} and options become frozen dataclasses; passwords are never shown.
 
-Read in this order: `model` (what there is to configure), `load` (the whole path on one screen), `sources`
-(file, variables and options), `values` (${VAR} and types), `address` (libpq connection strings), `secrets`
-(finding and masking passwords), `wording` (how errors are worded), `template` (what `trueup init` writes).
+Reading order: `model` (nodes, clusters, selection), `settings` (the sections with their rules), `load` (the whole path
+on one screen), `sources` (file, variables and options), `values` (${VAR} and types), `address` (libpq connection
+strings), `secrets` (find and mask passwords), `logs` (masked log records), `wording` (error messages), `template`
+(the file that `trueup init` writes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads a libpq connection string and says what is wrong with it without ever quoting from it."""
+"""Parse libpq connection strings; error messages never quote from them."""
 
 from __future__ import annotations
 
@@ -13,39 +13,37 @@ _ANY_URI = r"[a-zA-Z][a-zA-Z0-9+.\-]*://"
 _LIBPQ_URI = r"postgres(?:ql)?://"
 
 _ENCODE = (
-    "the user or the password of the address holds a character that must be percent-encoded "
+    "the user or the password of the address contains a character that must be percent-encoded "
     "(@ as %40, / as %2F, : as %3A, ? as %3F, # as %23, % as %25, a space as %20)"
 )
 
-# libpq's messages quote from the string, so they are recognised by how they begin and said in our own words.
+# Messages of libpq quote from the string, so they are replaced, by how they start.
 _REASONS = {
-    "invalid percent-encoded token": "a % is not followed by two hex digits (a plain % is written %25)",
-    "forbidden value": "it holds %00",
-    "unexpected spaces": "it holds a space (a space is written %20)",
-    "missing key/value separator": 'what follows the "?" is not of the form key=value',
-    "extra key/value separator": 'what follows the "?" is not of the form key=value&key=value',
-    "invalid URI query parameter": 'what follows the "?" holds a keyword that libpq does not know',
-    "invalid connection option": "it holds a keyword that libpq does not know",
+    "invalid percent-encoded token": "% is not followed by two hex digits (write a literal % as %25)",
+    "forbidden value": "it contains %00",
+    "unexpected spaces": "it contains a space (write %20)",
+    "missing key/value separator": 'the part after "?" is not key=value',
+    "extra key/value separator": 'the part after "?" is not key=value&key=value',
+    "invalid URI query parameter": 'the part after "?" contains a keyword that libpq does not know',
+    "invalid connection option": "it contains a keyword that libpq does not know",
     "unterminated quoted string": "a quote is not closed",
-    'missing "="': "a part of it is not of the form keyword=value (a value with spaces needs single quotes)",
+    'missing "="': "a part of it is not keyword=value (quote a value with spaces with single quotes)",
     "end of string reached": 'the "]" of an IPv6 address is missing',
     "IPv6 host address": "the IPv6 address is empty",
-    "unexpected character": 'after the "]" of an IPv6 address comes neither a port nor a database',
+    "unexpected character": 'after the "]" of an IPv6 address, a port or a database is expected',
 }
 
 
 def parse(conninfo: str) -> tuple[dict[str, str], str]:
-    """The libpq keywords of a conninfo, and what is wrong with it ("" if nothing); one of the two is empty.
+    """Return the libpq keywords of a conninfo and an empty text, or no keywords and the problem.
 
-    Also refuses what libpq would accept but the writer cannot have meant: in `postgresql://u:a@b@host/db`
-    libpq takes "a" for the password and "b@host" for the host, and asks the name server for half a password.
+    Also rejects addresses that libpq accepts but misreads: in `postgresql://u:a@b@host/db` libpq uses the password "a"
+    and the host "b@host", and sends half of the password to the name server.
     """
     if not conninfo.strip():
         return {}, "it is empty"
     if "\0" in conninfo:
-        return {}, "it holds a NUL character"
-    # psycopg loads libpq, which costs more time than `trueup --help` may take.
-
+        return {}, "it contains a NUL character"
     try:
         params = {keyword: str(value) for keyword, value in conninfo_to_dict(conninfo).items()}
     except UnicodeError:
@@ -57,23 +55,23 @@ def parse(conninfo: str) -> tuple[dict[str, str], str]:
 
 
 def join(keywords: dict[str, str]) -> str:
-    """A conninfo string from libpq keywords."""
+    """Return a conninfo string with these libpq keywords."""
     return " ".join(f"{keyword}={_quoted(value)}" for keyword, value in keywords.items())
 
 
 def known_keywords() -> tuple[str, ...]:
-    """All keywords of the libpq in use."""
+    """Return all keywords of the libpq in use."""
     return tuple(option.keyword.decode() for option in pq.Conninfo.parse(b""))
 
 
 def describe(conninfo: str) -> str:
-    """Where a conninfo leads, as `user@host:port/dbname`, from what it says itself; never a password."""
+    """Return `user@host:port/dbname` of a conninfo, never a password; libpq's defaults are not filled in."""
     params, wrong = parse(conninfo)
     if wrong:
         return "unreadable address"
     hosts = (params.get("host") or params.get("hostaddr") or "").split(",")
     ports = params.get("port", "").split(",")
-    # libpq's rule: one port serves all hosts, otherwise there is one port for each.
+    # As in libpq: one port for all hosts, or one port per host.
     ports = ports * len(hosts) if len(ports) == 1 else ports
     places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
     text = ",".join(places)
@@ -94,15 +92,15 @@ def _quoted(value: str) -> str:
 
 def _reason(conninfo: str, libpq_message: str) -> str:
     if re.match(_ANY_URI, conninfo) and not re.match(_LIBPQ_URI, conninfo):
-        return "it must begin with postgresql:// or consist of libpq keywords (host=... dbname=...)"
+        return "it must start with postgresql:// or consist of libpq keywords (host=... dbname=...)"
     for beginning, reason in _REASONS.items():
         if libpq_message.startswith(beginning):
             return reason
-    return "libpq cannot read it"
+    return "libpq cannot parse it"
 
 
 def _misread(conninfo: str) -> str:
-    """What is wrong with a URI in which an unquoted "@" or "/" moved part of the password elsewhere."""
+    """Return the problem of a URI whose password contains an unquoted "@" or "/"."""
     scheme = re.match(_LIBPQ_URI, conninfo)
     if not scheme:
         return ""

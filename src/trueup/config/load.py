@@ -1,4 +1,4 @@
-"""Loads trueup.toml, with ${VAR}, TRUEUP__... variables and nodes given as options, into a Config."""
+"""Load trueup.toml, with ${VAR}, TRUEUP__… variables and nodes from options, as a Config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _NODE_NAME = r"[\w.\-]+"
 def load(
     path: str | None = None, *, nodes: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None
 ) -> Config:
-    """The configuration; `nodes` (name to URI or conninfo) are added to the file's nodes, or replace them."""
+    """Return the configuration; `nodes` (name -> URI or conninfo) are added to those of the file, or replace them.
+
+    Without `path`: the file of TRUEUP_CONFIG, ./trueup.toml, or that of the user or the system; without a file, the
+    defaults. Raises ConfigError for anything that is wrong in the file or in a variable.
+    """
     env = os.environ if env is None else env
     file = sources.find_file(path, env)
     tables = sources.read_file(file) if file else {}
@@ -53,14 +57,14 @@ def _values(
 
 
 def _name_in(section: str, settings: Mapping[str, Setting]) -> Callable[[str], str]:
-    """How a message names a field: by the place where it was set, else by its key."""
+    """Return a function that names a field in messages: the place where it was set, else its key."""
     return lambda name: settings[name].where if name in settings else f"{section}.{name}"
 
 
 def _node(name: str, setting: Setting, env: Mapping[str, str]) -> Node:
     if not re.fullmatch(_NODE_NAME, name):
         cure = "Use letters, digits, '_', '-' and '.'."
-        raise problem(setting.where, "this cannot be the name of a node", cure)
+        raise problem(setting.where, "invalid name of a node", cure)
     if name == "all":
         raise problem(setting.where, 'a node cannot be called "all"', 'Choose another name: "all" means all nodes.')
     if isinstance(setting.value, dict):
@@ -73,11 +77,11 @@ def _node(name: str, setting: Setting, env: Mapping[str, str]) -> Node:
     wrong = address.parse(conninfo)[1]
     if wrong:
         cure = "Write postgresql://user@host:port/dbname, or libpq keywords: host=... dbname=... user=..."
-        raise problem(setting.where, f"this is not an address that libpq can read: {wrong}", cure)
+        raise problem(setting.where, f"invalid address: {wrong}", cure)
     return Node(name, conninfo)
 
 
-# What others call the address of a node.
+# Keywords that users try for the address of a node.
 _ADDRESSES = ("uri", "url", "dsn", "address", "conninfo")
 
 
@@ -91,8 +95,8 @@ def _conninfo_of_table(setting: Setting, env: Mapping[str, str]) -> str:
             if keyword.lower() in _ADDRESSES:
                 name = setting.where.rpartition(".")[2]
                 hint = f'Write the address itself: {name} = "postgresql://…" below a line [nodes].'
-            raise problem(item.where, "libpq knows no such keyword", hint)
-        # libpq takes text only; port = 5432 is what people write.
+            raise problem(item.where, "unknown libpq keyword", hint)
+        # Keywords of libpq are texts; port = 5432 is accepted, too.
         kind = int if type(value) is int else str
         keywords[keyword] = str(item.convert(kind, env))
     return address.join(keywords)
@@ -101,10 +105,10 @@ def _conninfo_of_table(setting: Setting, env: Mapping[str, str]) -> str:
 def _cluster(setting: Setting, nodes: Mapping[str, Node], env: Mapping[str, str]) -> tuple[str, ...]:
     names = setting.words(env)
     if not names:
-        raise problem(setting.where, "the cluster has no nodes", "Name at least one node.")
+        raise problem(setting.where, "the cluster has no nodes", "List at least one node.")
     for position, name in enumerate(names):
         if name not in nodes:
             raise problem(setting.where, f'there is no node "{name}"', suggest(name, nodes))
         if name in names[:position]:
-            raise problem(setting.where, f'the node "{name}" is there twice', "Name each node once.")
+            raise problem(setting.where, f'the node "{name}" is listed twice', "List each node once.")
     return names

@@ -1,4 +1,4 @@
-"""What trueup.toml says, as frozen dataclasses: nodes, clusters and settings."""
+"""The configuration as frozen dataclasses: nodes, clusters and settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueup.config.wording import problem, suggest
 if TYPE_CHECKING:
     from pathlib import Path
 
-NODES_CURE = "Give each with --node NAME=URI, or write them into trueup.toml (`trueup init` makes one to start from)."
+NODES_CURE = "Add --node NAME=URI for each node, or add the nodes to trueup.toml (`trueup init` writes that file)."
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,21 @@ class Node:
     """One database, by name and address (a libpq conninfo string or URI, also `service=...`)."""
 
     name: str
-    # Pickled with its password on purpose: Spark workers open their own connections.
+    # Pickled with its password on purpose: Spark workers open connections.
     conninfo: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        # Hides the password also in the repr of what dataclasses.asdict makes.
+        # Hides the password in the repr of the result of dataclasses.asdict, too.
         object.__setattr__(self, "conninfo", Conninfo(self.conninfo))
 
     def describe(self) -> str:
-        """Like `n1 (user@host:port/dbname)`, without the password."""
+        """Return `n1 (user@host:port/dbname)`, without the password."""
         return f"{self.name} ({address.describe(self.conninfo)})"
 
 
 @dataclass(frozen=True)
 class Config:
-    """All that is configured, and from which file (None: no file was found)."""
+    """The configuration, and the path of its file (None: there is no file)."""
 
     path: Path | None = None
     nodes: Mapping[str, Node] = field(default_factory=dict)
@@ -49,7 +49,10 @@ class Config:
     def select(
         self, cluster: str | None = None, names: Sequence[str] | None = None, *, at_least: int = 2
     ) -> tuple[Node, ...]:
-        """The nodes to work on: the named ones in that order, else those of the cluster, else all."""
+        """Return the nodes to use: the named ones in that order, else the nodes of the cluster, else all.
+
+        Raises ConfigError for an unknown name or cluster, or for fewer nodes than `at_least`.
+        """
         if cluster is None:
             allowed, place = tuple(self.nodes), "the configuration"
         elif cluster in self.clusters:
@@ -61,8 +64,8 @@ class Config:
         _check_names(chosen, allowed, place)
         chosen = chosen or allowed
         if len(chosen) < at_least:
-            found = f"there is only {', '.join(chosen)}" if chosen else "there is none"
-            raise problem("", f"at least {at_least} node{'s' * (at_least > 1)} needed, {found}", NODES_CURE)
+            known = f"there is only {', '.join(chosen)}" if chosen else "there is none"
+            raise problem("", f"at least {at_least} node{'s' * (at_least > 1)} needed, {known}", NODES_CURE)
         return tuple(self.nodes[name] for name in chosen)
 
 
@@ -72,4 +75,4 @@ def _check_names(names: Sequence[str], allowed: Sequence[str], place: str) -> No
             cure = suggest(name, allowed) if allowed else NODES_CURE
             raise problem("", f'there is no node "{name}" in {place}', cure)
         if name in names[:position]:
-            raise problem("", f'the node "{name}" is given twice', "Name each node once.")
+            raise problem("", f'the node "{name}" is listed twice', "List each node once.")

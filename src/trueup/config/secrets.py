@@ -1,4 +1,4 @@
-"""Finds and masks the passwords in connection strings and in any text made from them."""
+"""Find and mask passwords and tokens in connection strings and in texts that contain them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 MASK = "***"
 
-# Of libpq: its own list marks them as "hide the value", or they stand for the password.
+# Keywords of libpq that it marks as secret, or that replace the password.
 SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 
-# A shorter secret would be found in the middle of ordinary words and garble the text.
+# A shorter secret would match parts of ordinary words.
 SHORTEST_SECRET = 3
 
-# (?a): a blank is what C and libpq call one, for a Unicode blank may be a part of a password.
-# The patterns are compiled (and cached by re) at their first use: it would be a tenth of our import time.
+# (?a): only ASCII blanks separate, as in libpq; a Unicode blank may be part of a password.
+# Patterns are compiled (and cached by re) on first use, which saves a tenth of the import time.
 _SCHEME = r"[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://"
-# "scheme://user:"; the password starts right behind. The user may hold an unquoted "@" (bob@corp).
+# "scheme://user:", directly followed by the password. The user may contain an unquoted "@" (bob@corp).
 _USER_OF_URI = rf"(?a){_SCHEME}[^\s:]*:(?=\S)"
-# Where a further URI begins, a badly quoted password of the one before cannot reach.
+# A badly quoted password ends at the latest where the next URI starts.
 _NEXT_URI = rf"(?a)\s\W?{_SCHEME}|\n"
 _PORT = r"(?a)\d+(?=[/?,;'\"\s]|$)"
 _AT_HOST = r"(?a)@[^\s@/:?]*(?::\d|/)"
@@ -33,7 +33,7 @@ _NAMES = r"(?:password|passwd|token|secret(?:[._]key)?|scram_(?:client|server)_k
 _ASSIGNED = rf"(?ai)(?P<lead>[?&;](?:ssl|oauth_client_)?)?{_NAMES}[\"']?\s*=\s*"
 _IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
 _SINGLE_QUOTED = r"(?as)'(?:\\.|[^'\\])*(?:'(?:\\.|[^\s\\])*|\\?\Z)"
-# libpq knows no double quotes, so the value may go on behind them.
+# libpq has no double quotes, so the value may continue after them.
 _DOUBLE_QUOTED = r'(?as)"(?:\\.|[^"\\\n])*"(?:\\.|[^\s\\])*'
 _BARE = r"(?as)(?:\\.|[^\s\\])*"
 _UP_TO_AMPERSAND = r"(?a)[^&\s]*"
@@ -41,7 +41,7 @@ _UP_TO_SEMICOLON = r"(?a)[^;\s]*"
 
 
 class Conninfo(str):
-    """A connection string that works as one, but does not show itself in a repr."""
+    """A connection string whose repr does not show it."""
 
     __slots__ = ()
 
@@ -50,10 +50,10 @@ class Conninfo(str):
 
 
 def mask(text: str, *secrets: str) -> str:
-    """The text without the passwords in its URIs and keyword=value pairs, and without the given secrets.
+    """Return the text with passwords in URIs and keyword=value pairs, and the given secrets, replaced by ***.
 
-    Given secrets are also found percent-encoded, escaped for libpq and as Python shows them. Those of one or
-    two characters are only masked where a URI or a keyword says that a password stands there.
+    Given secrets are also found percent-encoded, escaped for libpq, and as Python's repr. Secrets of one or two
+    characters are only masked where a URI or a keyword identifies them as a password.
     """
     spans = [*_spans(text)]
     for form in {form for secret in secrets for form in _forms(secret)}:
@@ -68,18 +68,18 @@ def mask(text: str, *secrets: str) -> str:
 
 
 def find_secrets(text: str) -> tuple[str, ...]:
-    """The passwords that stand in a text as they are written there, recognised by their surroundings."""
+    """Return the passwords in a text, as written there, recognised by their context."""
     return tuple(text[start:end] for start, end in _spans(text))
 
 
 def secrets_of(node: Node) -> tuple[str, ...]:
-    """The passwords inside a node's conninfo, decoded and as written; for `mask(text, *secrets_of(node))`."""
+    """Return the passwords in the conninfo of a node, decoded and as written; for `mask(text, *secrets_of(node))`."""
     from trueup.config.address import parse
 
     params, wrong = parse(node.conninfo)
     decoded = [params[keyword] for keyword in SECRET_KEYWORDS if params.get(keyword)]
     written = [*map(_unquoted, find_secrets(node.conninfo))]
-    # Where libpq cannot tell what is the password, neither can we: all of it is kept secret.
+    # If libpq cannot parse it, the position of the password is unknown: the whole text is secret.
     unclear = [str(node.conninfo)] if wrong else []
     return tuple(dict.fromkeys([*decoded, *written, *unclear]))
 
@@ -90,7 +90,7 @@ def _unquoted(written: str) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """The ways in which a secret may be written in a text."""
+    """Return the forms in which a secret may appear in a text."""
     encodable = secret.encode("utf-8", "surrogatepass")
     return {
         secret,
@@ -105,10 +105,10 @@ def _forms(secret: str) -> set[str]:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where passwords stand, as far as the surroundings tell; may overlap."""
+    """Yield start and end of each password that the context identifies; spans may overlap."""
     done, last_at = 0, text.rfind("@")
     for user in re.finditer(_USER_OF_URI, text):
-        # What was found already and what has no end is skipped, or a long odd text would take minutes.
+        # Skip what is inside a previous match or has no end; otherwise a long text would take minutes.
         if done <= user.end() < last_at:
             done = _end_of_uri_password(text, user.end())
             if done > user.end():
@@ -120,14 +120,14 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_uri_password(text: str, start: int) -> int:
-    """The "@" that ends the password, -1 if none does: the last that can, for it may hold some unquoted."""
+    """Return the position of the "@" that ends the password (the last possible one), or -1."""
     next_uri = re.compile(_NEXT_URI).search(text, start)
     limit = next_uri.start() if next_uri else len(text)
     blank = re.compile(r"(?a)\s").search(text, start, limit)
     at = text.rfind("@", start, blank.start() if blank else limit)
     if at < 0 and re.compile(_PORT).match(text, start):
         return -1
-    # Behind a blank only what looks like "@host/" or "@host:5432": the text may go on with a user bob@corp.
+    # After a blank, only "@host/" or "@host:5432" counts: the text may continue with a user bob@corp.
     later = [found.start() for found in re.compile(_AT_HOST).finditer(text, max(at, start), limit)]
     if at < 0 and not later:
         return text.rfind("@", start, limit)
@@ -135,7 +135,7 @@ def _end_of_uri_password(text: str, start: int) -> int:
 
 
 def _end_of_value(text: str, start: int, lead: str) -> int:
-    """The end of the value that begins here, as libpq, a URI's query or a quoted text writes it."""
+    """Return the end of the value that starts here: in a conninfo, in the query of a URI, or quoted."""
     if lead:
         pattern = _UP_TO_SEMICOLON if lead.startswith(";") else _UP_TO_AMPERSAND
     elif text.startswith("'", start):

@@ -1,4 +1,4 @@
-"""The settings of diff, Spark and tasks as frozen dataclasses, and the rules that their values must obey."""
+"""The settings of diff, Spark and tasks as frozen dataclasses, with the rules for their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trueup.errors import ConfigError
 
 @dataclass(frozen=True)
 class DiffSettings:
-    """How tables are compared."""
+    """The section [diff]: how tables are compared."""
 
     block_size: int = 100_000
     min_block_size: int = 1_000
@@ -32,16 +32,16 @@ class DiffSettings:
     retries: int = 3
     long_value: int = 1_048_576
     report_dir: str = ""
-    # What is written of a diff: "json", or "json, html". The JSON report is always there, for others read it.
+    # "json", or "json, html". The JSON report is always written, because rerun and repair read it.
     output: str = "json"
-    # On a live system: small queries one at a time, and pauses while a node is busier than these limits.
+    # For a live system: small queries one at a time, and pauses while a node exceeds these limits.
     gentle: bool = False
     gentle_seconds: float = 0.5
     max_rows_per_second: int = 0
     max_lag: float = 10.0
     max_active_sessions: int = 25
     max_lock_waits: int = 3
-    # What is compared of a table, for every diff that does not say otherwise; columns are written as "a, b".
+    # Defaults for what is compared of each table; columns as "a, b".
     table_filter: str = ""
     columns: str = ""
     exclude_columns: str = ""
@@ -49,11 +49,11 @@ class DiffSettings:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The kinds of reports to write."""
+        """Return the formats of the report."""
         return tuple(word.strip() for word in self.output.split(",") if word.strip())
 
     def validated(self, name_of: Callable[[str], str] = str) -> DiffSettings:
-        """Itself, or a ConfigError that lists all that is wrong, where `name_of` says how to call a field."""
+        """Return the settings, or raise a ConfigError that lists all wrong values; `name_of` names a field."""
         _raise_if_any(_wrong_types(self, name_of) or self._wrong_values(name_of))
         return self
 
@@ -62,12 +62,12 @@ class DiffSettings:
             *_at_least(self, 1, "block_size", "min_block_size", "compare_unit_size", "max_diff_rows", "long_value"),
             *_at_least(self, 0, "max_connections", "recheck", "recheck_wait", "retries", "max_rows_per_second"),
             *_at_least(self, 0, "max_lag", "max_active_sessions", "max_lock_waits"),
-            ("gentle_seconds", 0 < self.gentle_seconds < math.inf, "must be more than 0 seconds, and finite"),
+            ("gentle_seconds", 0 < self.gentle_seconds < math.inf, "must be greater than 0, and finite"),
             ("max_connections", self.max_connections != 1, "must be 0 (no limit) or at least 2"),
             ("concurrency_factor", 0.0 <= self.concurrency_factor <= 4.0, "must be between 0.0 and 4.0"),
-            ("block_timeout", self.block_timeout > 0, "must be more than 0 seconds"),
-            ("recheck_wait", math.isfinite(self.recheck_wait), "must be a finite number of seconds"),
-            ("block_timeout", math.isfinite(self.block_timeout), "must be a finite number of seconds"),
+            ("block_timeout", self.block_timeout > 0, "must be greater than 0"),
+            ("recheck_wait", math.isfinite(self.recheck_wait), "must be finite"),
+            ("block_timeout", math.isfinite(self.block_timeout), "must be finite"),
             _one_of(self, "numeric", "value", "representation"),
             _one_of(self, "digest", "auto", "native", "portable"),
             ("output", bool(self.outputs) and set(self.outputs) <= {"json", "html"}, 'must be "json", "html" or both'),
@@ -89,7 +89,7 @@ class DiffSettings:
 
 @dataclass(frozen=True, repr=False)
 class SparkSettings:
-    """Whether and where Spark runs."""
+    """The section [spark]: whether and where Spark runs."""
 
     engine: str = "auto"
     master: str = ""
@@ -99,13 +99,13 @@ class SparkSettings:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        # A remote can hold a token, a Spark setting a storage key.
+        # A remote may contain a token, a Spark setting a storage key.
         shown = [f"engine={self.engine!r}", f"master={self.master!r}", f"remote={mask(self.remote)!r}"]
         shown += [f"local_rows={self.local_rows!r}", f"slots={self.slots!r}", f"conf={sorted(self.conf)!r}"]
         return f"SparkSettings({', '.join(shown)})"
 
     def validated(self, name_of: Callable[[str], str] = str) -> SparkSettings:
-        """Itself, or a ConfigError that lists all that is wrong, where `name_of` says how to call a field."""
+        """Return the settings, or raise a ConfigError that lists all wrong values; `name_of` names a field."""
         _raise_if_any(_wrong_types(self, name_of) or self._wrong_values(name_of))
         return self
 
@@ -113,13 +113,13 @@ class SparkSettings:
         rules = [_one_of(self, "engine", "auto", "spark", "local"), *_at_least(self, 0, "local_rows", "slots")]
         broken = _broken(self, rules, name_of)
         if self.master and self.remote:
-            broken.append(f"{name_of('master')} and {name_of('remote')} cannot be given together")
+            broken.append(f"{name_of('master')} and {name_of('remote')} cannot be used together")
         return broken
 
 
 @dataclass(frozen=True, repr=False)
 class TaskSettings:
-    """Where the task store is."""
+    """The section [tasks]: the path of the task store."""
 
     task_db: str = ""
 
@@ -127,7 +127,7 @@ class TaskSettings:
         return f"TaskSettings(task_db={mask(self.task_db)!r})"
 
 
-# A rule: the field, whether its value is right, and what it must be.
+# A rule: the field, whether its value is valid, and the requirement.
 _Rule = tuple[str, bool, str]
 
 
@@ -141,7 +141,7 @@ def _one_of(settings: object, name: str, *choices: str) -> _Rule:
 
 
 def _broken(settings: object, rules: Sequence[_Rule], name_of: Callable[[str], str]) -> list[str]:
-    """One message for each field that breaks a rule: the first broken rule is the most basic one."""
+    """Return one message per field with a wrong value: that of the first broken rule."""
     wrong: dict[str, str] = {}
     for name, right, must in rules:
         if not right:
@@ -159,7 +159,7 @@ def _wrong_types(settings: DiffSettings | SparkSettings, name_of: Callable[[str]
 
 
 def has_type(value: Any, kind: type) -> bool:
-    """Whether a value can stand for the kind: a bool is no number, a whole number is also a number."""
+    """Return whether a value has the type: a bool is not a number, an int is also a float."""
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
@@ -176,15 +176,15 @@ _KINDS = {
 
 
 def kind_name(kind: type) -> str:
-    """What a type is called in a message to the user."""
+    """Return the name of a type for messages."""
     return _KINDS.get(kind, f"a {kind.__name__}")
 
 
 def expected_found(kind: type, value: Any) -> str:
-    """The message for a value of a wrong type; the value itself may be a secret and is not shown."""
+    """Return the message for a value of a wrong type; the value may be a secret and is not shown."""
     return f"expected {kind_name(kind)}, found {kind_name(type(value))}"
 
 
 def _raise_if_any(wrong: list[str]) -> None:
     if wrong:
-        raise ConfigError(mask("\n".join(wrong)), cure="Change the named setting.")
+        raise ConfigError(mask("\n".join(wrong)), cure="Correct the setting.")

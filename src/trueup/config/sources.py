@@ -1,4 +1,4 @@
-"""Finds and reads trueup.toml, and collects the raw settings of it and of TRUEUP__... variables."""
+"""Find and read trueup.toml; collect the raw settings from it and from TRUEUP__… variables."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 FILE_NAME = "trueup.toml"
 PREFIX = "TRUEUP__"
 
-# The sections with a fixed list of keys; in the other ones the user chooses the keys.
+# Sections with a fixed list of keys; in the others the user chooses the keys.
 FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings]] = {
     "diff": DiffSettings,
     "spark": SparkSettings,
     "tasks": TaskSettings,
 }
 SECTIONS = ("nodes", "clusters", *FIXED)
-# The sections that a verb reads and checks itself, when it is called.
+# Sections that a verb reads and checks itself.
 OF_VERBS = ("difflog", "schedule")
 
-# Section, key, setting. The keys of [spark.conf] are in a section "spark.conf" of their own.
+# Section -> key -> setting. The keys of [spark.conf] are in the section "spark.conf".
 Settings = dict[str, dict[str, Setting]]
 
 
 def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
-    """The given file, else $TRUEUP_CONFIG, ./trueup.toml, the user's, the machine's, else None."""
+    """Return the path, else $TRUEUP_CONFIG, ./trueup.toml, the file of the user, of the system, else None."""
     named = named_file(path, env, "TRUEUP_CONFIG", "trueup init")
     if named:
         return named
     if Path(FILE_NAME).is_file():
         return Path(FILE_NAME)
 
-    # appauthor=False: without it Windows repeats the name, trueup\\trueup.
+    # appauthor=False: otherwise the path on Windows is trueup\\trueup.
     from platformdirs import site_config_dir, user_config_dir
 
     folders = [user_config_dir("trueup", appauthor=False), site_config_dir("trueup", appauthor=False)]
@@ -53,44 +53,44 @@ def find_file(path: str | None, env: Mapping[str, str]) -> Path | None:
 
 
 def named_file(path: str | None, env: Mapping[str, str], variable: str, maker: str) -> Path | None:
-    """The given file, else the one that a variable names, which must be there; else None."""
-    given = path or env.get(variable)
-    if not given:
+    """Return the file of the option, else of the variable, else None; raises ConfigError if it does not exist."""
+    name = path or env.get(variable)
+    if not name:
         return None
-    file = Path(given).expanduser()
+    file = Path(name).expanduser()
     if not file.is_file():
-        source = "" if path else f" (named by {variable})"
-        cure = f"Check the path, or make the file with `{maker}`."
+        source = "" if path else f" (from {variable})"
+        cure = f"Check the path, or create the file with `{maker}`."
         raise problem(str(file), f"there is no such file{source}", cure)
     return file
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """Return the tables of a TOML file."""
     tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         text = file.read_text(encoding="utf-8")
         tables: dict[str, Any] = tomllib.loads(text)
         return tables
     except tomllib.TOMLDecodeError as error:
-        # The parser's message can quote from the line, which may hold a password: only the place is taken.
+        # The message of the parser may quote the line, which may contain a password: only the position is used.
         place = re.search(r"at line (\d+), column (\d+)", str(error))
         if place:
             wrong = f"line {place[1]}, column {place[2]}: not valid TOML"
-            cure = "Correct that line: a quote, a bracket, a = or a \\, or a name that is there twice."
+            cure = "Correct that line: check quotes, brackets, = and \\, and duplicate names."
         else:
             wrong = f"line {len(text.splitlines())}, the end of the file: not valid TOML"
-            cure = "Find the quote or the bracket that is not closed, on this line or above."
+            cure = "Close the open quote or bracket on this line or above."
     except UnicodeError:
-        wrong, cure = "it is not UTF-8", "Save the file as UTF-8."
+        wrong, cure = "not UTF-8", "Save the file as UTF-8."
     except OSError as error:
-        wrong, cure = f"it cannot be read ({error.strerror})", "Check the owner and the mode of the file."
-    # Raised out here so that the parser's own error does not travel along with this one.
+        wrong, cure = f"cannot be read ({error.strerror})", "Check the owner and the mode of the file."
+    # Raised outside the except block, so that the error of the parser is not attached to it.
     raise problem(str(file), wrong, cure)
 
 
 def from_file(tables: Mapping[str, Any], file: Path | None) -> Settings:
-    """The settings of a file, by section; unknown sections and keys are errors."""
+    """Return the settings of a file by section; raises ConfigError for an unknown section or key."""
     settings: Settings = {section: {} for section in (*SECTIONS, "spark.conf")}
     for section, table in tables.items():
         if section in OF_VERBS:
@@ -98,7 +98,7 @@ def from_file(tables: Mapping[str, Any], file: Path | None) -> Settings:
         if section not in SECTIONS:
             raise problem(f"{file}: {section}", "there is no such section", _cure_for_section(section))
         if not isinstance(table, dict):
-            raise problem(f"{file}: {section}", expected_found(dict, table), f"Write [{section}] on its own line.")
+            raise problem(f"{file}: {section}", expected_found(dict, table), f"Write [{section}] on a separate line.")
         for key, value in table.items():
             where = f"{file}: {section}.{key}"
             _check_key(section, key, where)
@@ -108,18 +108,18 @@ def from_file(tables: Mapping[str, Any], file: Path | None) -> Settings:
                 conf = {name: Setting(f"{where}.{name}", text) for name, text in value.items()}
                 settings["spark.conf"] = conf
             else:
-                raise problem(where, expected_found(dict, value), "Write [spark.conf] on its own line.")
+                raise problem(where, expected_found(dict, value), "Write [spark.conf] on a separate line.")
     return settings
 
 
 def add_environment(settings: Settings, env: Mapping[str, str]) -> None:
-    """Let variables like TRUEUP__DIFF__BLOCK_SIZE override what the file says."""
+    """Override the settings of the file with variables such as TRUEUP__DIFF__BLOCK_SIZE."""
     for variable in sorted(name for name in env if name.startswith(PREFIX)):
         section, _, rest = variable[len(PREFIX) :].partition("__")
         section = section.lower()
         if section in OF_VERBS:
-            cure = "Write the setting into the file; ${VAR} works in it."
-            raise problem(variable, f"variables do not set what is in [{section}]", cure)
+            cure = "Write the setting into the file; ${VAR} is replaced there."
+            raise problem(variable, f"settings of [{section}] cannot be set by variables", cure)
         if section not in SECTIONS:
             raise problem(variable, f'there is no section "{section}"', suggest(section, SECTIONS))
         if not rest:
@@ -129,14 +129,14 @@ def add_environment(settings: Settings, env: Mapping[str, str]) -> None:
 
 
 def warnings_about(tables: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """The warning that others can read a file with passwords in it, if so."""
+    """Return a warning if other users can read a file that contains a password."""
     mode = stat.S_IMODE(file.stat().st_mode)
-    # Windows does not say in the mode who may read.
+    # On Windows the mode does not show who can read the file.
     if os.name == "nt" or not mode & 0o044 or not any(_holds_secret(key, text) for key, text in _texts(tables)):
         return ()
     return (
-        f"{file} holds a password and other users can read it (mode {mode:03o}): "
-        f"run `chmod 600 {file}`, or write ${{VAR}} instead of the password, or keep it in ~/.pgpass",
+        f"{file} contains a password and other users can read it (mode {mode:03o}): "
+        f"run `chmod 600 {file}`, or replace the password by ${{VAR}}, or move it to ~/.pgpass",
     )
 
 
@@ -149,9 +149,9 @@ def _texts(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _holds_secret(key: str, text: str) -> bool:
-    # For a Spark setting like spark.hadoop.fs.s3a.secret.key the key alone tells.
-    found = [text] if key in SECRET_KEYWORDS or find_secrets(f"{key}=x") else find_secrets(text)
-    return any(secret.strip("\0'\"") for secret in found)
+    # A key such as spark.hadoop.fs.s3a.secret.key identifies a secret by itself.
+    secrets = [text] if key in SECRET_KEYWORDS or find_secrets(f"{key}=x") else find_secrets(text)
+    return any(secret.strip("\0'\"") for secret in secrets)
 
 
 def _keys(section: str) -> tuple[str, ...]:
@@ -164,35 +164,35 @@ def _check_key(section: str, key: str, where: str) -> None:
 
 
 def _cure_for_section(name: str) -> str:
-    """A key that was written above the first section header is told its section."""
+    """Return the cure for an unknown section: the section of the key, or similar names."""
     owners = [section for section in FIXED if name in _keys(section)]
     return f"Write it below [{owners[0]}]." if owners else suggest(name, (*SECTIONS, *OF_VERBS))
 
 
 def _meant_by(variable: str, section: str, rest: str, settings: Settings) -> tuple[str, str]:
-    """The section and the key that a variable TRUEUP__SECTION__REST sets."""
+    """Return the section and the key of a variable TRUEUP__SECTION__REST."""
     if section not in FIXED:
         key = _own_key(rest, settings[section])
         if "__" in key and key not in settings[section]:
-            raise problem(variable, f'there is no "{key}" in [{section}]', "A variable sets the whole value.")
+            raise problem(variable, f'there is no "{key}" in [{section}]', "Set the whole value with one variable.")
         return section, key
     if section == "spark" and rest.lower().startswith("conf__"):
         return "spark.conf", _spark_key(rest[len("conf__") :], settings["spark.conf"])
     key = rest.lower()
     _check_key(section, key, variable)
     if (section, key) == ("spark", "conf"):
-        cure = f"Set one value of it, like {variable}__spark_executor_memory."
-        raise problem(variable, "a variable cannot set the whole table", cure)
+        cure = f"Set single values, such as {variable}__spark_executor_memory."
+        raise problem(variable, "a variable cannot set a whole table", cure)
     return section, key
 
 
 def _own_key(name: str, existing: Mapping[str, Setting]) -> str:
-    """The node or cluster that a variable means: an existing one in whatever case, else in lower case."""
+    """Return the node or cluster of a variable: an existing one, ignoring case, else in lower case."""
     return next((key for key in existing if key.lower() == name.lower()), name.lower())
 
 
 def _spark_key(name: str, existing: Mapping[str, Setting]) -> str:
-    """`SPARK_EXECUTOR_MEMORY` or `spark_executor_memoryOverhead` as a Spark setting; shells allow no dots."""
+    """Return `SPARK_EXECUTOR_MEMORY` or `spark_executor_memoryOverhead` as a Spark setting, with dots."""
     dotted = name.replace("_", ".")
     return next(
         (key for key in existing if key.lower() == dotted.lower()),

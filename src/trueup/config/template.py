@@ -1,4 +1,4 @@
-"""The commented trueup.toml that `trueup init` writes: every setting, its default and what it does."""
+"""The commented trueup.toml that `trueup init` writes: every setting with its default and a description."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from trueup.config.wording import problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A line with "# " is an explanation; a "#" right before a key or a header is a setting to uncomment.
+# "# " starts a comment; a "#" directly before a key or a header is a setting to uncomment.
 TEMPLATE = """\
-# trueup.toml: the nodes to keep true, and how.
+# trueup.toml: nodes and settings of trueup.
 #
-# ${VAR} and ${VAR:-default} stand for environment variables, in any text; $${ is a literal ${.
+# ${VAR} and ${VAR:-default} are replaced by environment variables in any text; $${ is a literal ${.
 # A variable like TRUEUP__DIFF__BLOCK_SIZE=5000 overrides a setting of this file.
 # Every setting below shows its default; remove the "#" in front of it to change it.
 
 [nodes]
-# One database each: a libpq URI, keywords or a service. Passwords are best kept in ~/.pgpass.
+# One database per node: a libpq URI, keywords or a service. Keep passwords in ~/.pgpass.
 #n1 = "postgresql://app@db1.example.com:5432/shop"
 #n2 = "service=shop2"
 
-# Or one libpq keyword a line.
+# Or one libpq keyword per line.
 #[nodes.n3]
 #host = "db3.example.com"
 #port = 5432
@@ -36,121 +36,120 @@ TEMPLATE = """\
 #shop = ["n1", "n2", "n3"]
 
 [diff]
-# Rows in a block, the unit that is hashed as a whole.
+# Rows per block.
 #block_size = 100_000
-# The least block size that may be given.
+# Minimum block size.
 #min_block_size = 1_000
-# The greatest block size that may be given.
+# Maximum block size.
 #max_block_size = 1_000_000
-# Allow a block size outside of these two.
+# Allow a block size outside these limits.
 #override_block_size = false
-# Blocks hashed at a time, as a share of the processors (0.0 to 4.0).
+# Concurrent tasks per core, from 0.0 to 4.0; 0: one task.
 #concurrency_factor = 0.5
-# Connections to each node at most (0 is no limit, otherwise at least 2).
+# Maximum connections per node, at least 2; 0: no limit.
 #max_connections = 0
-# Rows that are read out and compared one by one at a time; blocks that differ are split down to it.
+# Rows per unit when a differing block is split.
 #compare_unit_size = 10_000
-# Stop after so many differing rows; the verdict is then incomplete.
+# Stop after this number of differences per pair of nodes; the verdict is then INCOMPLETE.
 #max_diff_rows = 1_000_000
-# How often differing rows are read again, to tell real differences from changes in flight.
+# Number of times to re-check differences, to recognise changes in flight.
 #recheck = 2
-# Seconds between two of these checks.
+# Seconds to wait before each re-check.
 #recheck_wait = 2.0
 # Read each node in one snapshot.
 #snapshot = true
 # Numerics are equal by "value" (1.0 is 1.00) or by "representation" (it is not).
 #numeric = "value"
-# How rows are hashed: "native" is fastest, "portable" works across all versions, "auto" tries native first.
+# How rows are hashed: "native" is the fastest, "portable" works across all versions, "auto" tries native first.
 #digest = "auto"
-# Seconds to hash one block on one node before the block is split.
+# Seconds to hash a block on a node before it is hashed in pieces.
 #block_timeout = 60.0
-# How often a query is tried again after the connection was lost.
+# Number of retries of a query after the connection was lost.
 #retries = 3
-# Values longer than so many bytes are compared and reported as length and sha256.
+# Values longer than this number of bytes are compared and reported as length and sha256.
 #long_value = 1_048_576
-# The folder for reports; empty is the current folder.
+# Folder for reports; empty: the current folder.
 #report_dir = ""
-# What is written of a diff: "json", or "json, html" for a page to look at besides.
+# Formats of the report of a diff: "json", or "json, html".
 #output = "json"
-# On a live system: small queries one at a time, and pauses while a node is busier than the limits below.
+# For a live system: small queries one at a time, and pauses while a node exceeds the limits below.
 #gentle = false
-# Seconds that a query of a gentle run should take; the number of rows follows.
+# With gentle: target duration of a query, in seconds; the number of rows is adapted.
 #gentle_seconds = 0.5
-# Rows read on each node at most in a second, gentle or not; 0 is no limit.
+# Maximum rows read per second and node, gentle or not; 0: no limit.
 #max_rows_per_second = 0
-# A gentle run waits while replication is more seconds behind than this.
+# With gentle: pause while replication lag exceeds this number of seconds.
 #max_lag = 10.0
-# A gentle run waits while more sessions of others are active than this.
+# With gentle: pause while more sessions of other users are active.
 #max_active_sessions = 25
-# A gentle run waits while more sessions of others wait for locks than this.
+# With gentle: pause while more sessions of other users wait for locks.
 #max_lock_waits = 3
-# Compare only the rows that meet this condition, in every table.
+# Compare only rows that meet this SQL condition, in every table.
 #table_filter = ""
-# Compare only these columns, and the key: "a, b".
+# Compare only these columns and the key: "a, b".
 #columns = ""
-# Compare all columns but these: "a, b".
+# Do not compare these columns: "a, b".
 #exclude_columns = ""
-# Columns that name a row, where no key is declared: "a, b".
+# Columns that identify a row, for tables without a primary key or a usable unique index: "a, b".
 #key = ""
 
 [spark]
-# Where the work runs: in "spark", in this process ("local"), or "auto": by size.
+# Where the work runs: "local" (threads of this process), "spark", or "auto" (by size; spark if a master is set).
 #engine = "auto"
 # A Spark master (spark://host:7077, local[4], yarn); empty starts Spark on this machine.
 #master = ""
-# A Spark Connect server (sc://host:15002); give a master or a remote, not both.
+# A Spark Connect server (sc://host:15002); set a master or a remote, not both.
 #remote = ""
-# With "auto", tables of fewer estimated rows are compared in this process.
+# With "auto", tables with fewer estimated rows are compared in this process.
 #local_rows = 100_000_000
-# Tasks at once; 0 counts the cores of this machine or of the cluster, and takes diff.concurrency_factor of them.
+# Concurrent tasks; 0: the cores of this machine or of the cluster times diff.concurrency_factor.
 #slots = 0
 
-# Settings that are passed to Spark as they are; none by default.
+# Settings that are passed to Spark; none by default.
 #[spark.conf]
 #"spark.executor.memory" = "2g"
 
 [tasks]
-# The file of the task store; empty is a file in your data folder.
+# File of the task store; empty: a file in the data folder of the user.
 #task_db = ""
 
-# Jobs of `trueup schedule`: commands with their arguments, and when; ${VAR} in arguments is for the command.
+# Jobs of `trueup schedule`: commands, arguments and times; ${VAR} in arguments is replaced by the command.
 #[schedule.nightly]
 # The command.
 #verb = "diff"
-# Its arguments: a text as in a shell, or a list of texts.
+# The arguments: a text as in a shell, or a list of texts.
 #arguments = "--schema public --cluster shop"
-# When: minute, hour, day, month, weekday, as cron has it (0 and 7 are Sunday); or an interval instead: every = "15m".
+# Minute, hour, day, month, weekday, as in cron (0 and 7 are Sunday); or an interval instead: every = "15m".
 #cron = "30 3 * * *"
 # The time zone of cron.
 #timezone = "UTC"
 
-# A version log has a file of its own, difflog.toml (`trueup difflog init` makes one to start from),
-# or all of that in a section [difflog] here.
+# A version log is configured in difflog.toml (`trueup difflog init` writes an example), or in a section [difflog] here.
 """
 
 
 def write_template(path: Path, *, force: bool = False) -> Path:
-    """Write the template of trueup.toml; an existing file is only replaced by force."""
+    """Write the template of trueup.toml; an existing file is only replaced with `force`."""
     return write_new(path, TEMPLATE, force=force)
 
 
 def write_new(path: Path, text: str, *, force: bool = False) -> Path:
-    """Write a file to start from, readable by its owner only; an existing one is only replaced by force."""
+    """Write a new file, readable by its owner only; an existing file is only replaced with `force`."""
     replace = os.O_TRUNC if force else os.O_EXCL
     if path.exists() and not path.is_file():
-        # A device would get new permissions, for everybody.
-        raise problem(str(path), "this is not a file", "Choose another path.")
+        # The permissions of a device would be changed.
+        raise problem(str(path), "not a regular file", "Choose another path.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | replace, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
-            # The mode above only counts for a new file.
+            # The mode above applies to a new file only.
             os.chmod(path, 0o600)
             file.write(text)
     except FileExistsError:
         cure = "Edit it, choose another path, or replace it with --force."
         raise problem(str(path), "the file exists", cure) from None
     except OSError as error:
-        cure = "Choose another path, or check the rights on the folder."
-        raise problem(str(path), f"it cannot be written ({error.strerror})", cure) from None
+        cure = "Choose another path, or check the permissions of the folder."
+        raise problem(str(path), f"cannot be written ({error.strerror})", cure) from None
     return path

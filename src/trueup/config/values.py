@@ -1,4 +1,4 @@
-"""One value of the configuration: where it stands, ${VAR} in it, and its conversion to the wanted type."""
+"""One value of the configuration: its place, replacement of ${VAR}, and conversion to a type."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _BOOLEANS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A raw value and the place that an error about it names: a key of the file, a variable, an option."""
+    """A raw value and its place for error messages: a key of the file, a variable, an option."""
 
     where: str
     value: Any = field(repr=False)
-    # Given as text by a variable or an option: taken literally, and converted to the type of the setting.
+    # From a variable or an option: no ${VAR} is replaced, and the text is converted to the type of the setting.
     is_text: bool = False
 
     def convert(self, kind: type, env: Mapping[str, str]) -> Any:
-        """The value as the given type (bool, int, float or str)."""
+        """Return the value as bool, int, float or str; raises ConfigError if it cannot be converted."""
         value = self.value
         if self.is_text:
             return self._from_text(value, kind)
         if isinstance(value, str):
             text = interpolate(value, env, self.where)
-            # A number may come from a variable: block_size = "${BLOCK_SIZE}".
+            # A variable may contain a number: block_size = "${BLOCK_SIZE}".
             if kind is not str and text != value:
                 return self._from_text(text, kind)
             value = text
@@ -50,7 +50,7 @@ class Setting:
         return kind(value)
 
     def words(self, env: Mapping[str, str]) -> tuple[str, ...]:
-        """The value as a list of texts; a variable writes it with commas."""
+        """Return the value as a tuple of texts; in a variable they are separated by commas."""
         if self.is_text:
             return tuple(word.strip() for word in self.value.split(",") if word.strip())
         if not isinstance(self.value, list):
@@ -63,20 +63,20 @@ class Setting:
             return _BOOLEANS[text.strip().lower()] if kind is bool else kind(text)
         except (KeyError, ValueError):
             pass
-        raise problem(self.where, f"expected {kind_name(kind)}, found another text", f"Give {kind_name(kind)}.")
+        raise problem(self.where, f"expected {kind_name(kind)}, found another text", f"Use {kind_name(kind)}.")
 
 
 def interpolate(text: str, env: Mapping[str, str], where: str) -> str:
-    """The text with `${VAR}` and `${VAR:-default}` filled in once, and `$${` as a literal `${`."""
+    """Return the text with `${VAR}` and `${VAR:-default}` replaced once, and `$${` as a literal `${`."""
 
     def fill(reference: re.Match[str]) -> str:
         if reference["inside"] is None:
             return "${"
         variable = re.fullmatch(_VARIABLE, reference["inside"])
-        # What is not a variable's name may be a piece of a password, so it is not shown.
+        # The text may be part of a password, so it is not shown.
         if not variable or not reference["close"]:
             cure = "Write ${VAR} or ${VAR:-default}, and $${ for a literal ${."
-            raise problem(where, "a ${ is not followed by a variable's name and a }", cure)
+            raise problem(where, "${ is not followed by the name of a variable and }", cure)
         value = env.get(variable["name"])
         if variable["default"] is not None:
             return value or variable["default"]
@@ -90,7 +90,7 @@ def interpolate(text: str, env: Mapping[str, str], where: str) -> str:
 
 
 def literal_part(text: str) -> str:
-    """What the file itself says: the text with every reference replaced by its default, or by a NUL."""
+    """Return the text with every reference replaced by its default, or by NUL."""
 
     def keep(reference: re.Match[str]) -> str:
         if reference["inside"] is None:

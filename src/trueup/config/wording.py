@@ -1,4 +1,4 @@
-"""The wording that all configuration errors share: where, what, the nearest known name, the cure."""
+"""Errors about the configuration: place, problem, cure, and the most similar known name."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from trueup.errors import ConfigError
 
 
 def problem(where: str, what: str, cure: str = "") -> ConfigError:
-    """An error at a place of the configuration; a password that strayed into a name is masked."""
+    """Return an error at a place of the configuration, with passwords masked."""
     return ConfigError(mask(f"{where}: {what}" if where else what), cure=cure)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The cure for an unknown name: the nearest known one, and all that are known."""
-    # Only reached when something is wrong: not worth its import time in every start of the program.
-
+    """Return the cure for an unknown name: the most similar known name, and all known names."""
     names = sorted(known)
     if not names:
         return "None is known."

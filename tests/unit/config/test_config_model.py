@@ -140,7 +140,7 @@ def test_all_wrong_settings_are_listed_at_once() -> None:
     [
         (SparkSettings(engine="flink"), "engine: must be one of"),
         (SparkSettings(local_rows=-1), "local_rows: must be at least 0"),
-        (SparkSettings(master="yarn", remote="sc://h"), "master and remote cannot be given together"),
+        (SparkSettings(master="yarn", remote="sc://h"), "master and remote cannot be used together"),
     ],
 )
 def test_wrong_spark_settings(settings: SparkSettings, message: str) -> None:
@@ -184,7 +184,7 @@ def test_select_a_single_node_when_one_is_enough() -> None:
     [
         (None, ["n1", "N4"], 'there is no node "N4"', 'Did you mean "n'),
         (None, ["n1", "zebra"], 'there is no node "zebra"', "Known: n1, n2, n3."),
-        (None, ["n1", "n2", "n1"], 'the node "n1" is given twice', ""),
+        (None, ["n1", "n2", "n1"], 'the node "n1" is listed twice', ""),
         (None, ["n1", "all"], 'there is no node "all"', ""),
         (None, ["n1"], "at least 2 nodes needed, there is only n1", "--node NAME=URI"),
         ("one", None, "at least 2 nodes needed, there is only n3", ""),

@@ -69,5 +69,5 @@ def test_a_file_is_only_replaced_by_force(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="this is not a file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         write_template(tmp_path, force=True)

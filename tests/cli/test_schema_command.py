@@ -53,4 +53,4 @@ def test_names_that_fit_nothing_are_no_match(equal: list[Database], cli: Cli) ->
     ran = cli("schema-diff", *nodes, "--schema", "pubic")
     assert (ran.code, 'Did you mean "public"?' in ran.err) == (2, True)
     ran = cli("schema-diff", *nodes, "--schema", "public", "--tables", "items")
-    assert (ran.code, "cannot be used together" in ran.err) == (2, True)
+    assert (ran.code, "cannot be given together" in ran.err) == (2, True)

@@ -252,7 +252,7 @@ MISTAKES = [
         "Rename",
     ),
     ('path = "here"', "", "clickhouse.url: url and path are both missing", "url ="),
-    ('path = "here"', 'path = "p"\nurl = "http://h"', "url and path cannot be used together", "url ="),
+    ('path = "here"', 'path = "p"\nurl = "http://h"', "url and path cannot be given together", "url ="),
     ('path = "here"', 'url = "postgresql://h/db"', "clickhouse.url: this is not the address", "clickhouse://"),
     ('path = "here"', 'url = "clickhouse://u:p@h:x/db"', "clickhouse.url: this is not the address", "encoded"),
     ('path = "here"', 'url = "${NO}"', "clickhouse.url: the environment variable NO is not set", "NO"),

@@ -105,7 +105,7 @@ def test_names_and_reasons_are_escaped_too(made: Any, written: Any, nasty: str) 
 
 
 def test_rows_that_were_cut_are_said_to_be(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MOST_ROWS", 5)
+    monkeypatch.setattr(html, "MAX_ROWS", 5)
     (pair,) = data_of(written(made(rows(5))))["pairs"]
     assert (len(pair["differences"]), pair["cut"]) == (5, False)
     (pair,) = data_of(written(made(rows(6))))["pairs"]
@@ -113,7 +113,7 @@ def test_rows_that_were_cut_are_said_to_be(made: Any, written: Any, monkeypatch:
 
 
 def test_long_values_leave_every_pair_its_share(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MOST_BYTES", 30_000)
+    monkeypatch.setattr(html, "MAX_BYTES", 30_000)
     long = [({**left, "note": "x" * 3000}, right) for left, right in rows(20)]
     path = written(made(long, nodes=("n1", "n2", "n3")))
     found = data_of(path)["pairs"]

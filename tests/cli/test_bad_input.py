@@ -499,7 +499,7 @@ def test_a_full_disk(
     message = refuse("diff", "wide", *addresses(own), "--report-dir", reports, run=limited)
     assert ("cannot write the report" if fails == "report" else "cannot write /") in message
     assert str(reports if fails == "report" else tmp_path / "tasks.db.d") in message
-    assert "make room there" in message
+    assert "free space there" in message
     assert list(reports.iterdir()) == []
 
 

@@ -22,7 +22,7 @@ def test_one_summary_table_and_one_exit_code(drifted: list[Database], given: Any
     assert ["public.items", "DIFFER", "53", "6"] in [line[:4] for line in lines]
     assert ["public.only_here", "DIFFER", "-", "-", "-", "missing", "on", "n2"] in lines
     assert ["public.same", "MATCH", "1", "0"] in [line[:4] for line in lines]
-    assert "  skipped: public.tmp_x" in ran.out.splitlines()
+    assert "  excluded: public.tmp_x" in ran.out.splitlines()
     ran = cli("check", "--tables", "public.same,public.tmp_x", *given(drifted), "--json")
     assert (ran.code, ran.json["verdict"], len(ran.json["tables"])) == (0, "MATCH", 2)
     # The same table, from the store.

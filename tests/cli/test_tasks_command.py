@@ -237,7 +237,7 @@ def test_a_report_that_is_not_there(cli: Cli, ran: Any, tmp_path: Path) -> None:
     assert not path.with_suffix(".html").exists()
     found = cli("report", ran["cut"]["task_id"], "--to", tmp_path / "nowhere" / "file")
     assert found.code == 2
-    assert "make the folder" in found.err
+    assert "create the folder" in found.err
 
 
 def test_a_killed_process_shows_as_failed(cli: Cli, given: Any, equal: Any, tmp_path: Path) -> None:

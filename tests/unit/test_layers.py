@@ -59,13 +59,9 @@ UPWARD_STILL: set[str] = {
 ORDER_STILL: set[str] = {
     "trueup.api",
     "trueup.capture.log",
-    "trueup.cli",
-    "trueup.config",
     "trueup.db",
     "trueup.demo",
     "trueup.engine",
-    "trueup.report",
-    "trueup.verbs",
     "trueup.verbs.diff",
     "trueup.verbs.difflog",
     "trueup.verbs.doctor",

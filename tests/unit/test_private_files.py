@@ -49,7 +49,7 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, write: Callable[[Path], None]) -
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     pipe.chmod(0o666)
-    with pytest.raises(TrueupError, match="not a file"):
+    with pytest.raises(TrueupError, match="not a regular file"):
         write(pipe)
     assert pipe.is_fifo()
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o666

@@ -1,6 +1,7 @@
-"""The result for people and programs: one typed model, shown as text, JSON or HTML.
+"""Results for users and programs: typed models, shown as text, JSON or HTML.
 
-Reading order: `model`, `text`, `json_file`, `page` (what a page says), `html` (how it is written).
+Reading order: `model` (a diff), `text`, `json_file`, `many` (many tables),
+`page` (the content of a page), `html` (how it is written), `repair`, `repairs` (a repair of a validation), `difflog`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The HTML report: one file that needs nothing else, every value escaped, readable by its owner only.
+"""The HTML report: one self-contained file, every value escaped, readable by its owner only.
 
-The differences stand in the page once, as JSON that no browser runs; its script shows a hundred of them at a time.
+The differences are in the page once, as JSON that is not executed; the script shows a hundred of them at a time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from trueup.report.page import Page
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# A browser stays quick with so many differences of a pair, and with so many bytes of them all. The JSON report has all.
-MOST_ROWS = 10_000
-MOST_BYTES = 40_000_000
-# Differences of a pair for those who run no scripts.
+# Limits per pair and for the whole page, so that a browser stays fast. The JSON report has all differences.
+MAX_ROWS = 10_000
+MAX_BYTES = 40_000_000
+# Differences per pair that are shown without scripts.
 _PLAIN_ROWS = 50
 
 Differences = Iterable[Mapping[str, Any]]
@@ -32,7 +32,7 @@ PairDifferences = tuple[str, Mapping[str, Any], Differences]
 
 
 def write_html(path: Path, page: Page, pairs: Sequence[PairDifferences] = ()) -> Path:
-    """Write a page, and the differences of the pairs as they come; returns where it is."""
+    """Write a page and the differences of the pairs, as they come; return the path."""
     environment = _environment()
     style, script = (_file(environment, name) for name in ("report.css", "report.js"))
     plain: dict[str, list[Mapping[str, Any]]] = {}
@@ -63,22 +63,22 @@ def _environment() -> Environment:
 
 
 def _file(environment: Environment, name: str) -> Any:
-    """A file of ours that goes into the page as it is."""
+    """Return a file of this package, to be included unescaped."""
     assert environment.loader is not None
     return Markup(environment.loader.get_source(environment, name)[0])
 
 
 def visible(value: Any) -> Any:
-    """A text of which every character can be seen: what could turn it around or hide in it is written out."""
+    """Return the text with control and direction characters written as escapes."""
     if type(value) is not str or value.isprintable():
         return value
     return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in value
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in value
     )
 
 
 def _policy(style: str, script: str) -> str:
-    """Nothing is fetched, nothing runs but our script, and that makes no HTML out of text."""
+    """Return the content security policy: nothing is loaded, and only the script of this package runs."""
     return (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -92,18 +92,18 @@ def _hash(text: str) -> str:
 def _data(
     head: Mapping[str, Any], pairs: Sequence[PairDifferences], plain: dict[str, list[Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """The data of the page, piece by piece; the first differences of each pair are kept in `plain`."""
-    columns, left = list(head["columns"]), MOST_BYTES
+    """Yield the data of the page; the first differences of each pair are added to `plain`."""
+    columns, left = list(head["columns"]), MAX_BYTES
     yield f'{_json(head)[:-1]},"pairs":['
     for at, (pair, counts, differences) in enumerate(pairs):
         names = {"pair": pair, "nodes": _nodes_of(pair, head["nodes"]), **counts}
         names.pop("differences", None)
         yield f'{"," if at else ""}\n{_json(names)[:-1]},"differences":['
-        # A pair with long values leaves the others their share.
+        # Each pair gets an equal share of the remaining bytes.
         used, most, count, cut = 0, left // (len(pairs) - at), 0, False
         for each in differences:
             text = _json(_compact(each, columns))
-            if count == MOST_ROWS or used + len(text) > most:
+            if count == MAX_ROWS or used + len(text) > most:
                 cut = True
                 break
             yield f"{',' if count else ''}\n{text}"
@@ -116,12 +116,12 @@ def _data(
 
 
 def _nodes_of(pair: str, nodes: Sequence[str]) -> list[str]:
-    """The two nodes of a pair; their names may hold a slash."""
+    """Return the two nodes of a pair; their names may contain a slash."""
     return next((list(two) for two in combinations(nodes, 2) if "/".join(two) == pair), pair.split("/", 1))
 
 
 def _compact(difference: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """A difference as the page keeps it: rows as lists in the order of the columns, or null where there is none."""
+    """Return a difference in short form: rows as lists in the order of the columns, or null for no row."""
     rows = difference["rows"]
     found = {
         "kind": difference["kind"],
@@ -136,6 +136,6 @@ def _compact(difference: Mapping[str, Any], columns: Sequence[str]) -> dict[str,
 
 
 def _json(value: Any) -> str:
-    """JSON in ASCII that can stand inside a script element: nothing in it ends one or begins another."""
+    """Return JSON in ASCII that is safe inside a script element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,4 +1,4 @@
-"""The JSON report: written as a stream, whole or not at all, readable by its owner only."""
+"""The JSON report: streamed, written completely or not at all, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from trueup.errors import StoreError
 
-_giving = threading.Lock()
-_given: set[Path] = set()
+_naming = threading.Lock()
+_names_in_use: set[Path] = set()
 
 # A pair's name, its counts, and its differences as lines of JSON.
 PairReport = tuple[str, Mapping[str, Any], Iterable[str]]
@@ -24,37 +24,37 @@ PairReport = tuple[str, Mapping[str, Any], Iterable[str]]
 def report_path(
     folder: Path, schema: str, table: str, stamp: str, *, kind: str = "diffs", ending: str = "json"
 ) -> Path:
-    """`public_customers_diffs-20250722120353.json`, with a number behind it if that is taken."""
+    """Return `public_customers_diffs-20250722120353.json`, with a number appended if the name is in use."""
     stem = re.sub(r"[^\w.-]+", "_", f"{schema}_{table}")[:150]
     path = folder / f"{stem}_{kind}-{stamp}.{ending}"
     number = 1
-    with _giving:
-        # Tables that are compared at the same time may come to the same name before either file is there.
-        while path.exists() or path in _given:
+    with _naming:
+        # Tables that are compared at the same time may have the same name before a file exists.
+        while path.exists() or path in _names_in_use:
             number += 1
             path = folder / f"{stem}_{kind}-{stamp}-{number}.{ending}"
-        _given.add(path)
+        _names_in_use.add(path)
     return path
 
 
 def write_report(path: Path, head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
-    """Write `head` and then, under `diffs`, every pair with its differences, one by one."""
+    """Write `head`, then `diffs`: every pair with its differences, as they come."""
     with private_file(path) as file:
         _write(file, head, pairs)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a text that holds data of the user's."""
+    """Write a text to a file that only its owner can read."""
     with private_file(path) as file:
         file.write(text)
 
 
 @contextmanager
 def private_file(path: Path) -> Iterator[IO[str]]:
-    """A file that is there whole or not at all, and that only its owner can read."""
+    """Open a file that is written completely or not at all, and that only its owner can read."""
     if path.exists() and not path.is_file():
-        # Putting a new file in the place of a folder or a device would break it for everybody.
-        raise StoreError(f"cannot write the report {path}: it is not a file", cure="name a file")
+        # Replacing a device by a file would break it for all users.
+        raise StoreError(f"cannot write the report {path}: not a regular file", cure="use the path of a file")
     part = path.with_name(f".{path.name}.part")
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
@@ -70,14 +70,14 @@ def private_file(path: Path) -> Iterator[IO[str]]:
 
 
 def cure_for(error: OSError) -> str:
-    """What to do when a folder cannot be written to."""
+    """Return the cure for a folder that cannot be written to."""
     first = {
-        errno.ENOENT: "make the folder",
-        errno.ENOTDIR: "name a folder",
-        errno.EACCES: "give your user the right to write there",
+        errno.ENOENT: "create the folder",
+        errno.ENOTDIR: "use the path of a folder",
+        errno.EACCES: "allow your user to write there",
         errno.EROFS: "make it writable",
-    }.get(error.errno or 0, "make room there")
-    return f"{first}, or choose another place (--report-dir for the reports of a diff)"
+    }.get(error.errno or 0, "free space there")
+    return f"{first}, or choose another folder (--report-dir for reports)"
 
 
 def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
@@ -85,43 +85,43 @@ def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) 
     for number, (pair, counts, differences) in enumerate(pairs):
         file.write("," if number else "")
         file.write(f'\n  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [')
-        for at, difference in enumerate(differences):
-            file.write(",\n   " if at else "\n   ")
+        for position, difference in enumerate(differences):
+            file.write(",\n   " if position else "\n   ")
             file.write(difference)
         file.write("]}")
     file.write("}\n}\n")
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """A report read back."""
+    """Read a report; raises StoreError if it is not one."""
     try:
         with open(path, encoding="utf-8") as file:
             report = json.load(file, parse_constant=str)
     except OSError as error:
-        raise _cannot_read(path, error.strerror or "it cannot be opened") from None
+        raise _cannot_read(path, error.strerror or "cannot be opened") from None
     except ValueError as error:
-        raise _cannot_read(path, f"it is not JSON ({error})") from None
+        raise _cannot_read(path, f"not JSON ({error})") from None
     if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
-        raise _cannot_read(path, "it is not a report of a diff")
+        raise _cannot_read(path, "not a report of a diff")
     return report
 
 
-# A pair, the key of a row, and the hash that each node had: None for no row, nothing where the report does not say.
+# A pair, the key of a row, and the hash of the row per node: None: no row; empty: not in the report.
 Keyed = tuple[str, tuple[str, ...], "tuple[str | None, ...]"]
 
 
 def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
-    """The head of a report, and of each difference its pair, key and hashes: a report may be larger than memory.
+    """Return the head of a report, and an iterator over pair, key and hashes of each difference.
 
-    A report is written with a difference a line, and these at its start. One that went through other hands is read
-    whole.
+    A report may be larger than memory. trueup writes one difference per line, with key and hashes first, which is
+    streamed; a report that was reformatted is loaded completely.
     """
     try:
         with open(path, encoding="utf-8") as file:
             head = _head(file)
             first = next(file, "")
     except OSError as error:
-        raise _cannot_read(path, error.strerror or "it cannot be opened") from None
+        raise _cannot_read(path, error.strerror or "cannot be opened") from None
     except ValueError:
         head, first = None, ""
     if head is not None and (first.startswith('  "') or first.startswith("}")):
@@ -137,17 +137,17 @@ def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
 
 
 def _names(path: Path, head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of the key, and the nodes."""
+    """Return the columns of the key, and the nodes."""
     with showing(path):
         return tuple(head["summary"]["primary_key"]) or ("row_hash",), tuple(head["summary"]["nodes"])
 
 
-def _hashes(said: Mapping[str, str | None], nodes: tuple[str, ...]) -> tuple[str | None, ...]:
-    return tuple([said.get(node, "") for node in nodes])
+def _hashes(hashes: Mapping[str, str | None], nodes: tuple[str, ...]) -> tuple[str | None, ...]:
+    return tuple([hashes.get(node, "") for node in nodes])
 
 
 def _plain(names: tuple[str, ...], nodes: tuple[str, ...]) -> re.Pattern[str]:
-    """A line without an escape, as most are: its groups are the key and the hashes."""
+    """Return a pattern for lines without escapes (most lines); its groups are the key and the hashes."""
     key = ", ".join(re.escape(json.dumps(name)) + r': "([^"\\]*)"' for name in names)
     hashes = ", ".join(re.escape(json.dumps(node)) + r': (?:"(-?\d+)"|null)' for node in nodes)
     return re.compile(f'   {{"key": {{{key}}}, "hashes": {{{hashes}}}, ')
@@ -171,7 +171,7 @@ def _by_line(path: Path, names: tuple[str, ...], nodes: tuple[str, ...]) -> Iter
         try:
             _head(file)
             for line in file:
-                # The rows, which make up most of the line, are not looked at.
+                # The rows, most of the line, are not parsed.
                 if found := plain(line):
                     groups = found.groups()
                     yield pair, groups[:width], groups[width:]
@@ -182,14 +182,14 @@ def _by_line(path: Path, names: tuple[str, ...], nodes: tuple[str, ...]) -> Iter
                 elif line.startswith('  "'):
                     pair = scan(line, 2)[0]
         except (ValueError, StopIteration) as error:
-            raise _cannot_read(path, f"a line of it is damaged ({error})") from None
+            raise _cannot_read(path, f"a line is damaged ({error})") from None
     if line.rstrip() != "}":
-        raise _cannot_read(path, "it ends too early")
+        raise _cannot_read(path, "the file is truncated")
 
 
 @contextmanager
 def showing(path: Path) -> Iterator[None]:
-    """The block shows a report that was read from here: a part that is not there, or not as it should be, is named."""
+    """Turn errors about missing or damaged parts of a report into a StoreError."""
     try:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

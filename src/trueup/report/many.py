@@ -1,4 +1,4 @@
-"""The answer about many tables: as text, as a file, and as a page that links the pages of the tables."""
+"""The result of many tables: as text, as a JSON file, and as a page that links the pages of the tables."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ MEANING = {
     ("MATCH", "check"): "the digests of all rows of all tables agree",
     ("DIFFER", "diff"): "the nodes differ",
     ("DIFFER", "check"): "the nodes differ",
-    ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven for the tables that are named so",
-    ("INCOMPLETE", "check"): "not everything was compared; nothing is proven for the tables that are named so",
+    ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
+    ("INCOMPLETE", "check"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
 }
-# What needs a look comes first.
+# Sort order: problems first.
 _RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "MATCH": 2}
 _HEADS = ("TABLE", "VERDICT", "ROWS", "DIFFERENCES", "TIME", "")
 _TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ"}
 
 
 def summary_of(result: ManyResult) -> dict[str, Any]:
-    """What the task store keeps."""
+    """Return the result for the task store."""
     counts = Counter(each.verdict for each in result.tables)
     return {
         "verdict": result.verdict,
@@ -49,7 +49,7 @@ def summary_of(result: ManyResult) -> dict[str, Any]:
 
 
 def write_many(folder: Path, result: ManyResult, *, html: bool) -> ManyResult:
-    """Write the summary beside the reports of the tables, and the page if there are pages; returns where they are."""
+    """Write the summary next to the reports of the tables, and the page; return the result with their paths."""
     path, page = folder / "summary.json", folder / "index.html"
     whole = replace(result, report=str(path), page=str(page) if html else "")
     write_private(path, json.dumps(whole.as_json(), indent=1) + "\n")
@@ -58,13 +58,13 @@ def write_many(folder: Path, result: ManyResult, *, html: bool) -> ManyResult:
     try:
         write_html(page, page_of_many(summary_of(whole), whole.task_id))
     except StoreError as error:
-        # The answer stands, and its file is there.
-        return replace(whole, page="", remarks=(*whole.remarks, f"there is no page: {error}"))
+        # The summary has been written, so the result is complete.
+        return replace(whole, page="", remarks=(*whole.remarks, f"the page could not be written: {error}"))
     return whole
 
 
 def many_text(found: Mapping[str, Any], task_id: str) -> str:
-    """The summary for people: the verdict, a line a table, what to do next."""
+    """Return the result as text: the verdict, one line per table, the next step."""
     tables = sorted(found["tables"], key=lambda each: (_RANK[each["verdict"]], each["table"]))
     meaning = MEANING[found["verdict"], found["mode"]]
     count = f"{len(tables):,} table{'s' * (len(tables) != 1)}"
@@ -74,7 +74,7 @@ def many_text(found: Mapping[str, Any], task_id: str) -> str:
     counts = ", ".join(f"{found[verdict.lower()]:,} {verdict}" for verdict in _RANK if found[verdict.lower()])
     checked = sum(each["rows_checked"] for each in tables)
     lines += ["", f"  {counts}; {checked:,} rows, {found['time_taken']:.1f} s"]
-    lines += [f"  skipped: {', '.join(found['skipped'])}"] if found["skipped"] else []
+    lines += [f"  excluded: {', '.join(found['skipped'])}"] if found["skipped"] else []
     lines += [f"  note: {remark}" for remark in found["remarks"]]
     lines += [f"  {name}: {found[name]}" for name in ("report", "page") if found.get(name)]
     lines.append(f"  next: {_next(found, tables, task_id)}")
@@ -82,7 +82,7 @@ def many_text(found: Mapping[str, Any], task_id: str) -> str:
 
 
 def page_of_many(found: Mapping[str, Any], task_id: str) -> Page:
-    """The page: a line a table, with a link to its own page."""
+    """Return the page: one line per table, with a link to its page."""
     tables = sorted(found["tables"], key=lambda each: (_RANK[each["verdict"]], each["table"]))
     verdict = str(found["verdict"])
     rows = [_cells(each, found["mode"]) for each in tables]
@@ -97,7 +97,7 @@ def page_of_many(found: Mapping[str, Any], task_id: str) -> Page:
             "nodes": ", ".join(found["nodes"]),
             **{name.lower(): f"{found[name.lower()]:,}" for name in _RANK},
             "rows compared": f"{sum(each['rows_checked'] for each in tables):,}",
-            "skipped": ", ".join(found["skipped"]),
+            "excluded": ", ".join(found["skipped"]),
             "time": f"{found['time_taken']:,.1f} s",
         },
         trouble=[f"{each['table']}: {each['reason']}" for each in tables if each["verdict"] == "INCOMPLETE"],
@@ -129,12 +129,13 @@ def _next(found: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id
     if found["verdict"] == "MATCH":
         return f"nothing to do (trueup tasks show {task_id[:8]} has the details)"
     if found["verdict"] == "INCOMPLETE":
-        return f"mend what is named, then: trueup {found['mode']} --resume {task_id[:8]}  (looks at the rest only)"
+        again = f"trueup {found['mode']} --resume {task_id[:8]}"
+        return f"fix the problems listed above, then: {again}  (compares the rest only)"
     if found.get("page"):
         return "open the page in a browser"
     first = next((each for each in tables if each["verdict"] == "DIFFER" and each["task_id"]), None)
     if first is None:
-        return "trueup schema-diff  (shows what else is not on all nodes)"
+        return "trueup schema-diff  (shows which objects are missing)"
     if found["mode"] == "check":
         return f"trueup diff {first['table']}  (shows which rows differ)"
     return f"trueup report {first['task_id'][:8]} --output html  (shows the rows of {first['table']})"

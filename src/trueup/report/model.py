@@ -1,4 +1,4 @@
-"""The result of a diff or a check, as every report shows it."""
+"""The results of diff, check and rerun, for one table and for many."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-# RESOLVED is for a rerun: all keys of the earlier report agree now, and nothing else was looked at.
+# RESOLVED is the verdict of a rerun: all keys of the earlier report are equal now; no other rows were compared.
 Verdict = Literal["MATCH", "RESOLVED", "DIFFER", "INCOMPLETE"]
 EXIT_CODES: dict[Verdict, int] = {"MATCH": 0, "RESOLVED": 0, "DIFFER": 1, "INCOMPLETE": 2}
 Mode = Literal["diff", "check", "rerun"]
@@ -14,7 +14,7 @@ Mode = Literal["diff", "check", "rerun"]
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Confirmed differences of one pair, and those in flight. Missing means: on the first, not on the second."""
+    """Confirmed differences of one pair of nodes, and changes in flight. `missing`: only on the first node."""
 
     missing: int = 0
     extra: int = 0
@@ -24,13 +24,13 @@ class PairCounts:
 
     @property
     def total(self) -> int:
-        """All confirmed differences."""
+        """Return the number of confirmed differences."""
         return self.missing + self.extra + self.changed
 
 
 @dataclass(frozen=True)
 class DiffResult:
-    """What a diff or a check found."""
+    """The result of a diff, a check or a rerun of one table."""
 
     verdict: Verdict
     table: str
@@ -45,40 +45,40 @@ class DiffResult:
     engine: str
     report: str
     task_id: str
-    # For three nodes or more: how many keys each node stands alone with.
+    # For three or more nodes: number of keys on which a node differs from all others.
     alone: Mapping[str, int] = field(default_factory=dict)
-    # Why the verdict is INCOMPLETE, one reason a line; empty otherwise.
+    # Why the verdict is INCOMPLETE, one reason per entry.
     incomplete: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    # The HTML page, where one was asked for.
+    # Path of the HTML page, if one was requested.
     page: str = ""
-    # Of a rerun: the report whose keys were looked at, and for each pair how many are resolved, remain and are new.
+    # For a rerun: the earlier report, and per pair of nodes the number of keys that are resolved, remain, and are new.
     rerun_of: str = ""
     since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
-        """As diff(1): 0 equal, 1 different, 2 trouble or anything not looked at."""
+        """Return 0 if equal, 1 if different, 2 if anything was not compared."""
         return EXIT_CODES[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
-        """The summary as one JSON object."""
+        """Return the result as a JSON object."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class TableOutcome:
-    """How one table of many came out."""
+    """The result of one of many tables."""
 
     table: str
     verdict: Verdict
-    # Nodes that do not have it, which makes a difference.
+    # Nodes without this table, which is a difference.
     missing_on: tuple[str, ...] = ()
     rows_checked: int = 0
-    # Confirmed differences of all pairs of nodes; of a check, blocks that differ.
+    # Confirmed differences of all pairs of nodes; for a check, differing blocks.
     differences: int = 0
     seconds: float = 0.0
-    # Why it was not compared, or not wholly.
+    # Why it was not compared, or not completely.
     reason: str = ""
     task_id: str = ""
     report: str = ""
@@ -87,36 +87,38 @@ class TableOutcome:
 
 @dataclass(frozen=True)
 class ManyResult:
-    """What a diff or a check of many tables found; one verdict for all of them, and trouble outranks difference."""
+    """The result of a diff or a check of many tables, with one verdict; INCOMPLETE outranks DIFFER."""
 
     mode: Literal["diff", "check"]
     nodes: tuple[str, ...]
     tables: tuple[TableOutcome, ...]
-    # Tables that fit and were left out by name.
+    # Tables that match and were excluded.
     skipped: tuple[str, ...]
     seconds: float
     task_id: str
     remarks: tuple[str, ...] = ()
-    # The summary of all tables as a file, and as a page that links those of the tables.
+    # Paths of the summary of all tables, and of the page that links the pages of the tables.
     report: str = ""
     page: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """MATCH only if there were tables, and each of them matches."""
-        found = {outcome.verdict for outcome in self.tables}
-        return "INCOMPLETE" if not found or "INCOMPLETE" in found else "DIFFER" if "DIFFER" in found else "MATCH"
+        """Return MATCH only if there are tables, and each of them matches."""
+        verdicts = {outcome.verdict for outcome in self.tables}
+        if not verdicts or "INCOMPLETE" in verdicts:
+            return "INCOMPLETE"
+        return "DIFFER" if "DIFFER" in verdicts else "MATCH"
 
     @property
     def exit_code(self) -> int:
-        """As diff(1): 0 equal, 1 different, 2 trouble or anything not looked at."""
+        """Return 0 if equal, 1 if different, 2 if anything was not compared."""
         return EXIT_CODES[self.verdict]
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """What was not compared, one reason a line."""
-        return tuple(f"{each.table}: {each.reason}" for each in self.tables if each.verdict == "INCOMPLETE")
+        """Return what was not compared, one reason per entry."""
+        return tuple(f"{table.table}: {table.reason}" for table in self.tables if table.verdict == "INCOMPLETE")
 
     def as_json(self) -> dict[str, Any]:
-        """The summary as one JSON object."""
+        """Return the result as a JSON object."""
         return {"verdict": self.verdict, **asdict(self)}

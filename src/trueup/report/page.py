@@ -1,4 +1,4 @@
-"""What a page of HTML says: of a diff, from its report; of any other task, from the task store."""
+"""The content of an HTML page: for a diff from its report, for other tasks from the task store."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from trueup.report.text import KINDS, MEANING, moment
 
-# How the verdict looks. Green is for what is proven, and for nothing else.
+# Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
 
-# The data in a page: raised when its shape changes, so that whatever reads pages can tell.
+# Version of the data in a page; increased when its structure changes.
 FORMAT = 1
 _CONTRADICTS = "the report contradicts itself; nothing is proven"
 _SETTINGS = (
@@ -23,7 +23,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A small table; columns in `numbers` stand on the right, and the first cell of a row may be a link."""
+    """A table; columns in `numbers` are right-aligned, and the first cell of a row may be a link."""
 
     title: str
     heads: Sequence[str]
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Page:
-    """All of a page but the differences, which may be many and come as a stream."""
+    """The content of a page without the differences, which are streamed."""
 
     title: str
     verdict: str
@@ -44,16 +44,16 @@ class Page:
     trouble: Sequence[str] = ()
     remarks: Sequence[str] = ()
     tables: Sequence[Table] = ()
-    # Folded away until asked for.
+    # Collapsed at first.
     details: Sequence[Table] = ()
-    # The head of the differences (None: the page has none), and the name of the file that has them all.
+    # The header of the differences (None: no differences), and the name of the JSON report.
     data: Mapping[str, Any] | None = None
     report: str = ""
     task_id: str = ""
 
 
 def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]], report: str) -> Page:
-    """The page of a diff: the head of its report, the counts of its pairs, and the report's path."""
+    """Return the page of a diff, from the head of its report, the counts of its pairs, and the path of the report."""
     summary: Mapping[str, Any] = head["summary"]
     trouble = [str(reason) for reason in head.get("incomplete") or ()]
     verdict, mode = str(summary["verdict"]), str(summary.get("mode") or "diff")
@@ -83,7 +83,7 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
 
 
 def page_of_task(task: Mapping[str, Any]) -> Page:
-    """The page of a task that has no rows to show: a check, a run of a version log, its proof."""
+    """Return the page of a task without rows: a check, a run or a proof of a version log."""
     context = dict(task["task_context"])
     found = dict(context.pop("diff_summary", None) or {})
     error = str(context.pop("error", ""))
@@ -91,7 +91,7 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
     trouble = trouble or ([error] if error else [])
     verdict = str(found.pop("verdict", "") or task["task_status"])
     if task["task_type"] == "TABLE_CHECK":
-        # A check counts no rows that differ: a 0 there would look like good news.
+        # A check does not count differing rows: a 0 would be misleading.
         for name in ("diff_rows_count", "diff_row_limit_reached"):
             found.pop(name, None)
     plain = {name: value for name, value in found.items() if not _is_table(value)}
@@ -119,13 +119,13 @@ def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, An
     if verdict == "MATCH" and not trouble and not differs:
         return "good"
     if verdict == "RESOLVED" and not trouble and not differs:
-        # True of some keys, and no proof of the table.
+        # True for some keys, no proof for the table.
         return "plain"
     return "differ" if verdict == "DIFFER" and not trouble else "trouble"
 
 
 def _task_tone(verdict: str, trouble: Sequence[str]) -> Tone:
-    # What a repair says is true of some keys, and no proof of the table.
+    # The result of a repair is true for some keys, no proof for the table.
     if verdict in ("COMPLETED", "REPAIRED", "UNDONE", "DRY RUN") and not trouble:
         return "plain"
     return "differ" if verdict == "REMAINS" and not trouble else _tone(verdict, trouble, ())
@@ -165,38 +165,38 @@ def _pair_table(counts: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _node_table(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> Table:
-    """What each node held, and where its snapshot stood."""
+    """Return the rows of each node, and the position of its snapshot."""
     positions: Mapping[str, Mapping[str, Any]] = proof.get("nodes") or {}
     alone = summary.get("alone") or {}
     rows = []
     for node in summary["nodes"]:
-        at = positions.get(node) or {}
+        snapshot = positions.get(node) or {}
         count = (summary.get("rows") or {}).get(node)
         rows.append(
             [
                 str(node),
                 "" if count is None else f"{count:,}",
-                str(at.get("log_position") or ""),
-                str(at.get("transactions") or ""),
-                moment(str(at.get("taken_at") or "")),
-                f"{at.get('server_version', '')}{', a standby' if at.get('in_recovery') else ''}",
+                str(snapshot.get("log_position") or ""),
+                str(snapshot.get("transactions") or ""),
+                moment(str(snapshot.get("taken_at") or "")),
+                f"{snapshot.get('server_version', '')}{', a standby' if snapshot.get('in_recovery') else ''}",
                 *([f"{alone.get(node, 0):,}"] if alone else []),
             ]
         )
     heads = ["node", "rows", "log position", "transactions", "snapshot taken (UTC)", "server"]
-    heads += ["keys it is alone with"] if alone else []
+    heads += ["keys that differ from all others"] if alone else []
     return Table("Nodes and their snapshots", heads, rows, frozenset({1, 6}))
 
 
 def _named_tables(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> list[Table]:
     settings = {name: summary[name] for name in _SETTINGS if name in summary}
-    rests_on = {name: value for name, value in proof.items() if name != "nodes"}
+    facts = {name: value for name, value in proof.items() if name != "nodes"}
     columns = ", ".join(map(str, summary["columns"]))
-    return [*_named("Settings", {**settings, "columns": columns}), *_named("What the answer rests on", rests_on)]
+    return [*_named("Settings", {**settings, "columns": columns}), *_named("Proof", facts)]
 
 
 def _inner_tables(found: Mapping[str, Any]) -> list[Table]:
-    """What of an answer is more than a line, each as a table."""
+    """Return the nested values of a result, each as a table."""
     tables: list[Table] = []
     for name, value in found.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Results and tasks for people: verdict first, then what was counted, then what to do next."""
+"""Results and tasks as text: the verdict, the counts, the next step."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEANING = {
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven",
-    ("RESOLVED", "rerun"): "all keys of the earlier report agree now; no other rows were looked at",
-    ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were looked at",
+    ("RESOLVED", "rerun"): "all keys of the earlier report are equal now; no other rows were compared",
+    ("DIFFER", "rerun"): "keys of the earlier report differ; no other rows were compared",
     ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
 }
-_MOST_REASONS = 10
+_MAX_REASONS = 10
 KINDS = ("missing", "extra", "changed", "in_flight")
 
 
 def summary(result: DiffResult) -> str:
-    """The result in a few lines."""
+    """Return the result of a diff, a check or a rerun."""
     meaning = MEANING[result.verdict, result.mode]
     lines = [f"{result.verdict}: {result.table} on {', '.join(result.nodes)}: {meaning}"]
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
@@ -41,12 +41,12 @@ def summary(result: DiffResult) -> str:
         lines += _pair_table({pair: vars(counts) for pair, counts in result.pairs.items()})
     alone = [f"{node} with {_count(keys, 'key')}" for node, keys in result.alone.items() if keys]
     if alone:
-        lines.append(f"  alone against all others: {', '.join(alone)}")
+        lines.append(f"  differs from all others: {', '.join(alone)}")
     lines += [f"  note: {remark}" for remark in result.remarks]
-    lines += [f"  not compared: {reason}" for reason in result.incomplete[:_MOST_REASONS]]
-    if len(result.incomplete) > _MOST_REASONS:
+    lines += [f"  not compared: {reason}" for reason in result.incomplete[:_MAX_REASONS]]
+    if len(result.incomplete) > _MAX_REASONS:
         where = "the report" if result.report else f"trueup tasks show {result.task_id[:8]}"
-        lines.append(f"  … and {len(result.incomplete) - _MOST_REASONS} more, see {where}")
+        lines.append(f"  … and {len(result.incomplete) - _MAX_REASONS} more, see {where}")
     if result.report:
         lines.append(f"  report: {result.report}")
     if result.page:
@@ -55,8 +55,8 @@ def summary(result: DiffResult) -> str:
     return "\n".join(lines)
 
 
-def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
-    """A report read back from its file: the summary and the first differences of each pair."""
+def report_text(report: Mapping[str, Any], *, limit: int = 20) -> str:
+    """Return the summary of a report, and the first differences of each pair."""
     summary = report["summary"]
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
@@ -68,16 +68,16 @@ def report_text(report: Mapping[str, Any], *, most: int = 20) -> str:
     lines += [f"  note: {remark}" for remark in report["remarks"]]
     lines += [f"  not compared: {reason}" for reason in report["incomplete"]]
     lines += _pair_table(report["diffs"])
-    for pair, found in report["diffs"].items():
-        if found["differences"]:
-            lines += ["", f"  {pair}:", *difference_lines(found["differences"][:most])]
-        if len(found["differences"]) > most:
-            lines.append(f"    … and {len(found['differences']) - most:,} more (--output json or html has them)")
+    for pair, counts in report["diffs"].items():
+        if counts["differences"]:
+            lines += ["", f"  {pair}:", *difference_lines(counts["differences"][:limit])]
+        if len(counts["differences"]) > limit:
+            lines.append(f"    … and {len(counts['differences']) - limit:,} more (--output json or html has them)")
     return "\n".join(lines)
 
 
 def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
-    """Tasks as an aligned table, one a line."""
+    """Return the tasks as a table, one per line."""
     rows = [
         [
             task["task_id"][:8],
@@ -96,7 +96,7 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def task_text(task: Mapping[str, Any]) -> str:
-    """All of one task: how it ended first, then what was asked, then what came out."""
+    """Return one task: its end, its request, its result."""
     context = dict(task["task_context"])
     found, error = context.pop("diff_summary", {}), context.pop("error", "")
     took = "" if task["time_taken"] is None else f" ({task['time_taken']:.1f} s)"
@@ -113,7 +113,7 @@ def task_text(task: Mapping[str, Any]) -> str:
         "finished": moment(task["finished_at"]) + took if task["finished_at"] else "",
         "process": f"{task['pid']} on {task['host']}",
     }
-    # What the summary repeats of the request, or the head has said, is not said again.
+    # Omit from the result what the head or the request shows already.
     known = {"verdict", "task_id", "schema", "table", "cluster", "start_time", "end_time", "time_taken", *context}
     answer = {name: value for name, value in found.items() if name not in known}
     lines = _named(head)
@@ -133,7 +133,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The counts of all pairs below one another; `missing` is said in full, for it has two readings."""
+    """Return the counts of all pairs as a table, with an explanation of `missing` and `extra`."""
     rows = [["", *(kind.replace("_", " ") for kind in KINDS), ""]]
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
@@ -148,7 +148,7 @@ def _next(result: DiffResult) -> str:
     if result.verdict in ("MATCH", "RESOLVED"):
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
-        return "mend what is named and run again"
+        return "fix the problems listed above and run again"
     if result.mode == "check":
         return f"trueup diff {_shell(result.table)}  (shows which rows differ)"
     if result.page:
@@ -161,7 +161,7 @@ def _shell(text: str) -> str:
 
 
 def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Differences as aligned lines: kind, key, and what changed."""
+    """Return differences as aligned lines: kind, key, changed columns."""
     rows = []
     for each in differences:
         changes = [
@@ -178,7 +178,7 @@ def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _key(value: Any) -> str:
-    """A key as it is, unless that could be misread or upset a terminal."""
+    """Return a key as it is, or quoted if it is ambiguous or contains control characters."""
     text = str(value)
     return text if text and text.isprintable() and not set(text) & set(" ,='\"") else _value(value)
 
@@ -193,25 +193,25 @@ def _value(value: Any) -> str:
 
 
 def moment(text: str) -> str:
-    """`2025-07-22T12:03:51.042Z` to the second, for people."""
+    """Return `2025-07-22T12:03:51.042Z` as `2025-07-22 12:03:51`."""
     return text[:19].replace("T", " ")
 
 
 def aligned(rows: Sequence[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
-    """Rows of equal length in columns two blanks apart; those in `right` end on the right."""
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    """Return rows of equal length as lines with aligned columns; those in `right` are right-aligned."""
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(w) if at in right else cell.ljust(w)
-            for at, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
     return lines
 
 
 def _named(values: Mapping[str, Any]) -> list[str]:
-    """`name: value` lines, one below the other; what is empty is left out."""
+    """Return `name  value` lines without empty values."""
     shown = {name: value for name, value in values.items() if value not in ("", None, [], {})}
     width = max((len(name) for name in shown), default=0)
     lines = []

@@ -191,7 +191,7 @@ def test_no_file(write: Write) -> None:
         load_difflog(env={})
     with pytest.raises(ConfigError, match=r"trueup\.toml: there is no section \[difflog\]"):
         load_difflog("trueup.toml", env={})
-    with pytest.raises(ConfigError, match=r"gone\.toml: there is no such file \(named by TRUEUP_DIFFLOG\)") as caught:
+    with pytest.raises(ConfigError, match=r"gone\.toml: there is no such file \(from TRUEUP_DIFFLOG\)") as caught:
         load_difflog(env={"TRUEUP_DIFFLOG": "gone.toml"})
     assert "trueup difflog init" in caught.value.cure
 
@@ -348,7 +348,7 @@ def test_the_main_configuration_knows_the_section(write: Write) -> None:
         load(write("[diflog]\nx = 1", "trueup.toml"), env={})
     assert 'Did you mean "difflog"?' in caught.value.cure
     write(as_section(SMALL), "trueup.toml")
-    with pytest.raises(ConfigError, match=r"TRUEUP__DIFFLOG__WORK: variables do not set what is in \[difflog\]"):
+    with pytest.raises(ConfigError, match=r"TRUEUP__DIFFLOG__WORK: settings of \[difflog\] cannot be set by variables"):
         load(env={"TRUEUP__DIFFLOG__WORK": "x"})
 
 

@@ -250,7 +250,7 @@ def test_a_folder_where_everybody_may_write(tmp_path: Path) -> None:
 def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = disk._check_folder(tmp_path / "file", "reports")
-    assert (found.level, "name a folder" in found.cure) == ("FAIL", True)
+    assert (found.level, "use the path of a folder" in found.cure) == ("FAIL", True)
 
 
 # The task store.

@@ -1,12 +1,12 @@
-"""The pause of a switchover with 0, 1,000, 10,000 and 50,000 keys that wait, while 4 clients of pgbench write.
+"""The pause of a switchover with 0, 1,000, 10,000 and 50,000 pending keys, while 4 clients of pgbench write.
 
     .venv/bin/python bench/switchover.py [--rounds 5] [--rows 100000] [--rate 1000] [--pending 0,1000,10000,50000]
 
 Two servers. The tables are those of pgbench without its history, which has no key. Each switchover is one of
-`--proof keys`: rounds bring the copy close, then so many rows are updated in one statement, and the pause begins at
-once. The way back is measured as well, with as many. The pause is what a writer waits: from the request for the lock
-to the commit that opens the new database. Clients write at `--rate` transactions a second in all (0: as fast as they
-can); what they wrote between the last round and the pause comes on top of the keys.
+`--proof keys`: rounds bring the copy close, then that many rows are updated in one statement, and the pause begins at
+once. The rollback is measured as well, with as many keys. The pause is what a writer waits: from the request for the
+lock to the commit that opens the new database. All clients together write `--rate` transactions per second (0: as fast
+as they can); what they wrote between the last round and the pause adds to the keys.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
-from trueup.verbs.switchover import run as execute
-from trueup.verbs.switchover.outcome import Asked, Outcome
+from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.sync import run as sync
-from trueup.verbs.sync.plan import Wanted
-from trueup.verbs.sync.start import SyncRequest
+from trueup.verbs.sync.request import Scope, SyncRequest
 
 SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "4GB", "fsync": "on"}
 SCHEMA = """
@@ -64,7 +64,7 @@ END;
 
 @contextmanager
 def load(server: Server, database: Database, rows: int, rate: int) -> Iterator[None]:
-    """Four clients of pgbench, for as long as it takes; those who are refused in the end have done their duty."""
+    """Run four clients of pgbench during the block; writes that are refused at its end are ignored."""
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(SCRIPT.format(rows=rows))
         script.flush()
@@ -84,23 +84,23 @@ def load(server: Server, database: Database, rows: int, rate: int) -> Iterator[N
 
 @contextmanager
 def pending(database: Database, keys: int) -> Iterator[None]:
-    """Just before the pause begins, so many rows are updated."""
-    whole = execute._pause
+    """Update this many rows just before the pause begins."""
+    original = switchover.pause
 
     def pause(*arguments: Any) -> Any:
         if keys:
             database.execute(f"UPDATE accounts SET abalance = abalance + 1 WHERE aid <= {keys}")
-        return whole(*arguments)
+        return original(*arguments)
 
-    execute._pause = pause  # type: ignore[assignment]
+    switchover.pause = pause  # type: ignore[assignment]
     try:
         yield
     finally:
-        execute._pause = whole
+        switchover.pause = original
 
 
 def measure(keys: Sequence[int], arguments: argparse.Namespace, folder: Path) -> dict[int, list[Outcome]]:
-    """Every number of keys there and back, round after round."""
+    """Measure every number of keys in both directions, repeatedly."""
     found: dict[int, list[Outcome]] = {each: [] for each in keys}
     with (
         Server.start(name="old", settings=SETTINGS) as one,
@@ -112,19 +112,19 @@ def measure(keys: Sequence[int], arguments: argparse.Namespace, folder: Path) ->
             database.execute(SCHEMA)
         databases[0].execute(ROWS.format(rows=arguments.rows))
         first, second = (Node(name, each.uri) for name, each in zip(("old", "new"), databases, strict=True))
-        sync.start(SyncRequest(first, second, Wanted("main"), SparkSettings(engine="local")), Silent())
-        asked = Asked("main", first, second, budget=60.0, proof="keys", close_keys=5000)
-        prepare_only(asked)
+        sync.start(SyncRequest(first, second, Scope("main"), SparkSettings(engine="local")), Silent())
+        request = SwitchoverRequest("main", first, second, budget=60.0, proof="keys", close_keys=5000)
+        prepare_only(request)
         for database in databases:
             database.execute("VACUUM ANALYZE")
         for number in range(arguments.rounds + 1):
             for each in keys:
                 for action, server, database in (
-                    (execute.EXECUTE, one, databases[0]),
-                    (execute.ROLLBACK, other, databases[1]),
+                    (EXECUTE, one, databases[0]),
+                    (ROLLBACK, other, databases[1]),
                 ):
                     with load(server, database, arguments.rows, arguments.rate), pending(database, each):
-                        outcome = execute.move(asked, action, store=store, progress=Silent())
+                        outcome = switchover.move(request, action, store=store, progress=Silent())
                     if number:  # the first round warms up
                         found[each].append(outcome)
     return found
@@ -145,10 +145,10 @@ def main() -> None:
         "",
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} cores, {platform.machine()}; {arguments.rows:,} rows,"
         f" 4 clients of pgbench at {arguments.rate or 'all the'} transactions a second, `--proof keys`, median of"
-        f" {2 * arguments.rounds} there and back.",
-        "Written by `bench/switchover.py`; see there what is counted.",
+        f" {2 * arguments.rounds} runs in both directions.",
+        "Written by `bench/switchover.py`, which describes what is measured.",
         "",
-        f"| keys that wait | carried | pause | slowest | {' | '.join(PAUSE)} |",
+        f"| pending keys | carried over | pause | slowest | {' | '.join(PAUSE)} |",
         "|---|---|---|---|" + "---|" * len(PAUSE),
     ]
     for each, outcomes in found.items():

@@ -27,8 +27,9 @@ from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.testing.postgres import Database, Server
+from trueup.verbs.sync import ending
 from trueup.verbs.sync import run as sync
-from trueup.verbs.sync.plan import Wanted
+from trueup.verbs.sync.request import Scope, SyncRequest
 
 SETTINGS = {"shared_buffers": "512MB", "max_wal_size": "8GB", "maintenance_work_mem": "256MB"}
 TABLES = """
@@ -51,15 +52,15 @@ NAMES = ("customers", "items", "orders", "lines", "events")
 
 def by_trueup(source: Database, target: Database, programs: Path, engine: str) -> None:
     """`trueup sync start --create-schema`, and away with its change log."""
-    request = sync.SyncRequest(
+    request = SyncRequest(
         Node("n1", source.uri),
         Node("n2", target.uri),
-        Wanted("bench", create_schema=True),
+        Scope("bench", create_schema=True),
         SparkSettings(engine=engine),
         pg_bin=str(programs),
     )
     sync.start(request, Silent())
-    sync.drop(request)
+    ending.drop(request)
 
 
 def by_pg_dump(source: Database, target: Database, programs: Path, engine: str) -> None:
@@ -130,14 +131,12 @@ def writes(server: Server, source: Database, target: Database, seconds: int) -> 
         return float(found[1])
 
     target.execute(TABLES)
-    request = sync.SyncRequest(
-        Node("n1", source.uri), Node("n2", target.uri), Wanted("bench"), SparkSettings(engine="local")
-    )
+    request = SyncRequest(Node("n1", source.uri), Node("n2", target.uri), Scope("bench"), SparkSettings(engine="local"))
     pgbench()
     without = pgbench()
     sync.start(request, Silent())
     with_triggers = pgbench()
-    sync.drop(request)
+    ending.drop(request)
     return without, with_triggers
 
 

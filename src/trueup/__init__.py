@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trueup.api.repair_validation import repair_validation
     from trueup.api.schema import schema_diff
     from trueup.api.snapshot import snapshot
+    from trueup.api.switchover import Switchover
     from trueup.api.sync import Sync
     from trueup.api.validate import Validations
     from trueup.config.load import load
@@ -88,6 +89,7 @@ _HOMES = {
     "snapshot": "trueup.api.snapshot",
     "Task": "trueup.store",
     "TaskStore": "trueup.store",
+    "Switchover": "trueup.api.switchover",
     "Sync": "trueup.api.sync",
     "Validations": "trueup.api.validate",
 }
@@ -113,6 +115,7 @@ __all__ = [
     "SchemaResult",
     "SparkSettings",
     "StoreError",
+    "Switchover",
     "Sync",
     "Task",
     "TaskStore",

@@ -52,7 +52,7 @@ def test_there_and_back_by_the_owner(cli: Cli, owned: Any, server: Server) -> No
     assert "n1 is in use (not prepared)" in early.out
     prepared = cli("switchover", "prepare", *ends)
     assert prepared.code == 0, prepared.err
-    assert "n1 is in use; 4 guards" in prepared.out
+    assert "n1 is in use; created 4 guards" in prepared.out
     wrong = cli("switchover", "execute", *ends, "--proof", "validated", "--validation", "shop", "--meta", "n2")
     assert (wrong.code, "there is no validation shop from n1 to n2 on n2" in wrong.err) == (2, True)
     wrong = cli("switchover", "execute", *ends, "--second-address", f"host=db2 password={SECRET}")
@@ -80,7 +80,7 @@ def test_there_and_back_by_the_owner(cli: Cli, owned: Any, server: Server) -> No
     assert old.execute("SELECT count(*) FROM people WHERE name = 'on the new one'") == [(1,)]
     again = cli("switchover", "rollback", *ends)
     assert (again.code, "n2 is not in use" in again.err) == (2, True)
-    assert "nothing was under way" in cli("switchover", "abort", *ends).out
+    assert "no switchover was running" in cli("switchover", "abort", *ends).out
     assert cli("switchover", "reset", *ends).code == 0
     done = cli("switchover", "finish", *ends, "--json")
     assert done.json["in_use"] == "n1"

@@ -1,103 +1,157 @@
-"""The switchover as Python calls: options, defaults and results as on the command line."""
+"""`trueup.Switchover`: a switchover between the two nodes of a sync from Python."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
-from trueup.config.load import load
+from trueup.api.sync import two_nodes
 from trueup.config.model import Config
-from trueup.errors import ConfigError
-from trueup.verbs.switchover.outcome import Asked, Outcome, seconds
+from trueup.engine.progress import Progress, Silent
+from trueup.store import TaskStore
+from trueup.verbs.switchover import ending, prepare
+from trueup.verbs.switchover import run as path
+from trueup.verbs.switchover import status as status_module
+from trueup.verbs.switchover.ending import Ended
+from trueup.verbs.switchover.outcome import Outcome
+from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest, seconds
+from trueup.verbs.switchover.status import SwitchStatus
 
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.verbs.switchover.ending import Ended
-    from trueup.verbs.switchover.status import SwitchStatus
-
-
-def asked_of(
-    source: str,
-    target: str,
-    *,
-    name: str = "main",
-    nodes: Mapping[str, str] | None = None,
-    config: Config | str | None = None,
-    budget: float | str = 5.0,
-    meta: str | None = None,
-    **options: Any,
-) -> tuple[Asked, Config]:
-    """What is asked for; `source` and `target` are those of the sync, whichever of them is in use now."""
-    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
-    if source == target:
-        raise ConfigError("--from and --to name the same node", cure="name two")
-    first, second = loaded.select(names=[source, target])
-    given = {key: value for key, value in options.items() if value is not None}
-    limit = seconds(budget) if isinstance(budget, str) else float(budget)
-    kept = loaded.select(names=[meta], at_least=1)[0] if meta else None
-    return Asked(name, first, second, budget=limit, meta=kept, **given), loaded
+Proof = Literal["digest", "keys", "validated"]
 
 
-def execute(
-    source: str, target: str, *, task_db: str | None = None, progress: Progress | None = None, **options: Any
-) -> Outcome:
-    """Move the applications from `source` to `target`. Options: `budget`, `proof`, `close_keys`, `patience`, …"""
-    from trueup.verbs.switchover import run as path
+class Switchover:
+    """The switchover of the sync `name`; `source` and `target` are those of the sync, whichever is in use now.
 
-    return _move(source, target, path.EXECUTE, task_db, progress, options)
+    The object keeps no connection between calls. Every method raises a TrueupError if it fails; until the pointer has
+    flipped, the old database is then in use as before.
+    """
 
+    def __init__(
+        self,
+        source: str,
+        target: str,
+        *,
+        name: str = "main",
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
+        task_db: str | None = None,
+    ) -> None:
+        """Check the nodes: names in the configuration or in `nodes` (name -> address)."""
+        self._config, self._first, self._second = two_nodes(source, target, config, nodes)
+        self._name = name
+        self._task_db = task_db
 
-def rollback(
-    source: str, target: str, *, task_db: str | None = None, progress: Progress | None = None, **options: Any
-) -> Outcome:
-    """Move the applications back from `target` to `source`, with all that was written meanwhile."""
-    from trueup.verbs.switchover import run as path
+    def prepare(self, *, patience: float = 60.0, first_address: str = "", second_address: str = "") -> tuple[str, int]:
+        """Create pointers and guards in both databases; return the node in use and the number of new guards."""
+        return prepare.prepare_only(
+            SwitchoverRequest(
+                self._name,
+                self._first,
+                self._second,
+                patience=patience,
+                first_address=first_address,
+                second_address=second_address,
+            )
+        )
 
-    return _move(source, target, path.ROLLBACK, task_db, progress, options)
+    def execute(
+        self,
+        *,
+        budget: float | str = 5.0,
+        proof: Proof = "digest",
+        validation: str = "",
+        meta: str = "",
+        close_keys: int = 1000,
+        jobs: int = 4,
+        accept_schema: bool = False,
+        patience: float = 60.0,
+        first_address: str = "",
+        second_address: str = "",
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Move the applications from `source` to `target` and return the report.
 
+        The arguments mean the same as the options of `trueup switchover execute`; `budget` is in seconds, or a text
+        such as `500ms`. If an earlier call was killed after its decision, this call completes it.
+        """
+        request = self._move_request(
+            budget, proof, validation, meta, close_keys, jobs, accept_schema, patience, first_address, second_address
+        )
+        return self._move(request, EXECUTE, progress)
 
-def _move(
-    source: str, target: str, action: str, task_db: str | None, progress: Progress | None, options: Mapping[str, Any]
-) -> Outcome:
-    from trueup.engine.progress import Silent
-    from trueup.store import TaskStore
-    from trueup.verbs.switchover import run as path
+    def rollback(
+        self,
+        *,
+        budget: float | str = 5.0,
+        proof: Proof = "digest",
+        validation: str = "",
+        meta: str = "",
+        close_keys: int = 1000,
+        jobs: int = 4,
+        accept_schema: bool = False,
+        patience: float = 60.0,
+        first_address: str = "",
+        second_address: str = "",
+        progress: Progress | None = None,
+    ) -> Outcome:
+        """Move the applications back from `target` to `source`, with all later writes, and return the report.
 
-    asked, config = asked_of(source, target, **options)
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return path.move(asked, action, store=store, progress=progress or Silent())
+        The arguments are those of `execute`.
+        """
+        request = self._move_request(
+            budget, proof, validation, meta, close_keys, jobs, accept_schema, patience, first_address, second_address
+        )
+        return self._move(request, ROLLBACK, progress)
 
+    def status(self) -> SwitchStatus:
+        """Return which database is in use, the phase, and the locks and their holders; write nothing."""
+        return status_module.status(self._request())
 
-def prepare(source: str, target: str, **options: Any) -> tuple[str, int]:
-    """Put pointers and guards into both databases; gives which one is in use, and how many guards were put on."""
-    from trueup.verbs.switchover.prepare import prepare_only
+    def abort(self) -> Ended:
+        """End a running switchover: terminate its sessions. A decision that was made is not undone."""
+        return ending.abort(self._request())
 
-    return prepare_only(asked_of(source, target, **options)[0])
+    def reset(self, *, patience: float = 60.0) -> Ended:
+        """Remove pointers, guards and the way back; the sync stays."""
+        return ending.reset(self._request(patience))
 
+    def finish(self, *, keep_refusal: bool = False, patience: float = 60.0) -> Ended:
+        """Remove everything of trueup from both databases; with `keep_refusal` the unused one still refuses writes."""
+        return ending.finish(self._request(patience), keep_refusal=keep_refusal)
 
-def status(source: str, target: str, **options: Any) -> SwitchStatus:
-    """Where it is; nothing is written."""
-    from trueup.verbs.switchover.status import status as look
+    def _request(self, patience: float = 60.0) -> SwitchoverRequest:
+        return SwitchoverRequest(self._name, self._first, self._second, patience=patience)
 
-    return look(asked_of(source, target, **options)[0])
+    def _move_request(
+        self,
+        budget: float | str,
+        proof: Proof,
+        validation: str,
+        meta: str,
+        close_keys: int,
+        jobs: int,
+        accept_schema: bool,
+        patience: float,
+        first_address: str,
+        second_address: str,
+    ) -> SwitchoverRequest:
+        return SwitchoverRequest(
+            self._name,
+            self._first,
+            self._second,
+            budget=seconds(budget) if isinstance(budget, str) else float(budget),
+            proof=proof,
+            close_keys=close_keys,
+            patience=patience,
+            jobs=jobs,
+            accept_schema=accept_schema,
+            first_address=first_address,
+            second_address=second_address,
+            validation=validation,
+            meta=self._config.select(names=[meta], at_least=1)[0] if meta else None,
+        )
 
-
-def abort(source: str, target: str, **options: Any) -> Ended:
-    """End whoever executes a switchover."""
-    from trueup.verbs.switchover import ending
-
-    return ending.abort(asked_of(source, target, **options)[0])
-
-
-def reset(source: str, target: str, **options: Any) -> Ended:
-    """Take pointer, guards and the way back away, as if no switchover had been prepared."""
-    from trueup.verbs.switchover import ending
-
-    return ending.reset(asked_of(source, target, **options)[0])
-
-
-def finish(source: str, target: str, *, keep_refusal: bool = False, **options: Any) -> Ended:
-    """Take all of trueup out of both databases."""
-    from trueup.verbs.switchover import ending
-
-    return ending.finish(asked_of(source, target, **options)[0], keep_refusal=keep_refusal)
+    def _move(self, request: SwitchoverRequest, action: str, progress: Progress | None) -> Outcome:
+        with TaskStore(self._task_db, configured=self._config.tasks.task_db) as store:
+            return path.move(request, action, store=store, progress=progress or Silent())

@@ -1,30 +1,42 @@
-"""A sync between two nodes as one Python object: copy, rounds, switchover and the way back."""
+"""`trueup.Sync`: a sync between two nodes from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
 
-from trueup.api import switchover as call
-from trueup.api import sync_calls as sync_call
 from trueup.config.load import load
-from trueup.config.model import Config
-from trueup.verbs.sync import run as sync
-from trueup.verbs.sync.start import SyncRequest
+from trueup.config.model import Config, Node
+from trueup.engine.progress import Progress, Silent
+from trueup.errors import ConfigError
+from trueup.store import TaskStore
+from trueup.task.open import OpenTask, open_task
+from trueup.verbs.sync import ending, status
+from trueup.verbs.sync import run as path
+from trueup.verbs.sync.model import Plan
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.status import SyncStatus
+from trueup.verbs.sync.totals import Totals, Until
 
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.verbs.switchover.ending import Ended
-    from trueup.verbs.switchover.outcome import Outcome
-    from trueup.verbs.switchover.status import SwitchStatus
-    from trueup.verbs.sync.model import Plan
+
+def two_nodes(
+    source: str, target: str, config: Config | str | None, nodes: Mapping[str, str] | None
+) -> tuple[Config, Node, Node]:
+    """Return the configuration and two of its nodes; raise ConfigError if one is unknown or both are the same."""
+    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    if source == target:
+        raise ConfigError("--from and --to name the same node", cure="name two different nodes")
+    first, second = loaded.select(names=[source, target])
+    return loaded, first, second
 
 
 class Sync:
-    """The sync `name` from one node to another; the nodes are named in the configuration or in `nodes`.
+    """The sync `name` from one node to another.
 
-    Options are those of `trueup sync` and `trueup switchover`, with underscores. Nothing is kept open between calls:
-    another process may hold an equal object.
+    The nodes are names in the configuration or in `nodes` (name -> address). The object keeps no connection between
+    calls: another process may use an equal object. Every method raises a TrueupError if it fails.
     """
 
     def __init__(
@@ -36,26 +48,50 @@ class Sync:
         nodes: Mapping[str, str] | None = None,
         config: Config | str | None = None,
         tables: Sequence[str] = (),
-        leave_out: Sequence[str] = (),
+        exclude_tables: Sequence[str] = (),
         create_schema: bool = False,
+        pg_bin: str = "",
+        engine: Literal["auto", "spark", "local"] | None = None,
+        master: str | None = None,
+        remote: str | None = None,
+        concurrency_factor: float = 1.0,
+        max_connections: int = 0,
+        patience: float = 30.0,
+        timeout: float = 300.0,
         task_db: str | None = None,
-        **options: Any,
     ) -> None:
-        self.source, self.target, self.name = source, target, name
-        self._config = config if isinstance(config, Config) else load(config, nodes=nodes)
+        """Check the arguments; they mean the same as the options of `trueup sync`."""
+        self._config, first, second = two_nodes(source, target, config, nodes)
         self._task_db = task_db
-        self._given: dict[str, Any] = {
-            **options, "tables": tables, "leave_out": leave_out, "create_schema": create_schema,
-        }  # fmt: skip
-        self._request()
+        configured = self._config.spark
+        spark = replace(
+            configured,
+            engine=configured.engine if engine is None else engine,
+            master=configured.master if master is None else master,
+            remote=configured.remote if remote is None else remote,
+        )
+        self._request = SyncRequest(
+            first,
+            second,
+            Scope(name, tuple(tables), tuple(exclude_tables), create_schema),
+            spark.validated(lambda field: "--" + field.replace("_", "-")),
+            concurrency_factor,
+            max_connections,
+            patience,
+            timeout,
+            pg_bin,
+        )
 
     def plan(self) -> Plan:
-        """What `start` would do, and what cannot be handled; nothing is written."""
-        return sync.plan(self._request())
+        """Return what `start` would do and what cannot be handled; write nothing."""
+        return path.plan(self._request)
 
     def start(self, *, progress: Progress | None = None) -> Plan:
-        """Record changes from now on, and copy all rows; called again after a kill, it goes on."""
-        return sync_call.start(self._request(), self._config, task_db=self._task_db, progress=progress)
+        """Record changes from now on and copy all rows; return the plan. After a kill, call it again to continue."""
+        with self._task("SYNC_START", "run the same command again", progress) as task:
+            plan = path.start(self._request, task.progress)
+            task.finish({"tables": len(plan.tables), "rows": plan.rows})
+            return plan
 
     def run(
         self,
@@ -65,53 +101,43 @@ class Sync:
         close_seconds: float = 1.0,
         interval: float = 0.2,
         progress: Progress | None = None,
-    ) -> sync.Totals:
-        """Carry changes over: until little is left, until `stop` is called elsewhere, or one round."""
-        until = sync.Until(how == "once", how == "follow", close_keys, close_seconds, interval)
-        return sync_call.run(self._request(), self._config, until, task_db=self._task_db, progress=progress)
+    ) -> Totals:
+        """Carry changes over in rounds and return the totals.
 
-    def status(self) -> sync.State:
-        """How far it is."""
-        return sync.status(self._request())
+        `close` ends when a round had at most `close_keys` keys, took at most `close_seconds` seconds, and left nothing;
+        `follow` ends when `stop` is called elsewhere; `once` is one round.
+        """
+        until = Until(how == "once", how == "follow", close_keys, close_seconds, interval)
+        with self._task("SYNC_RUN", "no change is lost; run the same command again") as task:
+            totals = path.run(self._request, until, progress or Silent(), task.heartbeat)
+            task.finish(totals.as_json())
+            return totals
+
+    def status(self) -> SyncStatus:
+        """Return how far the sync is; write nothing."""
+        return status.status(self._request)
 
     def stop(self, *, timeout: float = 60.0) -> bool:
-        """End whoever carries changes over, after its round; whether there was somebody."""
-        return sync.stop(self._request(), timeout=timeout)
+        """End the running sync after its round; return whether one was running."""
+        return ending.stop(self._request, timeout=timeout)
 
     def drop(self) -> tuple[bool, bool]:
-        """Take triggers, change log and notes away; the rows stay. Whether there was a log, and a sync."""
-        return sync.drop(self._request())
+        """Remove the change log and the state of the sync; return whether each existed. The copied rows stay."""
+        return ending.drop(self._request)
 
-    def prepare(self, **options: Any) -> tuple[str, int]:
-        """Put pointers and guards into both databases; gives which one is in use, and how many guards were put on."""
-        return call.prepare(self.source, self.target, **self._with(options))
-
-    def execute(self, *, progress: Progress | None = None, **options: Any) -> Outcome:
-        """Move the applications over. Options: `budget`, `proof`, `close_keys`, `patience`, …"""
-        return call.execute(self.source, self.target, task_db=self._task_db, progress=progress, **self._with(options))
-
-    def rollback(self, *, progress: Progress | None = None, **options: Any) -> Outcome:
-        """Move the applications back, with all that was written meanwhile."""
-        return call.rollback(self.source, self.target, task_db=self._task_db, progress=progress, **self._with(options))
-
-    def switchover_status(self) -> SwitchStatus:
-        """Which database is in use, the phase, who holds what."""
-        return call.status(self.source, self.target, **self._with({}))
-
-    def abort(self) -> Ended:
-        """End a switchover that is under way."""
-        return call.abort(self.source, self.target, **self._with({}))
-
-    def reset(self, **options: Any) -> Ended:
-        """Take pointer, guards and the way back away; the sync stays."""
-        return call.reset(self.source, self.target, **self._with(options))
-
-    def finish(self, *, keep_refusal: bool = False, **options: Any) -> Ended:
-        """Take all of trueup out of both databases."""
-        return call.finish(self.source, self.target, keep_refusal=keep_refusal, **self._with(options))
-
-    def _request(self) -> SyncRequest:
-        return sync_call.request_of(self.source, self.target, name=self.name, config=self._config, **self._given)[0]
-
-    def _with(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {**options, "name": self.name, "config": self._config}
+    @contextmanager
+    def _task(self, task_type: str, on_interrupt: str, progress: Progress | None = None) -> Iterator[OpenTask]:
+        """Run the block as a task of the task store."""
+        request = self._request
+        context = {
+            "sync": request.name,
+            "from": request.source.name,
+            "to": request.target.name,
+            "tables": list(request.scope.tables),
+            "create_schema": request.scope.create_schema,
+        }
+        with (
+            TaskStore(self._task_db, configured=self._config.tasks.task_db) as store,
+            open_task(store, task_type, context=context, on_interrupt=on_interrupt, progress=progress) as task,
+        ):
+            yield task

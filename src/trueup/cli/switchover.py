@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,9 @@ import click
 from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
+    from trueup.api.switchover import Switchover
     from trueup.verbs.switchover.ending import Ended
+    from trueup.verbs.switchover.outcome import Outcome
 
 _options = partial(sync_options, "The node that the sync copies from.", "The node that the sync copies to.")
 _PATIENCE = click.option(
@@ -21,20 +23,20 @@ _PATIENCE = click.option(
     default=60.0,
     show_default=True,
     metavar="S",
-    help="Seconds for locks on tables in use, for a sync that has to stop, and for rounds that have to come close.",
+    help="Seconds to wait for locks on tables in use, for a running sync to stop, and for rounds to come close.",
 )
 _ADDRESSES = (
     click.option(
         "--first-address",
         default="",
         metavar="CONNINFO",
-        help="How applications reach the --from node. [default: host, port and database of ours]",
+        help="The address of the --from node for applications. [default: host, port and database of the node]",
     ),
     click.option(
         "--second-address",
         default="",
         metavar="CONNINFO",
-        help="How applications reach the --to node. [default: host, port and database of ours]",
+        help="The address of the --to node for applications. [default: host, port and database of the node]",
     ),
 )
 _MOVE = (
@@ -43,23 +45,25 @@ _MOVE = (
         default="5s",
         show_default=True,
         metavar="TIME",
-        help="How long applications may be made to wait: 5s, 500ms. Past it, all is released.",
+        help="Maximum pause of applications: 5s, 500ms. If it is exceeded, everything is released.",
     ),
     click.option(
         "--proof",
         type=click.Choice(["digest", "keys", "validated"]),
         default="digest",
         show_default=True,
-        help="digest: all tables inside of the pause. keys: all tables before it, changed keys inside of it."
-        " validated: what a running trueup validate has looked at, up to a marker inside of it.",
+        help="digest: compare all tables inside of the pause. keys: all tables before it, changed keys inside of it."
+        " validated: use a running trueup validate, up to a marker inside of the pause.",
     ),
     click.option(
         "--validation",
+        default="",
         metavar="NAME",
-        help="With --proof validated: which validation. [default: the only one between the two nodes]",
+        help="With --proof validated: the validation. [default: the only one between the two nodes]",
     ),
     click.option(
         "--meta",
+        default="",
         metavar="NODE",
         help="With --proof validated: the node that keeps the validation. [default: one of the two]",
     ),
@@ -69,7 +73,7 @@ _MOVE = (
         default=1000,
         show_default=True,
         metavar="N",
-        help="The pause begins when a round had so few keys.",
+        help="Maximum keys of a round before the pause begins.",
     ),
     click.option(
         "--jobs",
@@ -77,9 +81,9 @@ _MOVE = (
         default=4,
         show_default=True,
         metavar="N",
-        help="Sessions with each node that compare rows.",
+        help="Sessions per node that compare rows.",
     ),
-    click.option("--accept-schema", is_flag=True, help="Go on where schemas differ, but not in tables and columns."),
+    click.option("--accept-schema", is_flag=True, help="Accept schema differences, except in tables and columns."),
     _PATIENCE,
     *_ADDRESSES,
     click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
@@ -92,8 +96,8 @@ def switchover() -> None:
     """Move applications to the copy that a sync keeps, with a pause of milliseconds, and back.
 
     Writers wait while the last changes are carried over, sequences are set and both databases are proven equal. One
-    commit on the old database decides; from then on it refuses writes and names the new one. Whatever fails before
-    that commit releases everything.
+    commit on the old database is the decision; after it the old database refuses writes and names the new one. Any
+    failure before that commit releases everything.
 
     \b
     Examples:
@@ -108,20 +112,18 @@ def switchover() -> None:
 @switchover.command()
 @_options(_PATIENCE, *_ADDRESSES)
 def prepare(**options: Any) -> None:
-    """Put the pointer and the guards into both nodes, so that applications can use the pointer from now on.
+    """Create pointers and guards on both nodes, so that applications can use the pointer from now on.
 
-    `execute` does it too. Nothing is switched, and nobody waits for more than a moment.
+    `execute` does this too. Nothing is switched, and writers wait for a moment at most.
 
     \b
     Examples:
       trueup switchover prepare --from n1 --to n2
       trueup switchover prepare --from n1 --to n2 --second-address "host=db2.internal dbname=shop"
     """
-    from trueup.api import switchover as call
-
-    as_json, ends, given = _given(options)
-    in_use, guards = call.prepare(*ends, **given)
-    text = f"{in_use} is in use; {guards} guards were put on. Applications: trueup.connect, see docs/switchover.md"
+    as_json, switchover, arguments = _switchover(options)
+    in_use, guards = switchover.prepare(**arguments)
+    text = f"{in_use} is in use; created {guards} guards. For applications see trueup.connect in docs/switchover.md"
     click.echo(json.dumps({"in_use": in_use, "guards": guards}) if as_json else text)
 
 
@@ -130,7 +132,7 @@ def prepare(**options: Any) -> None:
 def execute(**options: Any) -> None:
     """Move the applications from the --from node to the --to node.
 
-    If an earlier call decided it and died, this completes it.
+    If an earlier call was killed after its decision, this completes it.
 
     \b
     Examples:
@@ -139,42 +141,38 @@ def execute(**options: Any) -> None:
       trueup switchover execute --from n1 --to n2 --proof validated --validation shop
       trueup switchover execute --from n1 --to n2 --json
     """
-    from trueup.api import switchover as call
-
-    _moved(call.execute, options)
+    _move("execute", options)
 
 
 @switchover.command()
 @_options(*_MOVE)
 def rollback(**options: Any) -> None:
-    """Move the applications back from the --to node to the --from node, with all that was written meanwhile.
+    """Move the applications back from the --to node to the --from node, with all later writes.
 
-    The same path backwards, with the same gate. Afterwards the sync goes on as before.
+    The same path in the other direction, with the same gate. Afterwards the sync can continue.
 
     \b
     Examples:
       trueup switchover rollback --from n1 --to n2
       trueup switchover rollback --from n1 --to n2 --proof keys --budget 500ms
     """
-    from trueup.api import switchover as call
-
-    _moved(call.rollback, options)
+    _move("rollback", options)
 
 
 @switchover.command()
 @_options(
-    click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C."),
+    click.option("--watch", is_flag=True, help="Repeat until Ctrl-C."),
     click.option(
         "--interval",
         type=click.FloatRange(min=0.1),
         default=1.0,
         show_default=True,
         metavar="S",
-        help="Seconds between two looks.",
+        help="Seconds between repetitions.",
     ),
 )
 def status(watch: bool, interval: float, **options: Any) -> None:
-    """Which node is in use, the phase, who holds which lock, what waits, and how long each phase took.
+    """Show the node in use, the phase, the locks and their holders, pending changes, and the time of each phase.
 
     \b
     Examples:
@@ -182,14 +180,11 @@ def status(watch: bool, interval: float, **options: Any) -> None:
       trueup switchover status --from n1 --to n2 --watch
       trueup switchover status --from n1 --to n2 --json
     """
-    import time
-
-    from trueup.api import switchover as call
     from trueup.verbs.switchover.status import status_text
 
-    as_json, ends, given = _given(options)
+    as_json, switchover, _ = _switchover(options)
     while True:
-        found = call.status(*ends, **given)
+        found = switchover.status()
         click.echo(json.dumps(found.as_json()) if as_json else status_text(found))
         if not watch:
             return
@@ -199,78 +194,83 @@ def status(watch: bool, interval: float, **options: Any) -> None:
 @switchover.command()
 @_options()
 def abort(**options: Any) -> None:
-    """End a switchover that is under way: its sessions are ended, and the old node is in use as before.
+    """End a running switchover: its sessions are terminated, and the old node stays in use.
 
-    What is decided already is not taken back: that is `rollback`.
+    A decision that was made is not undone: use `rollback`.
 
     \b
     Examples:
       trueup switchover abort --from n1 --to n2
     """
-    from trueup.api import switchover as call
-
-    as_json, ends, given = _given(options)
-    _ended(call.abort(*ends, **given), as_json)
+    as_json, switchover, _ = _switchover(options)
+    _print_ended(switchover.abort(), as_json)
 
 
 @switchover.command()
 @_options(_PATIENCE)
 def reset(**options: Any) -> None:
-    """Take pointer, guards and the way back out of both nodes, as if no switchover had been prepared.
+    """Remove pointers, guards and the way back from both nodes. The sync stays.
 
-    The sync stays. Refused while the --to node is in use.
+    Refused while the --to node is in use.
 
     \b
     Examples:
       trueup switchover reset --from n1 --to n2
     """
-    from trueup.api import switchover as call
-
-    as_json, ends, given = _given(options)
-    _ended(call.reset(*ends, **given), as_json)
+    as_json, switchover, arguments = _switchover(options)
+    _print_ended(switchover.reset(**arguments), as_json)
 
 
 @switchover.command()
 @_options(
-    _PATIENCE, click.option("--keep-refusal", is_flag=True, help="The node that is not in use goes on refusing writes.")
+    _PATIENCE,
+    click.option("--keep-refusal", is_flag=True, help="The node not in use continues to refuse writes."),
 )
 def finish(**options: Any) -> None:
-    """Take all of trueup out of both nodes: triggers, logs, pointers. There is no way back afterwards.
+    """Remove everything of trueup from both nodes: triggers, logs, pointers. There is no way back afterwards.
 
-    Applications must know the address of the node in use by then, for the pointer is gone. The other node takes writes
-    again, unless --keep-refusal is given: stop it, or take its users' rights away.
+    Applications need the address of the node in use by then, because the pointer is removed. The other node accepts
+    writes again, unless --keep-refusal is given: stop it, or revoke the privileges of its users.
 
     \b
     Examples:
       trueup switchover finish --from n1 --to n2
       trueup switchover finish --from n1 --to n2 --keep-refusal
     """
-    from trueup.api import switchover as call
-
-    as_json, ends, given = _given(options)
-    _ended(call.finish(*ends, **given), as_json)
+    as_json, switchover, arguments = _switchover(options)
+    _print_ended(switchover.finish(**arguments), as_json)
 
 
-def _moved(move: Callable[..., Any], options: dict[str, Any]) -> None:
+def _move(action: str, options: dict[str, Any]) -> None:
     from trueup.engine.progress import Shown
     from trueup.verbs.switchover.outcome import outcome_text
 
     quiet = options.pop("quiet")
-    as_json, ends, given = _given(options)
+    as_json, switchover, arguments = _switchover(options)
     with Shown(quiet=quiet) as progress:
-        outcome = move(*ends, progress=progress, **given)
+        outcome: Outcome = getattr(switchover, action)(progress=progress, **arguments)
     if as_json:
         click.echo(json.dumps(outcome.as_json()))
     elif not quiet:
         click.echo(outcome_text(outcome))
 
 
-def _ended(done: Ended, as_json: bool) -> None:
-    click.echo(json.dumps(done.as_json()) if as_json else "\n".join([*done.done, f"{done.in_use} is in use"]))
+def _print_ended(ended: Ended, as_json: bool) -> None:
+    click.echo(json.dumps(ended.as_json()) if as_json else "\n".join([*ended.done, f"{ended.in_use} is in use"]))
 
 
-def _given(options: dict[str, Any]) -> tuple[bool, tuple[str, str], dict[str, Any]]:
-    """What is printed, the two nodes, and all else as the Python calls take it."""
-    given = dict(options)
-    as_json, inline = given.pop("as_json"), inline_nodes(given.pop("inline"))
-    return as_json, (given.pop("source"), given.pop("target")), {**given, "nodes": inline or None}
+def _switchover(options: dict[str, Any]) -> tuple[bool, Switchover, dict[str, Any]]:
+    """Return whether to print JSON, the switchover that the options describe, and the arguments of its method."""
+    from trueup.api.switchover import Switchover
+
+    arguments = dict(options)
+    inline = inline_nodes(arguments.pop("inline"))
+    switchover = Switchover(
+        arguments.pop("source"),
+        arguments.pop("target"),
+        name=arguments.pop("name"),
+        nodes=inline or None,
+        config=arguments.pop("config"),
+        task_db=arguments.pop("task_db", None),
+    )
+    return arguments.pop("as_json"), switchover, arguments

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from trueup.cli.options import inline_nodes, sync_options
 
 if TYPE_CHECKING:
-    from trueup.config.model import Config
-    from trueup.verbs.sync.start import SyncRequest
+    from trueup.api.sync import Sync
 
-_options = partial(sync_options, "The node that is copied.", "The node that becomes the copy.")
+_options = partial(sync_options, "The node to copy from.", "The node to copy to.")
 _WHAT = (
-    click.option("--tables", default="", metavar="A,B,…", help="Only these tables; without it, all of the database."),
-    click.option("--leave-out", default="", metavar="A,B,…", help="All tables but these."),
-    click.option("--create-schema", is_flag=True, help="Make the target's schema first, with pg_dump and pg_restore."),
-    click.option("--pg-bin", default="", metavar="DIR", help="Where pg_dump and pg_restore are."),
+    click.option("--tables", default="", metavar="A,B,…", help="Only these tables. [default: the whole database]"),
+    click.option("--exclude-tables", default="", metavar="A,B,…", help="All tables except these."),
+    click.option(
+        "--create-schema", is_flag=True, help="Create the schema of the target first, with pg_dump and pg_restore."
+    ),
+    click.option("--pg-bin", default="", metavar="DIR", help="The folder of pg_dump and pg_restore."),
 )
 _WORK = (
     click.option(
         "--engine",
         type=click.Choice(["auto", "spark", "local"]),
         default=None,
-        help="Where the copy runs: auto decides by the number of rows. [default: auto] [env: TRUEUP__SPARK__ENGINE]",
+        help="Where the copy runs; auto chooses by the number of rows. [default: auto] [env: TRUEUP__SPARK__ENGINE]",
     ),
     click.option(
         "--master",
@@ -41,7 +43,7 @@ _WORK = (
         default=1.0,
         show_default=True,
         metavar="F",
-        help="Parts at once, as a share of the cores.",
+        help="Concurrent tasks as a multiple of the cores.",
     ),
     click.option(
         "--max-connections",
@@ -49,7 +51,7 @@ _WORK = (
         default=0,
         show_default=True,
         metavar="N",
-        help="Connections to each node at most; 0: no limit.",
+        help="Maximum connections per node; 0: no limit.",
     ),
     click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
     click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
@@ -60,7 +62,7 @@ _PATIENCE = click.option(
     default=30.0,
     show_default=True,
     metavar="S",
-    help="Seconds to try for the locks on tables in use; every attempt is short.",
+    help="Seconds to retry for locks on tables in use; every attempt is short.",
 )
 
 
@@ -68,8 +70,9 @@ _PATIENCE = click.option(
 def sync() -> None:
     """Copy a database to another one, and keep the copy up to date.
 
-    Triggers on the source record which keys are touched, never the rows. All rows are copied once, in one snapshot;
-    then rounds carry the touched rows over as they are now. Writes on the source go on, and never fail because of it.
+    Triggers on the source record the keys of touched rows, never the rows. All rows are copied once, in one snapshot;
+    then rounds carry the current rows of the touched keys over. Writes on the source continue, and never fail because
+    of a sync.
 
     \b
     Examples:
@@ -83,23 +86,22 @@ def sync() -> None:
 @sync.command()
 @_options(*_WHAT)
 def plan(**options: Any) -> int:
-    """What a sync would do: every table and sequence, their order, and what cannot be handled. Nothing is written.
+    """Show what a sync would do: tables, sequences, their order, and problems. Writes nothing.
 
-    The exit code is 2 if anything cannot be handled.
+    The exit code is 2 if there are problems.
 
     \b
     Examples:
       trueup sync plan --from n1 --to n2
       trueup sync plan --from n1 --to n2 --tables public.orders,public.customers --json
-      trueup sync plan --from n1 --to n2 --create-schema --leave-out public.log
+      trueup sync plan --from n1 --to n2 --create-schema --exclude-tables public.log
     """
-    from trueup.verbs.sync import run as path
     from trueup.verbs.sync.text import plan_text
 
-    as_json, request, _ = _request(options)
-    found = path.plan(request)
-    click.echo(json.dumps(found.as_json()) if as_json else plan_text(found))
-    return 2 if found.problems else 0
+    as_json, sync = _sync(options)
+    plan = sync.plan()
+    click.echo(json.dumps(plan.as_json()) if as_json else plan_text(plan))
+    return 2 if plan.problems else 0
 
 
 @sync.command()
@@ -108,16 +110,16 @@ def plan(**options: Any) -> int:
     *_WORK,
     _PATIENCE,
     click.option(
-        "--barrier",
+        "--timeout",
         type=click.FloatRange(min=0),
         default=300.0,
         show_default=True,
         metavar="S",
-        help="Seconds to wait for transactions that began before.",
+        help="Seconds to wait for transactions that began earlier.",
     ),
 )
-def start(quiet: bool, task_db: str | None, **options: Any) -> None:
-    """Record changes on the source from now on, and copy all rows. Stopped or killed, the same command goes on.
+def start(quiet: bool, **options: Any) -> None:
+    """Record changes on the source from now on, and copy all rows. After a stop or a kill, run it again to continue.
 
     \b
     Examples:
@@ -125,35 +127,34 @@ def start(quiet: bool, task_db: str | None, **options: Any) -> None:
       trueup sync start --from n1 --to n2 --create-schema
       trueup sync start --from n1 --to n2 --engine spark --master spark://host:7077
     """
-    from trueup.api import sync_calls as sync_call
     from trueup.engine.progress import Shown
 
-    as_json, request, config = _request(options)
+    as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
-        found = sync_call.start(request, config, task_db=task_db, progress=progress)
+        plan = sync.start(progress=progress)
     if as_json:
-        click.echo(json.dumps({"sync": found.name, "tables": len(found.tables), "mode": found.mode}))
+        click.echo(json.dumps({"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}))
     elif not quiet:
         click.echo(
-            f"{len(found.tables)} tables are on {found.target}; next: "
-            f"trueup sync run --from {found.source} --to {found.target}"
+            f"copied {len(plan.tables)} tables to {plan.target}; next: "
+            f"trueup sync run --from {plan.source} --to {plan.target}"
         )
 
 
 @sync.command()
 @_options(
     click.option(
-        "--until-close", "how", flag_value="close", default="close", help="End when little is left (default)."
+        "--until-close", "how", flag_value="close", default="close", help="End when few changes are left (default)."
     ),
-    click.option("--follow", "how", flag_value="follow", help="Go on until it is stopped."),
-    click.option("--once", "how", flag_value="once", help="One round."),
+    click.option("--follow", "how", flag_value="follow", help="Continue until trueup sync stop."),
+    click.option("--once", "how", flag_value="once", help="Run one round."),
     click.option(
         "--close-keys",
         type=click.IntRange(min=0),
         default=1000,
         show_default=True,
         metavar="N",
-        help="Close: a round had so few keys, and nothing waits.",
+        help="Few changes: maximum keys of the last round.",
     ),
     click.option(
         "--close-seconds",
@@ -161,7 +162,7 @@ def start(quiet: bool, task_db: str | None, **options: Any) -> None:
         default=1.0,
         show_default=True,
         metavar="S",
-        help="Close: a round took no longer.",
+        help="Few changes: maximum seconds of the last round.",
     ),
     click.option(
         "--interval",
@@ -169,20 +170,19 @@ def start(quiet: bool, task_db: str | None, **options: Any) -> None:
         default=0.2,
         show_default=True,
         metavar="S",
-        help="Seconds between two looks while nothing waits.",
+        help="Seconds between rounds while there are no changes.",
     ),
     *_WORK,
 )
 def run(
-    how: str,
+    how: Literal["close", "follow", "once"],
     close_keys: int,
     close_seconds: float,
     interval: float,
     quiet: bool,
-    task_db: str | None,
     **options: Any,
 ) -> None:
-    """Carry changes over, round after round, until the target is close, or for as long as it is wanted.
+    """Carry changes over in rounds, until few are left, until it is stopped, or once.
 
     \b
     Examples:
@@ -190,36 +190,32 @@ def run(
       trueup sync run --from n1 --to n2 --follow
       trueup sync run --from n1 --to n2 --once --json
     """
-    from trueup.api import sync_calls as sync_call
     from trueup.engine.progress import Shown
-    from trueup.verbs.sync import run as path
 
-    as_json, request, config = _request(options)
-    until = path.Until(how == "once", how == "follow", close_keys, close_seconds, interval)
+    as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
-        totals = sync_call.run(request, config, until, task_db=task_db, progress=progress)
+        totals = sync.run(how, close_keys=close_keys, close_seconds=close_seconds, interval=interval, progress=progress)
     if as_json:
-        click.echo(json.dumps(path.facts(totals)))
+        click.echo(json.dumps(totals.as_json()))
     elif not quiet:
-        click.echo(path.told_text(totals))
+        click.echo(totals.text())
 
 
 @sync.command()
 @_options()
 def status(**options: Any) -> None:
-    """How far a sync is: what waits, the last round, who is at work.
+    """Show how far a sync is: pending changes, the last round, the running process.
 
     \b
     Examples:
       trueup sync status --from n1 --to n2
       trueup sync status --from n1 --to n2 --json
     """
-    from trueup.verbs.sync import run as path
-    from trueup.verbs.sync.text import state_json, state_text
+    from trueup.verbs.sync.text import status_text
 
-    as_json, request, _ = _request(options)
-    found = path.status(request)
-    click.echo(json.dumps(state_json(found)) if as_json else state_text(found))
+    as_json, sync = _sync(options)
+    found = sync.status()
+    click.echo(json.dumps(found.as_json()) if as_json else status_text(found))
 
 
 @sync.command()
@@ -230,55 +226,51 @@ def status(**options: Any) -> None:
         default=60.0,
         show_default=True,
         metavar="S",
-        help="Seconds to wait for the end of its round.",
+        help="Seconds to wait for the end of the round.",
     )
 )
 def stop(timeout: float, **options: Any) -> None:
-    """End whoever carries changes over, after its round. Changes are still recorded: rounds can go on later.
+    """Stop the running sync after its round. Changes are still recorded, so rounds can continue later.
 
     \b
     Examples:
       trueup sync stop --from n1 --to n2
     """
-    from trueup.verbs.sync import run as path
-
-    as_json, request, _ = _request(options)
-    was = path.stop(request, timeout=timeout)
-    text = "stopped" if was else "nobody carried changes over"
-    click.echo(json.dumps({"stopped": was}) if as_json else text)
+    as_json, sync = _sync(options)
+    was_running = sync.stop(timeout=timeout)
+    text = "stopped" if was_running else "the sync was not running"
+    click.echo(json.dumps({"stopped": was_running}) if as_json else text)
 
 
 @sync.command()
 @_options(_PATIENCE)
 def drop(**options: Any) -> None:
-    """Take all away that the sync put onto both nodes: triggers, change log, notes. The copied rows stay.
+    """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.
 
     \b
     Examples:
       trueup sync drop --from n1 --to n2
     """
-    from trueup.verbs.sync import run as path
-
-    as_json, request, _ = _request(options)
-    had_log, had_sync = path.drop(request)
-    words = [word for word, was in (("the change log", had_log), ("the notes on the target", had_sync)) if was]
-    text = f"dropped {' and '.join(words)}" if words else f"there was no sync {request.name}"
+    name = options["name"]
+    as_json, sync = _sync(options)
+    had_log, had_sync = sync.drop()
+    parts = (("the change log", had_log), ("the state on the target", had_sync))
+    dropped = [part for part, existed in parts if existed]
+    text = f"dropped {' and '.join(dropped)}" if dropped else f"the sync {name} does not exist"
     click.echo(json.dumps({"log": had_log, "sync": had_sync}) if as_json else text)
 
 
-def _request(options: dict[str, Any]) -> tuple[bool, SyncRequest, Config]:
-    from trueup.api.sync_calls import request_of
+def _sync(options: dict[str, Any]) -> tuple[bool, Sync]:
+    """Return whether to print JSON, and the sync that the options describe."""
+    from trueup.api.sync import Sync
 
-    given = dict(options)
-    for name in ("tables", "leave_out"):
-        given[name] = _names(given.pop(name, ""))
-    as_json, inline = given.pop("as_json"), inline_nodes(given.pop("inline"))
-    request, config = request_of(given.pop("source"), given.pop("target"), nodes=inline or None, **given)
-    return as_json, request, config
+    options = dict(options)
+    for name in ("tables", "exclude_tables"):
+        options[name] = _names(options.pop(name, ""))
+    as_json, inline = options.pop("as_json"), inline_nodes(options.pop("inline"))
+    return as_json, Sync(options.pop("source"), options.pop("target"), nodes=inline or None, **options)
 
 
 def _names(text: str) -> list[str]:
-    """Names between commas; a name in quotes may hold some."""
-    import re
-
+    """Split names at commas, but not inside of double quotes."""
     return [part.strip() for part in re.findall(r'(?:[^,"]|"(?:[^"]|"")*")+', text) if part.strip()]

@@ -17,13 +17,14 @@ from trueup.engine.progress import Progress
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.switchover import ending
-from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.connect import connect
-from trueup.verbs.switchover.outcome import Asked, Outcome
+from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
 from trueup.verbs.sync import run as sync
-from trueup.verbs.sync.plan import Wanted
-from trueup.verbs.sync.start import SyncRequest
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.totals import Until
 
 _WRITERS = 3
 # Transactions that each writer makes before something happens, and a writer's pause between two.
@@ -106,21 +107,22 @@ def run(*, rows: int, progress: Progress) -> Moved:
     ):
         old, new = one.create_database("shop"), other.create_database("shop")
         _fill(old, new, rows)
-        asked = Asked("main", Node("old", old.uri), Node("new", new.uri), budget=10.0, proof="keys", close_keys=3000)
-        request = SyncRequest(asked.first, asked.second, Wanted("main"), SparkSettings(engine="local"))
+        first, second = Node("old", old.uri), Node("new", new.uri)
+        request = SwitchoverRequest("main", first, second, budget=10.0, proof="keys", close_keys=3000)
+        sync_request = SyncRequest(first, second, Scope("main"), SparkSettings(engine="local"))
         shop = Shop(old.uri)
-        sync.start(request, progress)
-        prepare_only(asked)
+        sync.start(sync_request, progress)
+        prepare_only(request)
         with shop.open():
             shop.go_on()
-            sync.run(request, sync.Until(), progress, lambda facts: None)
-            there = execute.move(asked, execute.EXECUTE, store=store, progress=progress)
+            sync.run(sync_request, Until(), progress, lambda facts: None)
+            there = switchover.move(request, EXECUTE, store=store, progress=progress)
             shop.go_on()
-            back = execute.move(asked, execute.ROLLBACK, store=store, progress=progress)
+            back = switchover.move(request, ROLLBACK, store=store, progress=progress)
             shop.go_on()
         confirmed = {mark for each in shop.confirmed for mark in each}
         there_now = {row[0] for row in old.execute("SELECT mark FROM orders WHERE mark IS NOT NULL")}
-        ending.finish(asked)
+        ending.finish(request)
         left = sum(each.execute(load("trueup.demo", "switchover.sql")["left"])[0][0] for each in (old, new))
         lost = len(confirmed - there_now)
         return Moved((there, back), shop.orders, lost, tuple(shop.errors), shop.longest * 1000, left)

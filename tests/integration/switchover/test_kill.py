@@ -1,4 +1,4 @@
-"""Killed with SIGKILL in any phase: never both databases take writes, and the same command again completes it."""
+"""SIGKILL in every phase: both databases never accept writes at once, and the same command completes the switchover."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 import trueup
+from support.switchover import Moving, wait_until
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import ending, pointer
@@ -22,7 +23,7 @@ WRITE = "INSERT INTO places VALUES ('k', 0, '')"
 
 
 def killed(action: Callable[..., object], phase: str) -> None:
-    """Call it in a process that is killed when this phase begins."""
+    """Call `action` in a process that is killed when this phase begins."""
 
     def victim() -> None:
         def enter(self: Phases, name: str) -> None:
@@ -42,7 +43,7 @@ def killed(action: Callable[..., object], phase: str) -> None:
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
-def test_a_kill_in_every_phase(moving: Any, back: bool) -> None:
+def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
     moving.prepare()
     action = moving.execute
     before, after, written = "old", "new", moving.old
@@ -52,88 +53,88 @@ def test_a_kill_in_every_phase(moving: Any, back: bool) -> None:
     for number, phase in enumerate((PREPARE, FENCE, FINAL_ROUND, SEQUENCES, GATE, POINTER)):
         written.execute("UPDATE people SET name = name || '.' WHERE id % 7 = 1; SELECT nextval('lonely')")
         killed(lambda number=number: action(proof=("keys", "digest")[number % 2]), phase)
-        assert moving.who_takes_writes(WRITE) == [before], phase
-    seen = status(moving.asked())
+        assert moving.accepts_writes(WRITE) == [before], phase
+    seen = status(moving.request())
     assert seen.in_use == before
     assert "died before its decision" in seen.phase
     written.execute("INSERT INTO people (name) VALUES ('the last word')")
     killed(action, OPEN)
-    # It is decided. Until somebody opens the other one, neither takes writes; who follows the pointer opens it.
-    assert moving.who_takes_writes(WRITE) == []
-    assert "decided, not open" in status(moving.asked()).phase
+    # Decided, but not open: neither accepts writes, until an application that follows the pointer opens it.
+    assert moving.accepts_writes(WRITE) == []
+    assert "decided, not open" in status(moving.request()).phase
     with pytest.raises(TrueupError, match=r"decided|neither"):
-        ending.abort(moving.asked())
+        ending.abort(moving.request())
     assert moving.differences() == []
     if back:
         with trueup.connect([moving.old.uri, moving.new.uri]) as db:
             db.execute(WRITE)
         assert moving.old.execute("SELECT count(*) FROM places WHERE a = 'k'") == [(1,)]
     outcome = action()
-    assert "earlier call had decided it" in outcome.remarks[0]
-    assert moving.who_takes_writes("DELETE FROM visits") == [after]
+    assert "an earlier call made the decision" in outcome.remarks[0]
+    assert moving.accepts_writes("DELETE FROM visits") == [after]
     with pytest.raises(CheckFailed, match="is not in use"):
         action()
-    # Killed when all is done but the report: the same command says that it is complete.
+    # Killed before the report is written: the same command completes it.
     undo = moving.execute if back else moving.rollback
     killed(undo, AFTER)
-    assert moving.who_takes_writes("DELETE FROM visits") == [before]
+    assert moving.accepts_writes("DELETE FROM visits") == [before]
     assert undo().remarks
     assert moving.differences() == []
 
 
-def test_abort_and_reset(moving: Any, wait_until: Callable[..., None]) -> None:
-    """`abort` ends one that waits for a client; `reset` takes all away; both can be called at any time."""
-    asked = moving.asked()
-    assert ending.abort(asked).done == ("nothing was under way",)
-    ending.reset(asked)
+def test_abort_and_reset(moving: Moving) -> None:
+    """`abort` ends a switchover that waits for a client; `reset` removes everything; both can be called at any time."""
+    request = moving.request()
+    assert ending.abort(request).done == ("no switchover was running",)
+    ending.reset(request)
     moving.prepare()
-    ending.reset(asked)
+    ending.reset(request)
     assert moving.old.execute("SELECT count(*) FROM pg_trigger WHERE tgname = 'trueup_guard'") == [(0,)]
     moving.prepare()
     with psycopg.connect(moving.old.uri) as client:
         client.execute("UPDATE visits SET price = 0 WHERE id = 1")
-        process = multiprocessing.get_context("fork").Process(target=_ignoring, args=(moving.execute,))
+        process = multiprocessing.get_context("fork").Process(target=_run_and_exit, args=(moving.execute,))
         process.start()
         waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
         wait_until(lambda: moving.old.execute(waiting) != [])
-        seen = status(asked)
+        seen = status(request)
         assert seen.phase == "preparing"
-        assert any("waits for the lock of applications" in str(held) for held in seen.first.locks)
-        with pytest.raises(CheckFailed, match="another switchover is under way"):
+        assert any("waits for the exclusive lock of applications" in str(held) for held in seen.first.locks)
+        with pytest.raises(CheckFailed, match="another switchover is running"):
             moving.execute()
-        with pytest.raises(CheckFailed, match="under way"):
-            ending.reset(asked)
-        done = ending.abort(asked)
+        with pytest.raises(CheckFailed, match="is running"):
+            ending.reset(request)
+        done = ending.abort(request)
         assert done.in_use == "old"
         assert any("ended 1 session" in each for each in done.done)
         process.join(60)
         client.commit()
-    assert moving.who_takes_writes(WRITE) == ["old"]
+    assert moving.accepts_writes(WRITE) == ["old"]
     moving.execute()
     for again in (ending.reset, ending.abort):
         if again is ending.reset:
             with pytest.raises(CheckFailed, match="new is in use"):
-                again(asked)
+                again(request)
         else:
-            assert again(asked).in_use == "new"
-    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
-    kept = ending.finish(asked, keep_refusal=True)
+            assert again(request).in_use == "new"
+    assert moving.accepts_writes("DELETE FROM visits") == ["new"]
+    kept = ending.finish(request, keep_refusal=True)
     assert kept.in_use == "new"
-    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     assert moving.new.execute("SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'") == [(0,)]
-    ending.finish(asked)
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old", "new"]
+    ending.finish(request)
+    assert moving.accepts_writes("DELETE FROM visits") == ["old", "new"]
 
 
-def _ignoring(action: Callable[[], object]) -> None:
+def _run_and_exit(action: Callable[[], object]) -> None:
     try:
         action()
     finally:
         os._exit(0)
 
 
-def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks in the very commit that decides: what the database says counts, either way."""
+def test_a_lost_answer_to_the_commit_is_looked_up(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks during the commit of the decision: the pointer tells whether it was committed."""
 
     whole = pointer.decide
 
@@ -150,7 +151,7 @@ def test_an_answer_that_is_lost_is_looked_up(moving: Any, monkeypatch: pytest.Mo
     breaking(decided=False)
     with pytest.raises(TrueupError):
         moving.execute()
-    assert moving.who_takes_writes(WRITE) == ["old"]
+    assert moving.accepts_writes(WRITE) == ["old"]
     breaking(decided=True)
     assert moving.execute().target == "new"
-    assert moving.who_takes_writes(WRITE) == ["new"]
+    assert moving.accepts_writes(WRITE) == ["new"]

@@ -1,10 +1,9 @@
-"""The pointer, the guards and the fence on plain tables: never both databases take writes, and nobody is left out."""
+"""Pointer, guards and fence on plain tables: never two databases accept writes, and every writer is guarded."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 import trueup
 from support.fixtures import Databases
+from support.switchover import wait_until
 from trueup.config.model import Node
 from trueup.db.node import connect as pinned
 from trueup.errors import ConfigError, QueryError
@@ -41,11 +41,11 @@ def pair(databases: Databases) -> tuple[Database, Database]:
         for connection in (first, second):
             connection.execute(TABLES)
             pointer.install(connection)
-        pointer.take(first, "main", names=("old", "new"), address=pointer.address_of(second), is_first=True)
-        pointer.take(second, "main", names=("new", "old"), address=pointer.address_of(first), is_first=False)
+        pointer.create(first, "main", names=("old", "new"), address=pointer.address_of(second), is_first=True)
+        pointer.create(second, "main", names=("new", "old"), address=pointer.address_of(first), is_first=False)
         for connection in (first, second):
-            assert guard.put_on(connection, NAMES, "main", patience=10) == 3
-            assert guard.put_on(connection, NAMES, "main", patience=10) == 0
+            assert guard.install(connection, NAMES, "main", patience=10) == 3
+            assert guard.install(connection, NAMES, "main", patience=10) == 0
     return old, new
 
 
@@ -59,8 +59,8 @@ def admin(database: Database) -> Iterator[Any]:
 def fenced(database: Database, seconds: float = 30) -> Iterator[Fence]:
     fence = Fence(Node("n", database.uri))
     try:
-        pointer.begin(fence.connection, "main", "one")
-        fence.raise_it(Budget(seconds))
+        pointer.begin_attempt(fence.connection, "main", "one")
+        fence.acquire(Budget(seconds))
         yield fence
     finally:
         fence.close()
@@ -69,12 +69,12 @@ def fenced(database: Database, seconds: float = 30) -> Iterator[Fence]:
 def move(old: Database, new: Database) -> None:
     """The decision and the opening, without any rows."""
     with admin(new) as connection:
-        pointer.expect(connection, "main", TOKEN)
+        pointer.expect_token(connection, "main", TOKEN)
     with fenced(old) as fence:
         pointer.decide(fence.connection, "main", "one", TOKEN)
         fence.connection.execute("COMMIT")
     with admin(new) as connection:
-        assert pointer.open_next(connection, "main", TOKEN)
+        assert pointer.open_database(connection, "main", TOKEN)
 
 
 def refused(database: Database, statement: str) -> str:
@@ -95,7 +95,7 @@ WRITES = [
 ]
 
 
-def test_only_one_of_the_two_takes_writes(pair: tuple[Database, Database]) -> None:
+def test_only_one_database_accepts_writes(pair: tuple[Database, Database]) -> None:
     old, new = pair
     for statement in WRITES:
         assert "old is in use" in refused(new, statement)
@@ -103,7 +103,7 @@ def test_only_one_of_the_two_takes_writes(pair: tuple[Database, Database]) -> No
     move(old, new)
     for statement in WRITES:
         message = refused(old, statement)
-        assert "takes no writes: new is in use" in message
+        assert "does not accept writes: new is in use" in message
         assert f"dbname={new.name}" in message
     with (
         psycopg.connect(old.uri) as connection,
@@ -113,12 +113,12 @@ def test_only_one_of_the_two_takes_writes(pair: tuple[Database, Database]) -> No
         copy.write("5\t5\n")
     for statement in WRITES:
         new.execute(f"BEGIN; {statement}; ROLLBACK")
-    # Rows of a sync go only where no application writes.
-    assert "must not be written" in refused(new, "SET application_name = 'trueup sync main'; DELETE FROM public.t")
+    # A sync may write only to the database that is not in use.
+    assert "must not write to it" in refused(new, "SET application_name = 'trueup sync main'; DELETE FROM public.t")
     old.execute("SET application_name = 'trueup sync main'; DELETE FROM public.t WHERE id = 2")
 
 
-def test_an_old_view_does_not_write_after_the_decision(pair: tuple[Database, Database]) -> None:
+def test_an_old_snapshot_does_not_write_after_the_decision(pair: tuple[Database, Database]) -> None:
     old, new = pair
     with psycopg.connect(old.uri) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -133,7 +133,7 @@ def test_an_old_view_does_not_write_after_the_decision(pair: tuple[Database, Dat
 
 
 def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Database]) -> None:
-    """Who has written goes on, also to tables it has not touched yet; who has not waits; who stays is named."""
+    """A transaction that has written continues, a new one waits, and one that does not end is named."""
     old, _ = pair
     with psycopg.connect(old.uri, application_name="slowcoach") as writer:
         writer.execute("INSERT INTO public.t VALUES (10, 1)")
@@ -147,12 +147,12 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
             with fenced(old):
                 up.set()
                 done.extend(old.execute("SELECT id FROM public.t WHERE id = 10")[0])
-                _wait(lambda: old.execute(WAITING) != [])
+                wait_until(lambda: old.execute(WAITING) != [])
                 done.extend(old.execute("SELECT count(*) FROM public.t WHERE id = 12")[0])
 
         thread = threading.Thread(target=hold)
         thread.start()
-        _wait(lambda: old.execute(WAITING) != [])
+        wait_until(lambda: old.execute(WAITING) != [])
         writer.execute("INSERT INTO public.p1 VALUES (1, 1); UPDATE public.t SET v = 0 WHERE id = 10")
         assert not up.is_set()
         writer.commit()
@@ -166,66 +166,69 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
     old.execute("ROLLBACK PREPARED 'left_behind'")
 
 
-def test_a_guard_that_finds_no_gap_says_so(pair: tuple[Database, Database]) -> None:
+def test_a_guard_without_a_lock_is_an_error(pair: tuple[Database, Database]) -> None:
     old, _ = pair
     with psycopg.connect(old.uri) as reader, admin(old) as connection:
-        assert guard.take_off(connection, patience=10) == 3
+        assert guard.remove(connection, patience=10) == 3
         reader.execute("UPDATE public.t SET v = 1")
-        with pytest.raises(QueryError, match="in use by others"):
-            guard.put_on(connection, NAMES, "main", patience=0.3)
+        with pytest.raises(QueryError, match="other sessions use the table"):
+            guard.install(connection, NAMES, "main", patience=0.3)
         reader.rollback()
         connection.execute("ALTER TABLE public.p DISABLE TRIGGER USER")
-        assert guard.put_on(connection, NAMES, "main", patience=10) >= 1
-        assert guard.lacking(connection, NAMES) == []
+        assert guard.install(connection, NAMES, "main", patience=10) >= 1
+        assert guard.unguarded(connection, NAMES) == []
 
 
 def test_applications_follow_the_pointer(pair: tuple[Database, Database]) -> None:
-    """Clients that write all the time see a wait, and no write is lost, there and back."""
+    """Clients that write all the time see a delay, and no write is lost, in both directions."""
     old, new = pair
     stop = threading.Event()
     written: list[list[tuple[int, str]]] = [[], [], []]
     errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        at = number * 1_000_000
+        key = number * 1_000_000
         try:
             with trueup.connect(old.uri) as db:
                 while not stop.is_set():
-                    at += 1
+                    key += 1
                     with db.transaction() as connection:
-                        connection.execute("INSERT INTO public.t VALUES (%s, 0)", (at,))
-                    written[number - 1].append((at, db.address.rpartition("/")[2].rstrip(")")))
+                        connection.execute("INSERT INTO public.t VALUES (%s, 0)", (key,))
+                    written[number - 1].append((key, db.address.rpartition("/")[2].rstrip(")")))
         except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
     for thread in threads:
         thread.start()
+
+    def wait_for_more() -> None:
+        counts = [len(keys) for keys in written]
+        wait_until(lambda: bool(errors) or all(len(keys) > c + 20 for keys, c in zip(written, counts, strict=True)))
+
     for first, second in ((old, new), (new, old)):
-        count = [len(each) for each in written]
-        _wait(lambda count=count: bool(errors) or all(len(w) > c + 20 for w, c in zip(written, count, strict=True)))  # type: ignore[misc]
+        wait_for_more()
         move(first, second)
-    count = [len(each) for each in written]
-    _wait(lambda: bool(errors) or all(len(w) > c + 20 for w, c in zip(written, count, strict=True)))
+    wait_for_more()
     stop.set()
     for thread in threads:
         thread.join()
     assert not errors
     for database in (old, new):
-        told = {at for each in written for at, where in each if where == database.name}
-        assert told
-        assert {row[0] for row in database.execute("SELECT id FROM public.t WHERE id > 1000000")} == told
+        keys = {key for some in written for key, name in some if name == database.name}
+        assert keys
+        assert {row[0] for row in database.execute("SELECT id FROM public.t WHERE id > 1000000")} == keys
 
 
-def test_an_application_opens_what_a_dead_switchover_left_closed(pair: tuple[Database, Database]) -> None:
+def test_an_application_opens_the_database_after_a_killed_switchover(pair: tuple[Database, Database]) -> None:
     old, new = pair
     with admin(new) as connection:
-        pointer.expect(connection, "main", TOKEN)
-        assert not pointer.open_next(connection, "main", "a guess")
+        pointer.expect_token(connection, "main", TOKEN)
+        assert not pointer.open_database(connection, "main", "a guess")
     with fenced(old) as fence:
         pointer.decide(fence.connection, "main", "one", TOKEN)
         fence.connection.execute("COMMIT")
-    # Nobody opened it; neither takes writes of those who do not follow the pointer.
+    # It is not open: neither accepts writes of sessions that do not follow the pointer.
     assert "is in use" in refused(old, WRITES[0])
     assert "is in use" in refused(new, WRITES[0])
     with trueup.connect([old.uri, new.uri]) as db:
@@ -233,27 +236,20 @@ def test_an_application_opens_what_a_dead_switchover_left_closed(pair: tuple[Dat
         assert new.name in db.address
     assert new.execute("SELECT count(*) FROM public.t WHERE id = 21") == [(1,)]
     new.execute(WRITES[0])
-    # The token is of no use twice.
+    # The token cannot be used twice.
     move(new, old)
     with admin(new) as connection:
-        assert not pointer.open_next(connection, "main", TOKEN)
+        assert not pointer.open_database(connection, "main", TOKEN)
 
 
-def test_connect_tells_what_is_missing(pair: tuple[Database, Database], databases: Databases) -> None:
+def test_connect_reports_a_missing_pointer(pair: tuple[Database, Database], databases: Databases) -> None:
     old, new = pair
     with admin(old) as connection:
-        assert guard.take_off(connection, patience=5) == 3
+        assert guard.remove(connection, patience=5) == 3
         pointer.remove(connection)
         assert connection.execute("SELECT to_regnamespace('trueup')").fetchone() == (None,)
     with trueup.connect(old.uri) as db, pytest.raises(ConfigError, match="has no pointer"):
         db.execute("SELECT 1")
-    # A row that sends everybody back and forth ends in an error, after the wait.
+    # Pointers that refer to each other end in an error, after `wait` seconds.
     with trueup.connect(new.uri, wait=0.2, nodes={"old": new.uri}) as db, pytest.raises(trueup.NodeError):
         db.execute("SELECT 1")
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The switchover as a whole: many tables, writers that go on, proof, the way back, and everything that must refuse."""
+"""Whole switchovers: many tables, concurrent writers, proofs, rollback, and every refusal."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import pytest
 
 import trueup
 from support.fixtures import Databases
+from support.switchover import Moving, begin, wait_until
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import ending
-from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import PAUSE, BudgetSpent
-from trueup.verbs.switchover.prepare import Ready
+from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import round as round_of_sync
-
-Wait = Callable[..., None]
+from trueup.verbs.sync.link import Link
 
 
 @contextmanager
 def writers(work: Callable[[Any, random.Random], None], address: str, count: int) -> Iterator[list[BaseException]]:
-    """So many threads that write through the pointer until the end of the block; what they meet as errors is given."""
+    """Run `count` threads that write through the pointer until the end of the block; yield their errors."""
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -35,7 +35,7 @@ def writers(work: Callable[[Any, random.Random], None], address: str, count: int
         chance = random.Random(number)
         try:
             with trueup.connect(address, application_name=f"writer {number}") as db:
-                # Applications think between two transactions; and the rounds share one Python with them here.
+                # As applications do; and the rounds share one Python with them here.
                 while not stop.wait(0.02):
                     work(db, chance)
         except BaseException as error:
@@ -52,8 +52,8 @@ def writers(work: Callable[[Any, random.Random], None], address: str, count: int
             thread.join()
 
 
-def test_fifty_tables_and_eight_writers(databases: Databases, begin: Any, wait_until: Wait) -> None:
-    """Every write that was told to have happened is there, on the new database, and back on the old one."""
+def test_fifty_tables_and_eight_writers(databases: Databases) -> None:
+    """Every committed write is on the new database, and on the old one after a rollback."""
     old, new = databases(2)
     names = [f"t{number}" for number in range(50)]
     schema = "CREATE TABLE t0 (id bigserial PRIMARY KEY, v int, mark text UNIQUE);" + "".join(
@@ -66,7 +66,7 @@ def test_fifty_tables_and_eight_writers(databases: Databases, begin: Any, wait_u
     old.execute("INSERT INTO t0 (v) SELECT g FROM generate_series(1, 30) g")
     moving = begin(old, new)
     moving.prepare()
-    told: set[str] = set()
+    committed: set[str] = set()
     lock = threading.Lock()
 
     def work(db: Any, chance: random.Random) -> None:
@@ -85,18 +85,18 @@ def test_fifty_tables_and_eight_writers(databases: Databases, begin: Any, wait_u
                 with suppress_conflicts(connection):
                     connection.execute(query)
         with lock:
-            told.add(mark)
+            committed.add(mark)
 
     with writers(work, old.uri, 8) as errors:
-        wait_until(lambda: bool(errors) or len(told) > 100)
+        wait_until(lambda: bool(errors) or len(committed) > 100)
         there = moving.execute(proof="keys", close_keys=3000)
-        count = len(told)
-        wait_until(lambda: bool(errors) or len(told) > count + 100)
+        count = len(committed)
+        wait_until(lambda: bool(errors) or len(committed) > count + 100)
         back = moving.rollback(proof="digest", close_keys=3000)
-        count = len(told)
-        wait_until(lambda: bool(errors) or len(told) > count + 50)
+        count = len(committed)
+        wait_until(lambda: bool(errors) or len(committed) > count + 50)
     assert not errors, errors[0]
-    assert {row[0] for row in old.execute("SELECT mark FROM t0 WHERE mark IS NOT NULL")} == told
+    assert {row[0] for row in old.execute("SELECT mark FROM t0 WHERE mark IS NOT NULL")} == committed
     moving.execute(proof="digest")
     assert moving.differences(names) == []
     for outcome in (there, back):
@@ -107,7 +107,7 @@ def test_fifty_tables_and_eight_writers(databases: Databases, begin: Any, wait_u
 
 @contextmanager
 def suppress_conflicts(connection: Any) -> Iterator[None]:
-    """Two writers at random may meet in a row: that is theirs to bear, not the switchover's."""
+    """Ignore conflicts between two random writers."""
     try:
         with connection.transaction():
             yield
@@ -115,12 +115,12 @@ def suppress_conflicts(connection: Any) -> Iterator[None]:
         pass
 
 
-def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
+def test_a_rollback_loses_no_write(moving: Moving) -> None:
     moving.old.execute("INSERT INTO people (name) VALUES ('before')")
     outcome = moving.execute()
     assert outcome.source == "old"
     assert moving.differences() == []
-    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     moving.new.execute(
         "INSERT INTO people (name) SELECT 'new' || g FROM generate_series(1, 500) g;"
         " UPDATE visits SET price = price + 1 WHERE id <= 400; DELETE FROM visits WHERE id > 900;"
@@ -130,9 +130,9 @@ def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
     )
     with pytest.raises(CheckFailed, match="old is not in use"):
         moving.execute()
-    # A sync that somebody runs all the same must not set sequences back.
+    # A sync that is run all the same must not reset sequences.
     for go in (moving.run_sync, moving.drop_sync):
-        with pytest.raises(CheckFailed, match=r"moved to new|needs it"):
+        with pytest.raises(CheckFailed, match=r"moved to new|needs the sync"):
             go()
     assert moving.new.execute("SELECT last_value FROM lonely") == [(4,)]
     before = moving.new.execute("SELECT count(*), sum(price) FROM visits")
@@ -141,15 +141,15 @@ def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
     assert moving.old.execute("SELECT count(*), sum(price) FROM visits") == before
     assert moving.old.execute("SELECT last_value FROM lonely") == [(4,)]
     assert moving.differences() == []
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
-    # And again, both ways: nothing was left in a log that should not be there.
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
+    # Again: no stale entries were left in a log.
     moving.old.execute("UPDATE people SET name = 'last' WHERE name = 'p7'; TRUNCATE places")
     moving.execute(proof="keys")
     assert moving.differences() == []
-    text = status_text(status(moving.asked()))
+    text = status_text(status(moving.request()))
     assert "main: new is in use (moved)" in text
     assert "final round" in text
-    ended = ending.finish(moving.asked())
+    ended = ending.finish(moving.request())
     assert ended.in_use == "new"
     for database in (moving.old, moving.new):
         left = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'trueup%'"
@@ -157,34 +157,34 @@ def test_the_way_back_loses_none_of_a_thousand_writes(moving: Any) -> None:
         assert database.execute("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
-def test_a_round_that_spoils_a_row_is_found_in_the_pause(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With --proof keys all was compared before; what the last round carries is compared again, on both sides."""
-    whole = round_of_sync.apply_rows
+def test_a_wrong_row_of_the_final_round_is_found_in_the_pause(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --proof keys, the keys of the final round are compared inside of the pause."""
+    apply_rows, pause = round_of_sync.apply_rows, switchover.pause
+    is_paused = threading.Event()
 
-    def spoiled(link: Any, *arguments: Any) -> Any:
-        done = whole(link, *arguments)
-        if link.direct:
+    def spoiled(link: Link, *arguments: Any) -> Any:
+        applied = apply_rows(link, *arguments)
+        if is_paused.is_set():
             link.target.execute("UPDATE public.people SET name = name || '!' WHERE id = 5")
-        return done
-
-    pause = execute._pause
+        return applied
 
     def with_a_change(*arguments: Any) -> Any:
+        is_paused.set()
         moving.old.execute("UPDATE people SET name = name || '.' WHERE id IN (5, 6)")
         return pause(*arguments)
 
     monkeypatch.setattr(round_of_sync, "apply_rows", spoiled)
-    monkeypatch.setattr(execute, "_pause", with_a_change)
-    with pytest.raises(GateClosed, match=r"rows equal: public\.people: a round carried rows over"):
+    monkeypatch.setattr(switchover, "pause", with_a_change)
+    with pytest.raises(GateClosed, match=r"rows equal: public\.people: rows of the last round differ"):
         moving.execute(proof="keys")
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
-    monkeypatch.setattr(round_of_sync, "apply_rows", whole)
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
+    monkeypatch.setattr(round_of_sync, "apply_rows", apply_rows)
     assert moving.execute(proof="keys").keys == 2
     assert moving.differences() == []
 
 
-def test_the_server_ends_a_pause_that_nobody_ends(moving: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """We hang in the middle of the pause: when the budget is spent, writers go on all the same."""
+def test_the_server_ends_a_pause_that_hangs(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If trueup hangs inside of the pause, writers continue when the budget is spent."""
 
     def hang(self: Ready) -> None:
         moving.old.execute("SET lock_timeout = '60s'; UPDATE people SET name = 'went on' WHERE id = 9")
@@ -192,11 +192,11 @@ def test_the_server_ends_a_pause_that_nobody_ends(moving: Any, monkeypatch: pyte
     monkeypatch.setattr(Ready, "set_sequences", hang)
     with pytest.raises(BudgetSpent, match="gate"):
         moving.execute(budget=1.0)
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     assert moving.old.execute("SELECT name FROM people WHERE id = 9") == [("went on",)]
 
 
-def test_a_transaction_past_the_budget_ends_it_cleanly(moving: Any) -> None:
+def test_a_transaction_longer_than_the_budget_releases_everything(moving: Moving) -> None:
     with psycopg.connect(moving.old.uri, application_name="lunch") as client:
         moving.execute(proof="keys")
         moving.rollback(proof="keys")  # the pointer and the guards are there
@@ -205,9 +205,9 @@ def test_a_transaction_past_the_budget_ends_it_cleanly(moving: Any) -> None:
             moving.execute(budget=0.3)
         assert "--budget" in caught.value.cure
         moving.old.execute("UPDATE people SET name = 'others go on' WHERE id = 4")
-        assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+        assert moving.accepts_writes("DELETE FROM visits") == ["old"]
         client.commit()
-    # The second attempt needs no reset, and has what the first one did not.
+    # The second attempt needs no reset.
     moving.execute()
     assert moving.new.execute("SELECT name FROM people WHERE id IN (3, 4) ORDER BY id") == [
         ("held",),
@@ -216,35 +216,35 @@ def test_a_transaction_past_the_budget_ends_it_cleanly(moving: Any) -> None:
     assert moving.differences() == []
 
 
-def test_the_gate_names_what_does_not_hold(moving: Any) -> None:
-    """Each condition on its own: nothing is switched, the old one takes writes, and mended it goes on."""
+def test_the_gate_names_every_failed_condition(moving: Moving) -> None:
+    """Each condition alone: nothing is switched, the old database accepts writes, and after a fix it works."""
 
     def refused(words: str, kind: type[TrueupError] = GateClosed, **options: Any) -> None:
         with pytest.raises(kind, match=words):
             moving.execute(**options)
-        assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+        assert moving.accepts_writes("DELETE FROM visits") == ["old"]
 
     moving.execute()
     moving.rollback()
     as_sync = "SET application_name = 'trueup sync main'; SET session_replication_role = replica;"
-    # A row that is not the same, whichever the proof.
+    # A row that differs, with each proof.
     moving.new.execute(f"{as_sync} UPDATE visits SET price = 1.00 WHERE id = 8")
     refused("rows equal: public.visits", proof="digest")
     refused("rows equal: public.visits", proof="keys")
     moving.new.execute(f"{as_sync} UPDATE visits SET price = 8 / 8.0 WHERE id = 8")
-    # A foreign key that is broken on both sides, so that rows are equal.
+    # A foreign key that is broken in both databases, so that rows are equal.
     for database in (moving.old, moving.new):
         silenced = as_sync if database is moving.new else "SET session_replication_role = replica;"
         database.execute(f"{silenced} INSERT INTO visits (id, person) OVERRIDING SYSTEM VALUE VALUES (7777, 777)")
     refused("foreign keys valid: visits_person_fkey of public.visits", proof="digest")
     refused("visits_person_fkey of public.visits", proof="keys")
     moving.old.execute("DELETE FROM visits WHERE person = 777")
-    # The schema: a column, a constraint, a table that nobody synced.
+    # The schema: a constraint, a table that is not in the sync, a column.
     moving.new.execute("ALTER TABLE places ADD CHECK (b > 0)")
     refused("schema equal: constraint public.places.places_b_check is missing on old")
     moving.new.execute("ALTER TABLE places DROP CONSTRAINT places_b_check")
     moving.both("CREATE TABLE late (id int PRIMARY KEY)")
-    refused("public.late: it was made after the sync began", CheckFailed)
+    refused("public.late: it was created after the sync was started", CheckFailed)
     moving.both("DROP TABLE late")
     moving.old.execute("ALTER TABLE places ADD COLUMN more int")
     refused("more", CheckFailed)
@@ -256,9 +256,9 @@ def test_the_gate_names_what_does_not_hold(moving: Any) -> None:
     assert moving.differences() == []
 
 
-def test_a_writer_that_knows_nothing_loses_nothing(moving: Any, wait_until: Wait) -> None:
-    """No helper, no lock: it waits in the pause, and is told afterwards where to go. What was told is there."""
-    told: list[int] = []
+def test_a_writer_without_the_pointer_loses_nothing(moving: Moving) -> None:
+    """Without trueup.connect a writer waits during the pause and then gets an error; its commits are not lost."""
+    committed: list[int] = []
     ended: list[BaseException] = []
 
     def write() -> None:
@@ -270,16 +270,16 @@ def test_a_writer_that_knows_nothing_loses_nothing(moving: Any, wait_until: Wait
                     with connection.transaction():
                         connection.execute("INSERT INTO places VALUES ('w', %s, '')", (number,))
                         connection.execute("UPDATE visits SET price = price + 1 WHERE id = %s", (1 + number % 900,))
-                    told.append(number)
+                    committed.append(number)
             except psycopg.Error as error:
                 ended.append(error)
 
     thread = threading.Thread(target=write)
     thread.start()
-    wait_until(lambda: len(told) > 50)
+    wait_until(lambda: len(committed) > 50)
     moving.execute(proof="keys", close_keys=5000)
     thread.join(60)
     assert isinstance(ended[0], psycopg.errors.ReadOnlySqlTransaction)
     assert "new is in use" in str(ended[0])
-    assert [row[0] for row in moving.new.execute("SELECT b FROM places WHERE a = 'w' ORDER BY 1")] == told
+    assert [row[0] for row in moving.new.execute("SELECT b FROM places WHERE a = 'w' ORDER BY 1")] == committed
     assert moving.differences() == []

@@ -1,23 +1,24 @@
-"""`--proof validated`: a validation speaks for the rows, and nothing is switched that it did not look at."""
+"""`--proof validated`: a validation proves the rows, and nothing is switched that it did not compare."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 
 from support.fixtures import Databases
+from support.switchover import Moving, begin, wait_until
 from trueup.api.validate import Validations
 from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.switchover import run as execute
+from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.sync import round as round_of_sync
-
-Wait = Callable[..., None]
+from trueup.verbs.sync.link import Link
 
 SCHEMA = """
 CREATE TABLE people (id serial PRIMARY KEY, name text);
@@ -34,14 +35,14 @@ TABLES = ("people", "visits", "parts")
 
 
 class Running:
-    """Validations of the two databases, in threads of this process."""
+    """Runs validations of the two databases in threads of this process."""
 
-    def __init__(self, moving: Any) -> None:
+    def __init__(self, moving: Moving) -> None:
         self.calls = Validations(nodes={"old": moving.old.uri, "new": moving.new.uri})
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, name: str, **settings: Any) -> None:
-        """Begin one."""
+        """Create and start a validation."""
         given = {"check_interval": 0.1, "row_error_delay": 0.3, "source": "old", "target": "new", **settings}
         self.calls.create(name, **given)
         run = threading.Thread(target=self.calls.start, args=(name,), kwargs={"engine": "local"}, daemon=True)
@@ -49,19 +50,19 @@ class Running:
         run.start()
 
     def is_running(self, name: str) -> bool:
-        """Whether it is at work."""
+        """Return whether the validation is running."""
         return self.calls.status(name).state == "running"
 
     def close(self) -> None:
-        """End all, with their slots."""
+        """Delete all validations, with their slots."""
         for name, thread in self._threads.items():
             self.calls.delete(name)
             thread.join(60)
 
 
 @pytest.fixture
-def moving(databases: Databases, begin: Callable[..., Any]) -> Any:
-    """Two databases, one table of them partitioned; the sync has left its mark."""
+def moving(databases: Databases) -> Moving:
+    """Two synced databases with a partitioned table; the sync has a position."""
     old, new = databases(2)
     for database in (old, new):
         database.execute(SCHEMA)
@@ -72,18 +73,18 @@ def moving(databases: Databases, begin: Callable[..., Any]) -> Any:
 
 
 @pytest.fixture
-def running(moving: Any) -> Iterator[Running]:
-    """Nothing runs yet."""
+def running(moving: Moving) -> Iterator[Running]:
+    """No validation runs yet."""
     made = Running(moving)
     yield made
     made.close()
 
 
-def test_what_does_not_speak_for_all_rows_is_refused_before_the_pause(
-    moving: Any, running: Running, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+def test_an_unsuitable_validation_is_refused_before_the_pause(
+    moving: Moving, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for a validation that is absent, partial, of another sync, stopped, or has not seen all rows."""
-    monkeypatch.setattr(execute, "_pause", lambda *arguments: pytest.fail("it paused"))
+    """A validation that is missing, partial, of another sync, stopped, or without a sweep is refused."""
+    monkeypatch.setattr(switchover, "pause", lambda *arguments: pytest.fail("it paused"))
 
     def refused(*texts: str, **options: Any) -> None:
         with pytest.raises(CheckFailed) as found:
@@ -95,25 +96,23 @@ def test_what_does_not_speak_for_all_rows_is_refused_before_the_pause(
     running.start("lag", tables=("public.*",), syncer="lag:0")
     running.start("all", tables=("public.*",))
     for name in ("part", "lag", "all"):
-        wait_until(lambda name=name: running.is_running(name))
+        wait_until(partial(running.is_running, name))
     refused("several validations from old to new: all (on new), lag (on new), part (on new)")
     refused("does not cover public.parts", "its mode is fast", "it has --exclude", validation="part")
     refused("it follows lag:0, not the sync main", validation="lag")
     refused("there is no validation gone from old to new", validation="gone")
-    # Rows that never changed were not looked at.
-    refused("no sweep has gone through all of public.people since new refuses writes", validation="all")
+    # Rows that never changed were not compared.
+    refused("public.people was not swept completely since only the sync can write to new", validation="all")
     running.calls.stop("all")
     refused("validation all: it is stopped", validation="all")
-    with pytest.raises(ConfigError, match="are for --proof validated"):
-        moving.asked(proof="keys", validation="all")
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    with pytest.raises(ConfigError, match="need --proof validated"):
+        moving.request(proof="keys", validation="all")
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
 
 
-def test_a_validation_speaks_for_the_rows(
-    moving: Any, running: Running, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error is named, before the pause and inside of it; when all is proven, it is moved, and nothing is lost."""
-    # Wrong since before anybody looked, and nothing of it in the log: only a sweep finds it.
+def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error is named, before the pause and inside of it; when all rows are proven, the switchover works."""
+    # Wrong from the start, and not in the log: only a sweep finds it.
     moving.new.execute("UPDATE visits SET price = 77 WHERE id = 700")
     moving.prepare()
     running.start("v", tables=("public.*",), sweep=0.5)
@@ -122,27 +121,27 @@ def test_a_validation_speaks_for_the_rows(
         moving.execute(proof="validated")
     running.calls.update("v", sweep=0.0)
 
-    # Carried over again the row is right, and the error resolves by itself.
+    # When the row is carried over again, the error resolves by itself.
     moving.old.execute("UPDATE visits SET price = price WHERE id = 700")
     change = "UPDATE people SET name = name || '.' WHERE id IN (5, 6); DELETE FROM visits WHERE id = 3"
     spoiling = "UPDATE public.people SET name = name || '!' WHERE id = 5"
-    _until_resolved(moving, running, wait_until)
+    _until_resolved(moving, running)
     with (
         in_the_pause(moving, monkeypatch, change, spoiling),
-        pytest.raises(GateClosed, match=r"rows equal: public\.people \(5\) differs, as v sees it"),
+        pytest.raises(GateClosed, match=r"rows equal: public\.people \(5\) differs according to the validation v"),
     ):
         moving.execute(proof="validated")
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     moving.old.execute("UPDATE people SET name = name WHERE id = 5")
-    _until_resolved(moving, running, wait_until)
+    _until_resolved(moving, running)
 
-    # What the log does not tell: a partition that is not what it was.
+    # What the log does not show: a partition with other rows.
     with (
         in_the_pause(moving, monkeypatch, change, "DELETE FROM public.parts WHERE id = 2"),
-        pytest.raises(GateClosed, match=r"rows equal: public\.parts: 2 rows against 1"),
+        pytest.raises(GateClosed, match=r"rows equal: public\.parts: 2 rows on old, 1 rows on new"),
     ):
         moving.execute(proof="validated")
-    # A parent that is gone: foreign keys of the rows that a round carries are looked at without any digest.
+    # A deleted parent: the foreign keys of a round's rows are checked without a digest.
     moving.old.execute("DELETE FROM parts WHERE id = 2")
     with (
         in_the_pause(
@@ -152,63 +151,65 @@ def test_a_validation_speaks_for_the_rows(
     ):
         moving.execute(proof="validated")
     moving.old.execute("UPDATE people SET name = name WHERE id = 9")
-    # The validation hangs in the pause: all is released when the budget is spent.
+    # The validation hangs in the pause: everything is released when the budget is spent.
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
-        pause = execute._pause
+        pause = switchover.pause
         hang = "LOCK trueup.validation_table IN ACCESS EXCLUSIVE MODE"
-        patch.setattr(execute, "_pause", lambda *given: (lock.execute(hang), pause(*given))[1])
+        patch.setattr(switchover, "pause", lambda *given: (lock.execute(hang), pause(*given))[1])
         with pytest.raises(BudgetSpent, match="gate"):
             moving.execute(proof="validated", budget=0.5)
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
 
     with in_the_pause(moving, monkeypatch, change, ""):
         outcome = moving.execute(proof="validated", validation="v")
     assert outcome.keys == 2
     rows = next(each for each in outcome.conditions if each.name == "rows equal")
     assert rows.detail.startswith("3 tables, validated by v up to ")
-    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     assert moving.differences(TABLES) == []
 
 
-def _until_resolved(moving: Any, running: Running, wait_until: Wait) -> None:
+def _until_resolved(moving: Moving, running: Running) -> None:
     moving.run_sync()
     wait_until(lambda: not running.calls.status("v").open_errors)
 
 
 class in_the_pause:
-    """A write of an application just before the pause, and on the target something beside what the last round did."""
+    """A write of an application just before the pause, and a wrong write on the target after the final round."""
 
-    def __init__(self, moving: Any, monkeypatch: pytest.MonkeyPatch, change: str, beside: str) -> None:
-        self._moving, self._change, self._beside = moving, change, beside
+    def __init__(self, moving: Moving, monkeypatch: pytest.MonkeyPatch, change: str, wrong: str) -> None:
+        self._moving, self._change, self._wrong = moving, change, wrong
+        self._is_paused = False
         self._context = monkeypatch.context()
 
     def __enter__(self) -> None:
         patch = self._context.__enter__()
-        apply, pause = round_of_sync.apply_rows, execute._pause
+        apply, pause = round_of_sync.apply_rows, switchover.pause
 
-        def spoiled(link: Any, *given: Any) -> Any:
-            done = apply(link, *given)
-            if link.direct and self._beside:
-                link.target.execute(self._beside)
-            return done
+        def spoiled(link: Link, *given: Any) -> Any:
+            applied = apply(link, *given)
+            if self._is_paused and self._wrong:
+                link.target.execute(self._wrong)
+            return applied
 
         def paused(*given: Any) -> Any:
+            self._is_paused = True
             self._moving.old.execute(self._change)
             return pause(*given)
 
         patch.setattr(round_of_sync, "apply_rows", spoiled)
-        patch.setattr(execute, "_pause", paused)
+        patch.setattr(switchover, "pause", paused)
 
     def __exit__(self, *exc: Any) -> None:
         self._context.__exit__(*exc)
 
 
-def test_a_validation_speaks_for_the_way_back_too(moving: Any, running: Running, wait_until: Wait) -> None:
+def test_a_validation_proves_a_rollback(moving: Moving, running: Running) -> None:
     moving.execute(proof="keys")
     moving.new.execute("UPDATE people SET name = name || '.'; DELETE FROM visits WHERE id = 3")
     moving.run_sync_back()
     moving.new.execute("INSERT INTO parts VALUES (7)")
-    # Wrong on the old one, and nobody touched it on the new one: only a sweep finds it.
+    # Wrong on the old database, and not touched on the new one: only a sweep finds it.
     with psycopg.connect(moving.old.uri, autocommit=True) as connection:
         connection.execute("SET application_name = 'trueup sync main'")
         connection.execute("UPDATE visits SET price = 77 WHERE id = 700")
@@ -216,15 +217,15 @@ def test_a_validation_speaks_for_the_way_back_too(moving: Any, running: Running,
     wait_until(lambda: running.is_running("back"))
     with pytest.raises(GateClosed, match=r"public\.visits \(700\) changed"):
         moving.rollback(proof="validated", validation="back")
-    assert moving.who_takes_writes("DELETE FROM visits") == ["new"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     moving.new.execute("UPDATE visits SET price = price WHERE id = 700")
-    # Rounds carry it over, and the error resolves by itself; then nothing is in the way.
+    # Rounds carry the row over, and the error resolves by itself.
     wait_until(lambda: _is_back(moving))
-    assert moving.who_takes_writes("DELETE FROM visits") == ["old"]
+    assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     assert moving.differences(TABLES) == []
 
 
-def _is_back(moving: Any) -> bool:
+def _is_back(moving: Moving) -> bool:
     try:
         return bool(moving.rollback(proof="validated", validation="back").target == "old")
     except GateClosed:

@@ -1,4 +1,4 @@
-"""The copy: killed and taken up again it loses no row and doubles none, whatever happened to the source meanwhile."""
+"""The copy: killed and continued, it neither loses nor duplicates a row, whatever happened to the source meanwhile."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import psycopg
 import pytest
 
 import trueup
 from support.fixtures import Spark
+from support.sync import Pair
 from trueup.config.settings import SparkSettings
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import copy, round
-from trueup.verbs.sync import run as sync
+from trueup.verbs.sync import copy, ending, round
 from trueup.verbs.sync.copy import cut
+from trueup.verbs.sync.request import Scope
 
 TABLES = """
 CREATE SEQUENCE free_numbers START 7;
@@ -38,7 +38,7 @@ INSERT INTO held (big) SELECT g FROM generate_series(1, 500) g;
 """
 
 
-def test_the_parts_of_a_table_have_no_gap_whatever_is_done() -> None:
+def test_the_parts_of_a_table_have_no_gap() -> None:
     rng = random.Random(1)
     for _ in range(500):
         pages, step = rng.randrange(0, 60), rng.randrange(1, 20)
@@ -54,7 +54,7 @@ def test_the_parts_of_a_table_have_no_gap_whatever_is_done() -> None:
         assert edges[-1][1] is None
 
 
-def command(pair: Any, verb: str, *options: str) -> list[str]:
+def command(pair: Pair, verb: str, *options: str) -> list[str]:
     nodes = [f"--node={node.name}={node.conninfo}" for node in (pair.request.source, pair.request.target)]
     return [sys.executable, "-m", "trueup", "sync", verb, "--from=n1", "--to=n2", *nodes, *options]
 
@@ -66,14 +66,14 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-# A start that is killed when some parts of every table are there, and others are under way.
+# A start that is killed when some parts of every table are copied.
 KILLED = """
 import os, signal, sys
 from trueup.cli.main import run
 from trueup.verbs.sync import copy
-from trueup.verbs.sync import start
+from trueup.verbs.sync import snapshot_copy
 
-real_parts, real_once, done = copy.parts_of, copy._copy_once, []
+real_parts, real_once, done = copy.parts_of, copy.copy_once, []
 copy.LEAST_BYTES = 1 << 17
 
 def parts_of(*arguments):
@@ -85,12 +85,12 @@ def once(part):
     done.append(real_once(part))
     return done[-1]
 
-start.parts_of, copy._copy_once = parts_of, once
+snapshot_copy.parts_of, copy.copy_once = parts_of, once
 sys.exit(run(sys.argv[1:]))
 """
 
 
-def kill_in_the_middle(pair: Any, *options: str) -> None:
+def kill_in_the_middle(pair: Pair, *options: str) -> None:
     arguments = command(pair, "start", "-q", *options)[3:]
     ended = subprocess.run([sys.executable, "-c", KILLED, *arguments], stderr=subprocess.PIPE, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
@@ -101,8 +101,8 @@ def kill_in_the_middle(pair: Any, *options: str) -> None:
     assert whole == 1
 
 
-def meddle(pair: Any) -> None:
-    """What would break a copy that is taken up carelessly: values change hands, rows move, files are rewritten."""
+def change_source(pair: Pair) -> None:
+    """Change what a careless continuation would miss: unique values are swapped, rows move, files are rewritten."""
     pair.source.execute("UPDATE big SET code = -id WHERE id IN (1, 19999); UPDATE big SET code = 1 WHERE id = 20000")
     pair.source.execute("UPDATE big SET code = 20000 WHERE id = 1; UPDATE big SET filler = 'moved' WHERE id % 7 = 0")
     pair.source.execute("DELETE FROM big WHERE id BETWEEN 600 AND 700; INSERT INTO big VALUES (0, 0, 'first')")
@@ -111,36 +111,36 @@ def meddle(pair: Any) -> None:
     pair.source.execute("SELECT nextval('free_numbers')")
 
 
-def check(pair: Any) -> None:
+def check(pair: Pair) -> None:
     pair.check_equal(NAMES)
     for name in ("free_numbers", "held_id_seq"):
-        mine, theirs = pair.rows(f"SELECT last_value, is_called FROM {name}")
-        assert mine == theirs
+        source, target = pair.rows(f"SELECT last_value, is_called FROM {name}")
+        assert source == target
     nodes = {"n1": pair.source.uri, "n2": pair.target.uri}
     assert trueup.check("public.big", nodes=nodes, engine="local").verdict == "MATCH"
 
 
-def test_a_killed_copy_is_taken_up_again(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_copy_continues(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 18)
     pair.both(TABLES)
     pair.source.execute(ROWS)
     kill_in_the_middle(pair)
-    meddle(pair)
-    with pytest.raises(CheckFailed, match="not copied yet"):
+    change_source(pair)
+    with pytest.raises(CheckFailed, match="is not finished"):
         pair.run()
     pair.start()
-    assert sync.status(pair.request).known.snapshots == 2
+    assert pair.status().known.snapshots == 2
     pair.run()
     check(pair)
-    # All that was put there goes; the rows stay.
-    assert sync.drop(pair.request) == (True, True)
+    # drop removes everything but the rows.
+    assert pair.drop() == (True, True)
     left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'"
     assert pair.rows(left) == ([], [])
     assert pair.rows("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'trueup%'") == ([], [])
     pair.check_equal(NAMES)
 
 
-def test_a_killed_copy_into_a_schema_that_is_made(pair: Any) -> None:
+def test_a_killed_copy_with_create_schema_continues(pair: Pair) -> None:
     pair.source.execute(TABLES + ROWS)
     pair.source.execute(
         "CREATE VIEW v AS SELECT id FROM big; CREATE INDEX big_filler ON big (filler); CREATE TYPE mood AS ENUM ('a');"
@@ -148,8 +148,8 @@ def test_a_killed_copy_into_a_schema_that_is_made(pair: Any) -> None:
         "CREATE TRIGGER t BEFORE INSERT OR UPDATE ON held FOR EACH ROW EXECUTE FUNCTION f()"
     )
     kill_in_the_middle(pair, "--create-schema")
-    meddle(pair)
-    pair.wanting(create_schema=True).start()
+    change_source(pair)
+    pair.with_scope(Scope("main", create_schema=True)).start()
     pair.source.execute("UPDATE held SET big = 20000 WHERE id = 1")
     pair.run()
     check(pair)
@@ -158,14 +158,14 @@ def test_a_killed_copy_into_a_schema_that_is_made(pair: Any) -> None:
         " (SELECT count(*) FROM pg_class WHERE relkind IN ('i', 'v') AND relnamespace = n.oid),"
         " (SELECT count(*) FROM pg_trigger WHERE tgname = 't') FROM pg_namespace n WHERE nspname = 'public'"
     )
-    mine, theirs = pair.rows(made)
-    assert mine == theirs
+    source, target = pair.rows(made)
+    assert source == target
     assert pair.target.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'trueup%'") == [(0,)]
     assert not pair.plan().remarks
 
 
 def write(uri: str, seed: int, stop: threading.Event, errors: list[BaseException]) -> None:
-    """Random changes of one writer, committed or not, until it is told to stop."""
+    """Make random changes, committed or not, until `stop` is set."""
     rng = random.Random(seed)
     try:
         with psycopg.connect(uri) as connection:
@@ -195,7 +195,7 @@ WRITES = (
 )
 
 
-def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
+def test_eight_writers_and_kills_lose_nothing(pair: Pair) -> None:
     pair.both(TABLES)
     pair.source.execute(ROWS)
     stop, errors = threading.Event(), []  # type: ignore[var-annotated]
@@ -206,13 +206,13 @@ def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
         pair.start()
         for _ in range(2):
             with subprocess.Popen(command(pair, "run", "-q", "--follow")) as process:
-                was = sync.status(pair.request).known.rounds
-                wait_for(lambda was=was: sync.status(pair.request).known.rounds > was + 3, "rounds")  # type: ignore[misc]
+                was = pair.status().known.rounds
+                wait_for(lambda was=was: pair.status().known.rounds > was + 3, "rounds")  # type: ignore[misc]
                 process.send_signal(signal.SIGKILL)
-        wait_for(lambda: not sync.status(pair.request).running, "the end of the killed session")
+        wait_for(lambda: not pair.status().running, "the end of the killed session")
         process = subprocess.Popen(command(pair, "run", "-q", "--follow"))
-        wait_for(lambda: sync.status(pair.request).running, "a runner")
-        assert sync.stop(pair.request, timeout=60)
+        wait_for(lambda: pair.status().running, "a runner")
+        assert ending.stop(pair.request, timeout=60)
         assert process.wait(60) == 0
     finally:
         stop.set()
@@ -224,7 +224,7 @@ def test_eight_writers_and_kills_lose_nothing(pair: Any) -> None:
     check(pair)
 
 
-def test_copy_and_large_rounds_on_spark(pair: Any, spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_and_large_rounds_on_spark(pair: Pair, spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 20)
     pair.request = replace(pair.request, spark=SparkSettings(engine="spark"))
     pair.both(TABLES)

@@ -1,15 +1,14 @@
-"""The plan names everything; a role that owns the tables is enough, and then foreign keys give the order."""
+"""The plan lists every problem; a role that owns the tables is enough, and then rows are written in key order."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
+from support.sync import Pair, make_pair
 from trueup.cli.main import run
 from trueup.errors import QueryError
-from trueup.verbs.sync import run as sync
 
 AWKWARD = """
 CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE keyless (n int);
@@ -33,13 +32,13 @@ CREATE INDEX ON fine (n);
 """
 
 
-def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     pair.both("CREATE TABLE keyed (id int PRIMARY KEY)")
     pair.source.execute(AWKWARD + "; SELECT lo_create(0)")
     pair.target.execute(TARGET)
     nodes = [f"--node={node.name}={node.conninfo}" for node in (pair.request.source, pair.request.target)]
     ends = ["--from=n1", "--to=n2", *nodes]
-    assert run(["sync", "plan", *ends, "--leave-out=keyed", "--json"]) == 2
+    assert run(["sync", "plan", *ends, "--exclude-tables=keyed", "--json"]) == 2
     plan = json.loads(capsys.readouterr().out)
     problems = {problem["where"]: problem["what"] for problem in plan["problems"]}
     for where, what in {
@@ -47,13 +46,13 @@ def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: p
         "public.unlogged": "unlogged",
         "public.parent": "inherit",
         "public.child": "inherits",
-        "public.typed": "is only on the target",
-        "public.other_key": "is no key on the target",
+        "public.typed": "exists only on the target",
+        "public.other_key": "is not a key on the target",
         "public.filled": "not empty",
         "public.fires": "trigger t would fire",
-        "public.away": "not there on the target",
+        "public.away": "does not exist on the target",
         "public.refers": "refers to public.keyed, which is not in the sync",
-        "sequence public.alone": "not there",
+        "sequence public.alone": "does not exist",
         "large objects": "1 large objects",
     }.items():
         assert what in problems[where], where
@@ -63,9 +62,9 @@ def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: p
     assert any("index public.fine_n_idx missing on n1" in remark for remark in plan["remarks"])
     assert run(["sync", "start", *ends, "-q"]) == 2
     assert "public.keyless: it has no key" in capsys.readouterr().err
-    # Nothing was written: neither here nor there.
+    # Nothing was written to either database.
     assert pair.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == ([], [])
-    # What is named is enough.
+    # Other tables of the same database can be synced.
     assert run(["sync", "plan", *ends, "--tables=fine"]) == 0
     assert "public.fine" in capsys.readouterr().out
     assert run(["sync", "start", *ends, "--tables=fine", "-q"]) == 0
@@ -73,10 +72,10 @@ def test_what_cannot_be_handled_is_named_and_the_plan_fails(pair: Any, capsys: p
     assert run(["sync", "run", *ends, "--json", "-q"]) == 0
     assert json.loads(capsys.readouterr().out)["keys"] == 1
     assert run(["sync", "status", *ends]) == 0
-    assert "nobody carries changes over now" in capsys.readouterr().out
+    assert "the sync is not running" in capsys.readouterr().out
     assert run(["sync", "stop", *ends]) == 0
     assert run(["sync", "drop", *ends]) == 0
-    assert "dropped the change log and the notes" in capsys.readouterr().out
+    assert "dropped the change log and the state" in capsys.readouterr().out
     assert run(["sync", "start", *ends, "--create-schema", "--pg-bin=/nowhere", "--tables=away"]) == 2
     assert "--create-schema needs pg_dump" in capsys.readouterr().err
 
@@ -120,7 +119,7 @@ OWNED_CHANGES = (
 )
 
 
-def test_the_owner_of_the_tables_is_enough(pair: Any, make_pair: Any) -> None:
+def test_a_role_that_owns_the_tables_is_enough(pair: Pair) -> None:
     role, databases = f"owner_{pair.source.name}", (pair.source, pair.target)
     pair.source.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     uris = []
@@ -140,10 +139,10 @@ def test_the_owner_of_the_tables_is_enough(pair: Any, make_pair: Any) -> None:
         pair.source.execute(f"DROP ROLE {role}")
 
 
-def _run_as_owner(owned: Any) -> None:
-    # A cycle that cannot wait, and a trigger that would fire, are refused by name.
+def _run_as_owner(owned: Pair) -> None:
+    # A cycle without a deferrable or nullable key, and a trigger that would fire, are refused by name.
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey NOT DEFERRABLE")
-    assert "foreign keys that cannot wait" in owned.plan().problems[0].what
+    assert "neither deferrable nor nullable" in owned.plan().problems[0].what
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey DEFERRABLE")
     owned.target.execute(
         "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
@@ -164,7 +163,7 @@ def _run_as_owner(owned: Any) -> None:
     owned.source.execute(swap.format("name", "'tmp'", "'p8'") + "; UPDATE people SET name = 'p7' WHERE id = 7")
     owned.run(once=True)
     owned.check_equal(OWNED_NAMES)
-    # Rows that others refer to, and that swap unique values that cannot be NULL: told, not lost.
+    # Referenced rows that swap NOT NULL unique values: the round fails, and nothing is lost.
     (seven,), (eight,) = owned.source.execute("SELECT badge FROM people WHERE id IN (7, 8) ORDER BY id")
     owned.source.execute(swap.format("badge", -1, seven) + f"; UPDATE people SET badge = {eight} WHERE id = 7")
     with pytest.raises(QueryError, match="unique"):
@@ -172,4 +171,4 @@ def _run_as_owner(owned: Any) -> None:
     owned.source.execute("UPDATE people SET badge = -id")
     owned.run()
     owned.check_equal(OWNED_NAMES)
-    sync.drop(owned.request)
+    owned.drop()

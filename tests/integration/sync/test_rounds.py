@@ -1,20 +1,20 @@
-"""Rounds: whatever happens to rows on the source is the same on the target afterwards."""
+"""Rounds: after each round the target has the same rows as the source."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 import pytest
 
 import trueup
+from support.sync import Pair, Wire, wire
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import large, round
-from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
+from trueup.verbs.sync.runner import Runner
 
 TABLES = """
 CREATE TABLE customers (id bigint PRIMARY KEY, email text UNIQUE, note jsonb, chief bigint REFERENCES customers);
@@ -32,7 +32,7 @@ CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM ('2024-01-01') TO ('2024-0
 CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM ('2024-07-01') TO ('2025-01-01');
 """
 NAMES = ["customers", "orders", "lines", "tags", "a", "b", "days"]
-# A cycle of foreign keys that cannot wait is only made with triggers silenced, as a restore does it.
+# A cycle of foreign keys that are neither deferrable nor nullable needs silenced triggers, as in a restore.
 ROWS = r"""
 INSERT INTO customers SELECT g, 'c' || g || '@x', '{"a": null}', nullif(g - 1, 0) FROM generate_series(1, 50) g;
 INSERT INTO orders (customer, amount) SELECT g % 50 + 1, g / 7.0 FROM generate_series(1, 200) g;
@@ -74,7 +74,7 @@ TRUNCATE days_2; UPDATE days SET n = -n;
 
 
 @pytest.fixture
-def synced(pair: Any) -> Any:
+def synced(pair: Pair) -> Pair:
     pair.both(TABLES)
     pair.source.execute(ROWS)
     pair.start()
@@ -87,15 +87,15 @@ def raise_too_long(*arguments: object) -> None:
 
 
 @contextmanager
-def running(pair: Any) -> Iterator[tuple[Link, sync.Runner]]:
+def running(pair: Pair | Wire) -> Iterator[tuple[Link, Runner]]:
     with (
         open_link(pair.request.source, pair.request.target, "main") as link,
-        sync.Runner(link, pair.request, Silent()) as runner,
+        Runner(link, pair.request, Silent()) as runner,
     ):
         yield link, runner
 
 
-def test_whatever_happens_to_rows_arrives(synced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_change_arrives(synced: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(synced) as (_, runner):
         for statements in CHANGES.values():
             synced.source.execute(statements)
@@ -103,9 +103,8 @@ def test_whatever_happens_to_rows_arrives(synced: Any, monkeypatch: pytest.Monke
                 pass
             synced.check_equal(NAMES)
     # Then as one large round, over tasks.
-    monkeypatch.setattr(sync, "SMALL", 3)
     monkeypatch.setattr(round, "SMALL", 3)
-    monkeypatch.setattr(large, "KEYS_A_TASK", 2)
+    monkeypatch.setattr(large, "KEYS_PER_TASK", 2)
     synced.source.execute(ALL_AT_ONCE)
     totals = synced.run(once=True)
     assert totals.last.large
@@ -113,10 +112,10 @@ def test_whatever_happens_to_rows_arrives(synced: Any, monkeypatch: pytest.Monke
     synced.check_equal(NAMES)
     assert synced.run().last.is_empty
     assert synced.messages[-1]["pending_keys"] == 0
-    assert sync.status(synced.request).waiting == (0, 0, 0.0)
+    assert synced.status().waiting == (0, 0, 0.0)
 
 
-def test_the_round_trips_do_not_grow_with_the_tables(pair: Any, wire: Any) -> None:
+def test_round_trips_do_not_grow_with_the_number_of_tables(pair: Pair) -> None:
     def trips(tables: int) -> tuple[int, int]:
         pair.source.execute("".join(f"UPDATE t{number} SET n = n + 1 WHERE id < 4;" for number in range(tables)))
         with wire(pair) as counted, running(counted) as (_, runner):
@@ -135,22 +134,22 @@ def test_the_round_trips_do_not_grow_with_the_tables(pair: Any, wire: Any) -> No
     pair.check_equal([f"t{number}" for number in range(30)])
 
 
-def test_a_table_that_is_changed_meanwhile_is_refused(synced: Any) -> None:
+def test_a_table_that_was_altered_is_refused(synced: Pair) -> None:
     with running(synced) as (_, runner):
         synced.source.execute("ALTER TABLE tags ADD COLUMN more int; INSERT INTO tags VALUES ('m', 1)")
         with pytest.raises(CheckFailed, match="was changed since"):
             runner.round()
-    with pytest.raises(CheckFailed, match=r"public\.tags: column more is not there on the target"):
+    with pytest.raises(CheckFailed, match=r"public\.tags: column more does not exist on the target"):
         synced.run()
     synced.target.execute("ALTER TABLE tags ADD COLUMN more int")
     synced.run()
     synced.check_equal(NAMES)
     synced.source.execute("ALTER TABLE tags DISABLE TRIGGER ALL; DELETE FROM tags; ALTER TABLE tags ENABLE TRIGGER ALL")
-    with pytest.raises(CheckFailed, match=r"public\.tags: changes of it may have gone unseen"):
+    with pytest.raises(CheckFailed, match=r"public\.tags: changes may not have been recorded"):
         synced.run()
 
 
-def test_a_part_of_a_swap_does_not_fit_alone_and_only_one_carries_changes_over(synced: Any) -> None:
+def test_a_part_of_a_swap_is_not_written_alone_and_only_one_sync_runs(synced: Pair) -> None:
     synced.source.execute(CHANGES["a rotation of three"])
     with running(synced) as (link, runner):
         changes = round.read_changes(link, 1)
@@ -159,25 +158,25 @@ def test_a_part_of_a_swap_does_not_fit_alone_and_only_one_carries_changes_over(s
         with pytest.raises(trueup.QueryError, match="unique"):
             round.small_round(link, changes, 0.0)
         link.source.execute("ROLLBACK")
-        # Nothing of it has arrived, and nothing is forgotten.
+        # Nothing was written, and no entry was deleted.
         assert synced.target.execute("SELECT count(*) FROM customers WHERE email LIKE 'c_@x'") == [(9,)]
         assert runner.round().keys == 3
-        # Rows that are too long to be one value together go over tasks, each as it is.
+        # Rows that are too long for one value go over tasks.
         synced.source.execute("UPDATE customers SET note = '2' WHERE id < 9")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(round, "read_rows", raise_too_long)
             assert runner.round().large
     synced.check_equal(NAMES)
     with open_link(synced.request.source, synced.request.target, "main") as link:
-        with pytest.raises(CheckFailed, match="somebody carries changes over"):
+        with pytest.raises(CheckFailed, match="another sync is already running"):
             synced.run()
         synced.source.execute("INSERT INTO tags VALUES ('late')")
-        # One whose session with the source was lost, and who does not know it, may not write any more.
+        # A process that lost its session with the source without noticing must not write any more.
         synced.target.execute("UPDATE trueup.syncs SET epoch = epoch + 1")
-        for way in (round.SMALL, 0):
-            with sync.Runner(link, synced.request, Silent()) as runner, pytest.MonkeyPatch.context() as patch:
-                patch.setattr(round, "SMALL", way)
-                with pytest.raises(CheckFailed, match="somebody else has taken over"):
+        for small_keys in (round.SMALL, 0):
+            with Runner(link, synced.request, Silent()) as runner, pytest.MonkeyPatch.context() as patch:
+                patch.setattr(round, "SMALL", small_keys)
+                with pytest.raises(CheckFailed, match="another process has taken over"):
                     runner.round()
         assert synced.target.execute("SELECT count(*) FROM tags WHERE tag = 'late'") == [(0,)]
     synced.run()

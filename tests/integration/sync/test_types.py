@@ -1,17 +1,17 @@
-"""Every type of value and of key arrives as it is: by the copy, by a small round and by a large one."""
+"""Every type of value and of key is copied unchanged: by the copy, by a small round and by a large one."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.sync import Pair, make_pair
 from trueup.testing.postgres import Server
 from trueup.verbs.sync import round
-from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import Scope
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
 TYPES = """
@@ -66,7 +66,7 @@ UPDATE "Odd Table" SET n = {1};
 """
 
 
-def run_all_ways(pair: Any, names: list[str], patch: pytest.MonkeyPatch, touch: Callable[[int], str]) -> None:
+def run_all_ways(pair: Pair, names: list[str], patch: pytest.MonkeyPatch, touch: Callable[[int], str]) -> None:
     pair.source.execute(ROWS)
     pair.start()
     pair.check_equal(names)
@@ -80,7 +80,7 @@ def run_all_ways(pair: Any, names: list[str], patch: pytest.MonkeyPatch, touch: 
     patch.undo()
 
 
-def test_values_and_keys_of_all_types(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_keys_of_all_types(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.both(TYPES)
     # Another order of columns on the target.
     pair.target.execute("ALTER TABLE key_numeric DROP COLUMN n; ALTER TABLE key_numeric ADD COLUMN n int")
@@ -95,7 +95,7 @@ def test_values_and_keys_of_all_types(pair: Any, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(not DEBIAN.exists(), reason="Debian's PostgreSQL 15 with contrib is not installed")
 def test_between_versions_with_types_of_extensions(
-    pair: Any, make_pair: Any, fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+    pair: Pair, fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = fresh_server(name="old", bin_dir=DEBIAN).create_database(f"old_{os.getpid()}")
     other = make_pair(old, old.server.create_database("copy"))
@@ -110,9 +110,9 @@ def test_between_versions_with_types_of_extensions(
         lambda n: TOUCH.format(n, n) + f"UPDATE extended SET id = upper(id), h = h || 'n=>{n}'",
     )
     # And from the old server to a new one.
-    onward = make_pair(old, pair.target).wanting(name="onward", tables=tuple(NAMES))
+    onward = make_pair(old, pair.target).with_scope(Scope("onward", tuple(NAMES)))
     pair.target.execute(TYPES)
-    sync.drop(other.request)
+    other.drop()
     onward.start()
     old.execute(TOUCH.format("o", 30))
     onward.run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trueup.api.sync_calls import request_of
 from trueup.config.model import Node
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
@@ -14,6 +13,7 @@ from trueup.verbs.doctor.guarded import Background, guarded
 from trueup.verbs.doctor.model import Finding, fail, failed, ok, warn
 from trueup.verbs.doctor.nodes import Met
 from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.switchover.prepare import plan_sync
 
 CHECK = "switchover"
 _SECONDS_TO_PLAN = 60.0
@@ -39,7 +39,7 @@ def check(request: DoctorRequest, met: Met) -> Iterator[Finding]:
             continue
         yield from guarded(CHECK, name, lambda name=name, place=place: _node(met, name, is_source=not place))  # type: ignore[misc]
     if all(name in met.facts for name in names):
-        yield from guarded(CHECK, ",".join(names), lambda: _plan(request, known[names[0]], known[names[1]]))
+        yield from guarded(CHECK, ",".join(names), lambda: _plan(known[names[0]], known[names[1]]))
 
 
 def _node(met: Met, name: str, *, is_source: bool) -> Iterator[Finding]:
@@ -72,21 +72,17 @@ def _node(met: Met, name: str, *, is_source: bool) -> Iterator[Finding]:
         yield warn(CHECK, name, f"{who}: its transaction is open for more than {LONG:g} s", cure)
 
 
-def _plan(request: DoctorRequest, source: Node, target: Node) -> Iterator[Finding]:
+def _plan(source: Node, target: Node) -> Iterator[Finding]:
     """The plan of the sync says what cannot be handled, by name."""
-    from trueup.verbs.sync import run as sync
-    from trueup.verbs.sync.model import ORDERED
-
     where = f"{source.name},{target.name}"
-    asked, _ = request_of(source.name, target.name, config=request.config)
     try:
-        plan = Background(lambda: sync.plan(asked)).result(_SECONDS_TO_PLAN)
+        plan = Background(lambda: plan_sync(source, target)).result(_SECONDS_TO_PLAN)
     except TrueupError as error:
         yield failed(CHECK, where, error)
         return
     for problem in plan.problems:
         yield fail(CHECK, where, str(problem), problem.cure)
-    if plan.mode == ORDERED:
+    if plan.is_ordered:
         cure = "nothing has to be done; GRANT SET ON PARAMETER session_replication_role to the role would be faster"
         yield warn(CHECK, target.name, "rows are written in the order of foreign keys, which is slower", cure)
     if not plan.problems:

@@ -1,13 +1,12 @@
-"""Copy, sync and switchover: a whole database carried over to another one, close enough to move an application.
+"""`trueup switchover`: move applications to the copy that a sync keeps, with a pause of milliseconds, and back.
 
-Reading order of the sync: `sync` (the whole path), `plan` (what will happen, or why not), `changelog` (which keys were
-touched), `copy` (all rows once), `round` (what changed since), `large` and `ordered` (rounds that are large, or that
-have to mind foreign keys), `sequences`, `create_schema`, `marks` (how far it is, kept on the target).
+Reading order: `run` (the path: the phases of docs/switchover.md), `request` (what the user asked for), `phases` (names,
+times and the budget of the pause), `pointer` (which database is in use), `guard` and `fence` (no writers), `prepare`
+(what is done before the pause), `ready` (what is done inside of it), `rounds` and `proof` (are both databases equal),
+`validated` (a validation as the proof), `gate` (the conditions), `decision` (the commit that decides, and the opening),
+`outcome` (the report), `ending` (abort, reset, finish), `status`, `connect` (for applications).
 
-Reading order of the switchover: `execute` (the whole path), `pointer` (which database is in use), `guard` and `fence`
-(nobody writes), `prepare` (what can be done before), `rounds` and `proof` (are both equal), `gate` (the conditions),
-`validated` (a validation as the proof), `ending` and `status`, `connect` (for applications). Why it is right stands in
-docs/design/switchover.md.
+docs/design/switchover.md explains why no write is lost.
 """
 
 from __future__ import annotations

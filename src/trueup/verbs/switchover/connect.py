@@ -1,7 +1,7 @@
-"""For applications: a connection that follows the pointer, `trueup.connect(pointer=…)`.
+"""For applications: a connection that follows the pointer, `trueup.connect(pointer)`.
 
-Every transaction first takes the shared lock and asks where to go. During the pause of a switchover it waits there;
-afterwards it goes on in the right database. The application sees a wait, and no error.
+Every transaction first takes the shared lock and reads the pointer. During the pause of a switchover it waits for the
+lock; afterwards it continues in the database in use. The application sees a delay, and no error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 from psycopg import conninfo, sql
@@ -20,15 +20,9 @@ from trueup.db.connection import Connection
 from trueup.db.node import error_from_server, is_lost
 from trueup.errors import ConfigError, NodeError, TrueupError
 
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg import sql
-
-    Connection = Connection
-
-_FIRST_NAP = 0.002
-_LONGEST_NAP = 0.25
-# Of the pointer's own address, what leads elsewhere with another host; a password is not sent to whom a row names.
+_FIRST_DELAY = 0.002
+_LONGEST_DELAY = 0.25
+# Parts of the first address that do not apply to another host; a password is not sent to a host that a row names.
 _NOT_INHERITED = ("host", "hostaddr", "port", "dbname", "password", "passfile", "service", "target_session_attrs")
 _NO_POINTER = ("42883", "42P01", "3F000", "42704")
 
@@ -41,24 +35,24 @@ def connect(
     wait: float = 60.0,
     **keywords: Any,
 ) -> Followed:
-    """A connection to the database in use, now and after a switchover.
+    """Return a connection to the database in use, now and after a switchover.
 
-    `pointer` is the address of the database that the sync began with, or of both. The address of the other one comes
-    from `nodes` (name -> address), else from the pointer, without user and password: then `keywords`, which go to
-    psycopg for both (`password="…"`), or libpq's own ways (PGPASSWORD, ~/.pgpass) give them. `wait` is how many seconds
-    a transaction waits for its turn before it is an error.
+    `pointer` is the address of one of the two databases, or a list of both. The address of the other one comes from
+    `nodes` (name -> address), else from the pointer, which has no user and no password: pass them as `keywords` of
+    psycopg, which apply to both (`password="…"`), or in PGPASSWORD or ~/.pgpass. A transaction waits at most `wait`
+    seconds for a database that is open, and then raises a TrueupError.
     """
     return Followed([pointer] if isinstance(pointer, str) else list(pointer), sync, dict(nodes or {}), wait, keywords)
 
 
 class Followed:
-    """The database in use. Threads do not share one; it is a context manager that closes it."""
+    """A connection to the database in use: a context manager, for one thread at a time."""
 
     def __init__(
         self, pointers: list[str], sync: str, nodes: dict[str, str], wait: float, keywords: dict[str, Any]
     ) -> None:
         if not pointers:
-            raise ConfigError("no pointer is given", cure='trueup.connect("postgresql://db1/shop")')
+            raise ConfigError("no address of a pointer was given", cure='trueup.connect("postgresql://db1/shop")')
         self._pointers = pointers
         self._sync = sync
         self._nodes = nodes
@@ -70,9 +64,9 @@ class Followed:
 
     @contextmanager
     def transaction(self, begin: str = "BEGIN") -> Iterator[Connection]:
-        """A transaction in the database in use: committed at the end, rolled back by an error.
+        """Open a transaction in the database in use; it is committed at the end, and rolled back by an error.
 
-        `begin` may say more, such as `BEGIN ISOLATION LEVEL REPEATABLE READ`.
+        `begin` is the statement that begins it, such as `BEGIN ISOLATION LEVEL REPEATABLE READ`.
         """
         connection = self._enter(begin)
         try:
@@ -84,14 +78,14 @@ class Followed:
         connection.commit()
 
     def execute(self, query: Any, params: Any = None) -> list[tuple[Any, ...]]:
-        """One statement in a transaction of its own; gives its rows."""
+        """Run one statement in its own transaction, and return its rows."""
         with self.transaction() as connection:
             cursor = connection.execute(query, params)
             return cursor.fetchall() if cursor.description else []
 
     @property
     def address(self) -> str:
-        """Where the last transaction was, without a password."""
+        """The address of the last transaction, without a password."""
         return Node(self._name, self._address).describe() if self._address else ""
 
     def close(self) -> None:
@@ -110,40 +104,41 @@ class Followed:
         self.close()
 
     def _enter(self, begin: str) -> Connection:
-        """Begin a transaction where the pointer leads; between the decision and the opening it looks again."""
+        """Begin a transaction in the database in use; retry between a decision and the opening."""
         until = time.monotonic() + self._wait
-        nap = _FIRST_NAP
+        delay = _FIRST_DELAY
         while True:
             problem: TrueupError
             try:
                 connection = self._connected()
-                state, name, address, token = _ask(connection, begin, self._sync)
+                state, name, address, token = _begin(connection, begin, self._sync)
                 if state != "use_next":
                     return connection
                 connection.rollback()
                 if self._follow(name, address, token):
                     continue
-                problem = NodeError(f"{self._name} and {name} both say that the other one is in use", node=self._name)
+                text = f"{self._name} and {name} each say that the other database is in use"
+                problem = NodeError(text, node=self._name)
             except psycopg.Error as error:
-                problem = self._judged(error)
+                problem = self._retryable(error)
             if time.monotonic() > until:
                 raise problem
-            time.sleep(nap)
-            nap = min(nap * 2, _LONGEST_NAP)
+            time.sleep(delay)
+            delay = min(delay * 2, _LONGEST_DELAY)
 
     def _follow(self, name: str, address: str, token: str | None) -> bool:
-        """Go to the next database; False where that one sends us back, and cannot be opened either."""
+        """Connect to the next database; return False if its pointer leads back and it cannot be opened either."""
         self.close()
         self._connection = self._open(name, self._nodes.get(name) or self._inherited(address))
-        state, *_ = _ask(self._connection, "BEGIN", self._sync)
+        state, *_ = _begin(self._connection, "BEGIN", self._sync)
         self._connection.rollback()
         if state != "use_next":
             return True
-        # Where its turn has not come, the next look begins here: this one may be the one that has decided.
-        return token is not None and self._opened(token)
+        # If it is not opened now, the next attempt begins here: this database may have decided meanwhile.
+        return token is not None and self._open_database(token)
 
-    def _opened(self, token: str) -> bool:
-        """The decision has been made, and whoever made it has not opened the next database yet: then we do."""
+    def _open_database(self, token: str) -> bool:
+        """Open the database for writes: the switchover has decided, and has not opened it yet."""
         assert self._connection is not None
         with self._connection.transaction():
             row = self._connection.execute("SELECT trueup.switchover_open(%s, %s)", (self._sync, token)).fetchone()
@@ -164,36 +159,36 @@ class Followed:
 
     def _open(self, name: str, address: str) -> Connection:
         self._name, self._address = name, address
-        # Transactions begin where we say so: psycopg's own BEGIN would come before the lock.
+        # Autocommit: a BEGIN of psycopg would come before the lock.
         return psycopg.connect(address, **{**self._keywords, "autocommit": True})
 
     def _inherited(self, address: str) -> str:
-        """The address that the pointer names, with all else as in ours."""
-        mine = conninfo.conninfo_to_dict(self._pointers[0])
-        kept = {key: value for key, value in mine.items() if key not in _NOT_INHERITED}
+        """Return the address in the pointer, with all other keywords of the first address."""
+        first = conninfo.conninfo_to_dict(self._pointers[0])
+        kept = {key: value for key, value in first.items() if key not in _NOT_INHERITED}
         return conninfo.make_conninfo(address, **kept)
 
-    def _judged(self, error: psycopg.Error) -> TrueupError:
-        """What to do with an error on the way in: try again (return), or tell (raise)."""
-        told = error_from_server(error, Node(self._name, self._address))
+    def _retryable(self, error: psycopg.Error) -> TrueupError:
+        """Return an error after which the caller may try again; raise any other one."""
+        problem = error_from_server(error, Node(self._name, self._address))
         state = error.sqlstate or ""
         if state in _NO_POINTER:
             raise ConfigError(
                 f"{Node(self._name, self._address).describe()} has no pointer of the sync {self._sync}",
-                cure="trueup switchover prepare makes it; where a switchover was finished, connect to the new database",
+                cure="run trueup switchover prepare; if the switchover is finished, connect to the new database",
             ) from None
         if state != "40001" and not is_lost(error):
-            raise told from None
+            raise problem from None
         if state != "40001" or self._connection is None:
             self.close()
         else:
             self._connection.rollback()
-        return told
+        return problem
 
 
-def _ask(connection: Connection, begin: str, sync: str) -> tuple[str, str, str, str | None]:
-    """Begin, take the shared lock, read the pointer: one message there, one back."""
-    # Two statements at once cannot have parameters.
+def _begin(connection: Connection, begin: str, sync: str) -> tuple[str, str, str, str | None]:
+    """Begin a transaction, take the shared lock and read the pointer, in one round trip."""
+    # Several statements in one message cannot have parameters.
     query: sql.Composed = sql.SQL(f"{begin}; SELECT * FROM trueup.switchover_enter({{}})").format(sql.Literal(sync))
     cursor = connection.execute(query)
     while cursor.nextset():

@@ -1,4 +1,4 @@
-"""How a switchover ends without a decision, or after it: `abort`, `reset`, `finish`. Each can be called twice."""
+"""The end of a switchover: `abort`, `reset`, `finish`. Each can be repeated."""
 
 from __future__ import annotations
 
@@ -7,152 +7,164 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.locks import FAMILY, SWITCHOVER, holders, try_lock, unlock
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import guard, pointer
-from trueup.verbs.switchover.prepare import reach
-from trueup.verbs.sync import changelog, marks
+from trueup.verbs.switchover.fence import open_session
+from trueup.verbs.sync import changelog, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trueup.config.model import Node
-    from trueup.verbs.switchover.outcome import Asked
+    from trueup.verbs.switchover.request import SwitchoverRequest
 
-_GOING = 30.0
+# Seconds for terminated sessions to end.
+_END_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What was done, in words, and which database is in use."""
+    """What was done, as texts, and which database is in use."""
 
     sync: str
     in_use: str
     done: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the same as plain values."""
         return {"sync": self.sync, "in_use": self.in_use, "done": list(self.done)}
 
 
-def abort(asked: Asked) -> Ended:
-    """End whoever executes a switchover: its sessions are ended, and the server takes back what was not decided."""
+def abort(request: SwitchoverRequest) -> Ended:
+    """Terminate the sessions of a running switchover; the server rolls back what was not decided."""
     with ExitStack() as stack:
-        sides = [(node, stack.enter_context(reach(node))) for node in (asked.first, asked.second)]
+        sides = [(node, stack.enter_context(open_session(node))) for node in (request.first, request.second)]
         done: list[str] = []
         for node, connection in sides:
             done += _end_sessions(node, connection)
-        found = {node.name: pointer.read(connection, asked.sync) for node, connection in sides}
+        pointers = {node.name: pointer.read(connection, request.sync) for node, connection in sides}
         for node, connection in sides:
             if not pointer.is_installed(connection):
                 continue
-            values = {"sync": asked.sync}
-            if connection.execute(load("trueup.verbs.switchover", "status.sql")["undecided"], values).rowcount:
-                done.append(f"the attempt on {node.name} is over: it is in use as before")
-        mine = [name for name, each in found.items() if each is not None and each.is_in_use]
-        if not mine and any(each is not None and each.token for each in found.values()):
+            undecided = load("trueup.verbs.switchover", "status.sql")["undecided"]
+            if connection.execute(undecided, {"sync": request.sync}).rowcount:
+                done.append(f"ended the attempt on {node.name}, which is still in use")
+        in_use = [name for name, found in pointers.items() if found is not None and found.is_in_use]
+        if not in_use and any(found is not None and found.token for found in pointers.values()):
             raise CheckFailed(
-                ["it is decided already, and the new database is not open yet: that cannot be taken back like this"],
-                cure="run trueup switchover execute (or rollback) again: it opens it; then there is the way back",
+                ["the switchover is already decided, and the new database is not open yet: abort cannot undo that"],
+                cure="run trueup switchover execute (or rollback) again to open it; then trueup switchover rollback can"
+                " move back",
             )
-        return Ended(asked.sync, mine[0] if mine else asked.first.name, tuple(done) or ("nothing was under way",))
+        return Ended(
+            request.sync, in_use[0] if in_use else request.first.name, tuple(done) or ("no switchover was running",)
+        )
 
 
 def _end_sessions(node: Node, connection: Connection) -> list[str]:
-    """End the sessions that hold the lock of a switchover, and wait until they are gone."""
+    """Terminate the sessions that hold the lock of a switchover, and wait until they have ended."""
     if not holders(connection, SWITCHOVER):
         return []
     values = {"family": FAMILY, "number": SWITCHOVER}
-    row: Any = connection.execute(load("trueup.verbs.switchover", "status.sql")["end"], values).fetchone()
-    until = time.monotonic() + _GOING
+    count = one_value(connection.execute(load("trueup.verbs.switchover", "status.sql")["end"], values))
+    until = time.monotonic() + _END_SECONDS
     while left := holders(connection, SWITCHOVER):
         if time.monotonic() > until:
-            raise TrueupError(f"{left[0]} does not end", cure="end that process by hand", node=node.name)
+            raise TrueupError(
+                f"{left[0]} did not end within {_END_SECONDS:g} s", cure="terminate that process", node=node.name
+            )
         time.sleep(0.02)
-    return [f"ended {row[0]} session of a switchover on {node.name}"]
+    return [f"ended {count} session of a switchover on {node.name}"]
 
 
-def reset(asked: Asked) -> Ended:
-    """Take pointer, guards and the way back out of both databases, as if no switchover had been prepared."""
-    with _alone(asked) as (first, second):
-        mine = pointer.read(first, asked.sync)
-        theirs = pointer.read(second, asked.sync)
-        if (theirs is not None and theirs.is_in_use) or (mine is not None and not mine.is_in_use):
+def reset(request: SwitchoverRequest) -> Ended:
+    """Remove pointers, guards and the way back from both databases; the sync stays."""
+    with _exclusive(request) as (first, second):
+        if _is_moved(request, first, second):
             raise CheckFailed(
-                [f"{asked.second.name} is in use: {asked.first.name} would take writes again, beside it"],
-                cure="trueup switchover rollback keeps what was written since; trueup switchover finish stays there",
+                [
+                    f"{request.second.name} is in use: after a reset, {request.first.name} would accept writes at the"
+                    " same time"
+                ],
+                cure="to move back: trueup switchover rollback; to stay on it: trueup switchover finish",
             )
-        done = [f"{asked.second.name}: {each}" for each in _clear(asked, second, asked.second, log=True, sync=False)]
-        # The marks of a way back are on the first; those of the sync itself are on the second, and stay.
-        done += [f"{asked.first.name}: {each}" for each in _clear(asked, first, asked.first, log=False, sync=True)]
-        return Ended(asked.sync, asked.first.name, tuple(done) or ("there was nothing to take away",))
+        # The state of the sync itself is on the second database, and stays.
+        done = _clear(request, second, request.second, log=True, sync=False)
+        # The state of the way back is on the first.
+        done += _clear(request, first, request.first, log=False, sync=True)
+        return Ended(request.sync, request.first.name, tuple(done) or ("there was nothing to remove",))
 
 
-def finish(asked: Asked, *, keep_refusal: bool = False) -> Ended:
-    """Take all of trueup out of both databases; whichever is in use stays so. There is no way back afterwards.
+def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
+    """Remove everything of trueup from both databases; the one in use stays in use. There is no way back afterwards.
 
-    With `keep_refusal` the database that is not in use goes on refusing writes, and keeps what that needs.
+    With `keep_refusal` the other database continues to refuse writes, and keeps its pointer and guards.
     """
-    with _alone(asked) as (first, second):
-        mine, theirs = pointer.read(first, asked.sync), pointer.read(second, asked.sync)
-        if mine is not None and theirs is not None and not mine.is_in_use and not theirs.is_in_use:
+    with _exclusive(request) as (first, second):
+        pointers = pointer.read(first, request.sync), pointer.read(second, request.sync)
+        if all(found is not None and not found.is_in_use for found in pointers):
             raise CheckFailed(
-                [f"neither {asked.first.name} nor {asked.second.name} is open"],
-                cure="complete what was decided first: trueup switchover execute, or rollback",
+                [f"neither {request.first.name} nor {request.second.name} is open for writes"],
+                cure="complete the decided switchover first: trueup switchover execute, or rollback",
             )
-        moved = (theirs is not None and theirs.is_in_use) or (mine is not None and not mine.is_in_use)
-        nodes = (asked.second, asked.first) if moved else (asked.first, asked.second)
-        used, other = (second, first) if moved else (first, second)
-        done = [f"{nodes[0].name}: {each}" for each in _clear(asked, used, nodes[0], log=True, sync=True)]
+        sides = [(request.first, first), (request.second, second)]
+        (node, in_use), (other_node, other) = reversed(sides) if _is_moved(request, first, second) else sides
+        done = _clear(request, in_use, node, log=True, sync=True)
+        done += _clear(request, other, other_node, log=True, sync=True, pointers=not keep_refusal)
         if keep_refusal:
-            rest = _clear(asked, other, nodes[1], log=True, sync=True, pointers=False)
-            rest.append("goes on refusing writes; trueup switchover finish ends that too")
-        else:
-            rest = _clear(asked, other, nodes[1], log=True, sync=True)
-        done += [f"{nodes[1].name}: {each}" for each in rest]
-        return Ended(asked.sync, nodes[0].name, tuple(done))
+            done.append(f"{other_node.name}: still refuses writes; trueup switchover finish ends that")
+        return Ended(request.sync, node.name, tuple(done))
+
+
+def _is_moved(request: SwitchoverRequest, first: Connection, second: Connection) -> bool:
+    """Return whether the second database is in use, or the first one is not."""
+    on_first, on_second = pointer.read(first, request.sync), pointer.read(second, request.sync)
+    return (on_second is not None and on_second.is_in_use) or (on_first is not None and not on_first.is_in_use)
 
 
 @contextmanager
-def _alone(asked: Asked) -> Iterator[tuple[Any, Any]]:
-    """Sessions with both databases, while nobody executes a switchover in either."""
+def _exclusive(request: SwitchoverRequest) -> Iterator[tuple[Connection, Connection]]:
+    """Open sessions with both databases and hold the lock of a switchover in both."""
     with ExitStack() as stack:
-        sides = [(node, stack.enter_context(reach(node))) for node in (asked.first, asked.second)]
-        for node, connection in sides:
+        connections = []
+        for node in (request.first, request.second):
+            connection = stack.enter_context(open_session(node))
             if not try_lock(connection, SWITCHOVER):
                 raise CheckFailed(
-                    ["a switchover is under way in this database"],
-                    cure="wait for it, or end it with: trueup switchover abort",
+                    ["a switchover is running in this database"],
+                    cure="wait until it ends, or end it: trueup switchover abort",
                     node=node.name,
                 )
-            stack.callback(_let_go, connection)
-        yield sides[0][1], sides[1][1]
+            stack.callback(_unlock, connection)
+            connections.append(connection)
+        yield connections[0], connections[1]
 
 
-def _let_go(connection: Connection) -> None:
+def _unlock(connection: Connection) -> None:
     if not connection.closed:
         unlock(connection, SWITCHOVER)
 
 
 def _clear(
-    asked: Asked, connection: Connection, node: Node, *, log: bool, sync: bool, pointers: bool = True
+    request: SwitchoverRequest, connection: Connection, node: Node, *, log: bool, sync: bool, pointers: bool = True
 ) -> list[str]:
-    """What of trueup is taken out of one database, in words; the last is what lets everybody write."""
+    """Remove parts of trueup from one database, and return them as texts; the guards are last."""
     done: list[str] = []
     if log:
-        with changelog.open_log(node) as tubes:
-            if changelog.drop(tubes, asked.sync, patience=asked.patience):
-                done.append("the change log is gone")
-    if sync and marks.forget(connection, asked.sync):
-        done.append("the marks of the sync are gone")
+        with changelog.open_log(node) as session:
+            if changelog.drop(session, request.sync, patience=request.patience):
+                done.append("removed the change log")
+    if sync and state.remove(connection, request.sync):
+        done.append("removed the state of the sync")
     if pointers:
-        guards = guard.take_off(connection, patience=asked.patience)
+        guards = guard.remove(connection, patience=request.patience)
         if guards:
-            done.append(f"{guards} guards are gone")
+            done.append(f"removed {guards} guards")
         if pointer.is_installed(connection):
             pointer.remove(connection)
-            done.append("the pointer is gone")
-        marks.drop_if_empty(connection)
-    return done
+            done.append("removed the pointer")
+        state.drop_schema_if_empty(connection)
+    return [f"{node.name}: {text}" for text in done]

@@ -1,5 +1,5 @@
 -- name: blockers
--- Who holds the lock that writers share; a prepared transaction has no process.
+-- The holders of the lock that writers share; a prepared transaction has no process.
 SELECT l.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8,
        coalesce(CASE WHEN l.pid IS NULL

@@ -1,23 +1,23 @@
-"""The gate: the conditions that must all hold before the pointer flips. Each one that fails names itself."""
+"""The gate: the conditions that must all hold before the pointer flips."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trueup.db.connection import Connection, Cursor, one_value
+from trueup.db.connection import Connection, Cursor
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
 from trueup.db.schema import SchemaDifference, compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import TrueupError
 from trueup.verbs.switchover import pointer
+from trueup.verbs.sync.sequences import Values
 
 if TYPE_CHECKING:
     from psycopg import sql
-
-    Connection = Connection
+    from typing_extensions import LiteralString
 
 SCHEMA = "schema equal"
 ROWS = "rows equal"
@@ -27,17 +27,17 @@ LOG_EMPTY = "change log empty"
 PREPARED = "no prepared transactions"
 GUARDED = "every table guarded"
 WAY_BACK = "way back ready"
-# In the order in which they are told.
+# In the order of the report.
 ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
 
-# What an application cannot do without: no --accept-schema takes these.
+# Applications need these: --accept-schema does not accept differences in them.
 _NEVER_ACCEPTED = ("table", "column")
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition: whether it holds, and what was seen."""
+    """One condition: whether it holds, and what was checked or is wrong."""
 
     name: str
     holds: bool
@@ -48,63 +48,63 @@ class Condition:
 
 
 class GateClosed(TrueupError):
-    """A condition does not hold: the pointer was not flipped, and the old database is in use as before."""
+    """A condition does not hold: the pointer was not flipped, and the old database is still in use."""
 
 
-def condition(name: str, wrong: Sequence[str], fine: str = "") -> Condition:
-    """A condition that holds if nothing is wrong."""
-    if not wrong:
-        return Condition(name, True, fine)
-    more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
-    return Condition(name, False, "; ".join(wrong[:_SHOWN]) + more)
+def condition(name: str, problems: Sequence[str], detail: str = "") -> Condition:
+    """Return a condition that holds if there are no problems; `detail` is then what was checked."""
+    if not problems:
+        return Condition(name, True, detail)
+    more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
+    return Condition(name, False, "; ".join(problems[:_SHOWN]) + more)
 
 
 def refuse(conditions: Iterable[Condition]) -> None:
     """Raise an error that names every condition that does not hold."""
-    closed = [each for each in conditions if not each.holds]
-    if closed:
-        names = "\n".join(f"{each}" for each in closed)
+    failed = [condition for condition in conditions if not condition.holds]
+    if failed:
+        names = "\n".join(map(str, failed))
         raise GateClosed(
-            f"the gate stays closed: {names}" if len(closed) == 1 else f"the gate stays closed:\n{names}",
-            cure="nothing was switched, and all is released: mend what is named (trueup diff, trueup sync run), and try"
-            " again",
+            f"the gate is closed: {names}" if len(failed) == 1 else f"the gate is closed:\n{names}",
+            cure="nothing was switched, and everything was released: fix the problems listed above (trueup diff,"
+            " trueup sync run), and try again",
         )
 
 
-def block(name: str) -> Any:
-    """A statement of the gate."""
+def statement(name: str) -> LiteralString:
+    """Return a statement of gate.sql."""
     return load("trueup.verbs.switchover", "gate.sql")[name]
 
 
-def differing(
-    nodes: Mapping[str, Connection], tables: Sequence[TableName], *, whole: bool, accept: bool
+def schema_differences(
+    connections: Mapping[str, Connection], tables: Sequence[TableName], *, whole: bool, accept: bool
 ) -> tuple[list[str], list[str]]:
-    """What differs in the schemas and is in the way, and what differs and was accepted.
+    """Return the differences of the schemas that close the gate, and those that were accepted.
 
-    Of a sync of the whole database all objects are looked at, without what belongs to tables that were left out;
-    else only these tables, and what belongs to them.
+    With `whole` (a sync of the whole database) all objects are compared, except those of excluded tables; else only the
+    tables and what belongs to them.
     """
     schemas = {}
-    for name, connection in nodes.items():
-        ours = {relation for table in tables for relation in relations(connection, table)}
-        items = read_schema(connection, tables=None if whole else ours)
-        others = {item.table for item in items.values() if item.kind == "table"} - ours
+    for name, connection in connections.items():
+        synced = {relation for table in tables for relation in relations(connection, table)}
+        items = read_schema(connection, tables=None if whole else synced)
+        others = {item.table for item in items.values() if item.kind == "table"} - synced
         schemas[name] = {key: item for key, item in items.items() if item.table is None or item.table not in others}
-    wrong: list[str] = []
+    refused: list[str] = []
     accepted: list[str] = []
-    for each in compare_schemas(schemas):
-        may = accept and each.kind not in _NEVER_ACCEPTED
-        (accepted if may else wrong).append(_told(each))
-    return wrong, accepted
+    for difference in compare_schemas(schemas):
+        is_accepted = accept and difference.kind not in _NEVER_ACCEPTED
+        (accepted if is_accepted else refused).append(_difference_text(difference))
+    return refused, accepted
 
 
 def relations(connection: Connection, table: TableName) -> list[TableName]:
-    """A table and its partitions."""
-    rows = connection.execute(pointer.block("relations"), {"schema": table[0], "table": table[1]}).fetchall()
+    """Return a table and its partitions."""
+    rows = connection.execute(pointer.statement("relations"), {"schema": table[0], "table": table[1]}).fetchall()
     return [(row[0], row[1]) for row in rows]
 
 
-def _told(difference: SchemaDifference) -> str:
+def _difference_text(difference: SchemaDifference) -> str:
     name = f"{difference.kind} {difference.schema + '.' if difference.schema else ''}{difference.name}"
     if difference.how == "changed":
         facts = ", ".join(difference.facts)
@@ -114,50 +114,39 @@ def _told(difference: SchemaDifference) -> str:
     return f"{name} cannot be read on {' and '.join(difference.nodes)}: {difference.remark}"
 
 
-def fingerprint(connection: Connection, tables: Sequence[TableName]) -> str:
-    """One value for all that the catalog says of these tables: another value means that somebody altered one."""
-    return one(ask_fingerprint(connection, tables))
-
-
-def ask_fingerprint(connection: Connection, tables: Sequence[TableName]) -> Any:
-    """The same, asked; `one` gives the answer."""
+def query_fingerprint(connection: Connection, tables: Sequence[TableName]) -> Cursor:
+    """Send the query for one value that changes when the catalog rows of these tables change."""
     names = {"schemas": [name[0] for name in tables], "names": [name[1] for name in tables]}
-    return connection.execute(block("fingerprint"), names)
+    return connection.execute(statement("fingerprint"), names)
 
 
-def prepared(connection: Connection) -> list[str]:
-    """Transactions of this database that are prepared and not ended."""
-    return told(ask_prepared(connection))
+def query_prepared(connection: Connection) -> Cursor:
+    """Send the query for the prepared transactions of this database; `prepared_names` reads its result."""
+    return connection.execute(statement("prepared"))
 
 
-def ask_prepared(connection: Connection) -> Any:
-    """The same, asked; `told` gives the answer."""
-    return connection.execute(block("prepared"))
-
-
-def one(cursor: Cursor) -> str:
-    """The one value that was asked for."""
-    return str(one_value(cursor))
-
-
-def told(cursor: Cursor) -> list[str]:
-    """Prepared transactions, in words."""
+def prepared_names(cursor: Cursor) -> list[str]:
+    """Return the prepared transactions that `query_prepared` asked for."""
     return [f"{gid} of {owner}" for gid, owner in cursor.fetchall()]
 
 
-def broken(connection: Connection, keys: Iterable[ForeignKey], among: sql.Composable | None = None) -> list[str]:
-    """Foreign keys of which rows refer to nothing, in words; of all rows, or of those `t` that `among` says."""
-    found = []
+def broken_foreign_keys(
+    connection: Connection, keys: Iterable[ForeignKey], among: sql.Composable | None = None
+) -> list[str]:
+    """Return the foreign keys whose child rows have no parent row: all rows, or the rows `t` in `among`."""
+    broken = []
     for key in keys:
         rows = orphans(connection, key, among=among, most=3, child="t")
         if rows:
             shown = ", ".join(f"({', '.join(map(str, row))})" for row in rows)
-            found.append(f"{key} refers to rows of {display_name(*key.parent)} that are not there: {shown}")
-    return found
+            broken.append(f"{key} refers to rows of {display_name(*key.parent)} that do not exist: {shown}")
+    return broken
 
 
-def unequal_sequences(source: Mapping[Any, tuple[int, bool]], target: Mapping[Any, tuple[int, bool]]) -> list[str]:
-    """Sequences that do not stand at the same value, in words."""
+def unequal_sequences(source: Values, target: Values) -> list[str]:
+    """Return the sequences whose values differ."""
     return [
-        f"{each} stands at {mine} and {target.get(each)}" for each, mine in source.items() if target.get(each) != mine
+        f"{sequence} is at {value} on the old database and at {target.get(sequence)} on the new one"
+        for sequence, value in source.items()
+        if target.get(sequence) != value
     ]

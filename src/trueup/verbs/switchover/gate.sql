@@ -1,5 +1,5 @@
 -- name: fingerprint
--- Which rows of the catalog describe these tables and their partitions, by the transactions that wrote them.
+-- A fingerprint of the catalog rows of these tables and their partitions, by the transactions that wrote them.
 WITH named AS (
     SELECT to_regclass(format('%%I.%%I', s, n))::oid AS oid FROM unnest(%(schemas)s::text[], %(names)s::text[]) x(s, n)
 ), tables AS (

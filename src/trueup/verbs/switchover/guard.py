@@ -1,86 +1,73 @@
-"""Guards: a trigger on every table, so that every writer takes the lock, and a database not in use takes no writes."""
+"""Guards: triggers that make every writer take the shared lock, and refuse writes to a database that is not in use."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.errors import QueryError
-from trueup.verbs.switchover.pointer import block
-
-if TYPE_CHECKING:
-    import psycopg
-    from psycopg import sql
-
-    from trueup.db.foreign_keys import TableName
-
-    Connection = Connection
+from trueup.verbs.switchover.pointer import statement
 
 TRIGGER = "trueup_guard"
-# While a request for a lock waits, all writers of the table wait behind it: so every attempt is short.
+# All writers of a table queue behind a waiting request for its lock: so every attempt is short.
 _ATTEMPT = "200ms"
 _BETWEEN = 0.1
 
 
-def lacking(connection: Connection, tables: Iterable[TableName]) -> list[TableName]:
-    """Tables and partitions without a guard that always fires."""
+def unguarded(connection: Connection, tables: Iterable[TableName]) -> list[TableName]:
+    """Return the tables and partitions without a guard that always fires."""
     found: list[TableName] = []
     for schema, table in tables:
-        rows = connection.execute(block("relations"), {"schema": schema, "table": table}).fetchall()
+        rows = connection.execute(statement("relations"), {"schema": schema, "table": table}).fetchall()
         found += [(row[0], row[1]) for row in rows if row[2] != "A"]
     return found
 
 
-def put_on(connection: Connection, tables: Iterable[TableName], sync: str, *, patience: float) -> int:
-    """Guard these tables and their partitions; gives how many had none. Waits for their writers, a little at a time."""
-    bare = lacking(connection, tables)
-    for name in bare:
-        _patiently(
-            connection,
-            name,
-            sql.SQL(
-                "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}"
-                " FOR EACH STATEMENT EXECUTE FUNCTION trueup.switchover_guard({sync});"
-                " ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}"
-            ).format(trigger=sql.Identifier(TRIGGER), table=sql.Identifier(*name), sync=sql.Literal(sync)),
-            patience,
-        )
-    if bare:
-        connection.execute(block("guarded_now"), {"sync": sync})
-    return len(bare)
+def install(connection: Connection, tables: Iterable[TableName], sync: str, *, patience: float) -> int:
+    """Create guards on the tables and partitions that have none; return how many. Waits for their writers."""
+    names = unguarded(connection, tables)
+    for name in names:
+        create = sql.SQL(
+            "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}"
+            " FOR EACH STATEMENT EXECUTE FUNCTION trueup.switchover_guard({sync});"
+            " ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}"
+        ).format(trigger=sql.Identifier(TRIGGER), table=sql.Identifier(*name), sync=sql.Literal(sync))
+        _with_retries(connection, name, create, patience)
+    if names:
+        connection.execute(statement("guarded_now"), {"sync": sync})
+    return len(names)
 
 
-def take_off(connection: Connection, *, patience: float) -> int:
-    """Remove all guards of a database."""
-    found = connection.execute(block("guarded")).fetchall()
-    for schema, table in found:
-        statement = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(
-            sql.Identifier(TRIGGER), sql.Identifier(schema, table)
-        )
-        _patiently(connection, (schema, table), statement, patience)
-    return len(found)
+def remove(connection: Connection, *, patience: float) -> int:
+    """Remove all guards of a database; return how many."""
+    guarded = connection.execute(statement("guarded")).fetchall()
+    for schema, table in guarded:
+        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(TRIGGER), sql.Identifier(schema, table))
+        _with_retries(connection, (schema, table), drop, patience)
+    return len(guarded)
 
 
-def _patiently(connection: Connection, name: TableName, statement: sql.Composed, patience: float) -> None:
-    """In a transaction of its own, tried again while somebody holds the table."""
+def _with_retries(connection: Connection, name: TableName, command: sql.Composed, patience: float) -> None:
+    """Run a command in its own transaction; retry while other sessions lock the table."""
     until = time.monotonic() + patience
     while True:
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_ATTEMPT}'; SET LOCAL client_min_messages = warning")
-                connection.execute(statement)
+                connection.execute(command)
             return
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > until:
                 raise QueryError(
-                    f"the table is in use by others for longer than {patience:g} s: no lock for its trigger",
-                    cure="find who holds it (pg_locks), and try again when it is done; --patience waits longer",
+                    f"no lock for the guard within {patience:g} s: other sessions use the table",
+                    cure="find the holder of the lock in pg_locks and try again when it has ended, or wait longer:"
+                    " --patience",
                     sqlstate=error.sqlstate or "",
                     table=display_name(*name),
                 ) from None

@@ -1,26 +1,26 @@
 -- name: install
--- Both databases of a switchover have all of this. A row says whether this database is the one in use; the other one
--- has a row that says the opposite. @family@ and @application@ are the advisory lock of db/locks.py.
+-- Installed in both databases of a switchover. A row says whether this database is in use; the row of the other one
+-- says the opposite. @family@ and @application@ are the advisory lock of db/locks.py.
 CREATE SCHEMA IF NOT EXISTS trueup;
 GRANT USAGE ON SCHEMA trueup TO PUBLIC;
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,
-    -- idle, in_progress: this database is in use; use_next: the next one is, and this one refuses writes.
+    -- idle, in_progress: this database is in use; use_next: the next one is in use, and this one refuses writes.
     state text NOT NULL CHECK (state IN ('idle', 'in_progress', 'use_next')),
     is_first boolean NOT NULL,
     name text NOT NULL,
     next_name text NOT NULL,
     next_address text NOT NULL,
-    -- Grows with each decision, and beside it a sequence: a transaction whose view is older than that sees it there.
+    -- Grows with each decision, as does a sequence: a transaction with an older snapshot sees the decision there.
     epoch bigint NOT NULL,
     attempt text,
     phase text NOT NULL DEFAULT '',
-    -- What opens the next database, once the decision has been made here; the next one knows its hash beforehand.
+    -- Opens the next database; set by the decision here. The next database has its hash before that.
     token text,
     token_hash bytea,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the last guard was put on here.
+    -- When the last guard was created here.
     guarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at timestamptz,
     opened_at timestamptz,
@@ -29,14 +29,14 @@ CREATE TABLE IF NOT EXISTS trueup.switchover (
 GRANT SELECT ON trueup.switchover TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS trueup.switchover_epoch;
 
--- Runs before every statement that writes. Every writer so holds the shared lock until its transaction ends; whoever
--- holds the exclusive one knows that all others are out. Sessions that carry a sync's rows, known by their name, may
--- write only where no application does.
+-- Runs before every statement that writes. Every writer holds the shared lock until its transaction ends, so the holder
+-- of the exclusive lock is the only writer. Sessions of a sync, recognized by their application_name, may write only to
+-- a database that is not in use.
 CREATE OR REPLACE FUNCTION trueup.switchover_guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     p record;
-    carries boolean := starts_with(current_setting('application_name'), 'trueup sync ');
+    is_sync boolean := starts_with(current_setting('application_name'), 'trueup sync ');
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(@family@, @application@);
     SELECT s.state, s.name, s.next_name, s.next_address, s.epoch INTO p
@@ -44,27 +44,27 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    -- A view that is older than the decision does not show it; the sequence does.
+    -- A snapshot that is older than the decision does not show it; the sequence does.
     IF current_setting('transaction_isolation') <> 'read committed'
        AND p.epoch <> (SELECT e.last_value FROM trueup.switchover_epoch e) THEN
         RAISE EXCEPTION 'a switchover of % was decided after this transaction began', p.name
-              USING ERRCODE = 'serialization_failure', HINT = 'Begin the transaction again.';
+              USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
-    IF carries AND p.state <> 'use_next' THEN
-        RAISE EXCEPTION '% is in use: the rows of a sync must not be written to it', p.name
+    IF is_sync AND p.state <> 'use_next' THEN
+        RAISE EXCEPTION '% is in use: a sync must not write to it', p.name
               USING ERRCODE = 'read_only_sql_transaction',
-                    HINT = 'Stop this sync: the application has moved to this database.';
-    ELSIF p.state = 'use_next' AND NOT carries THEN
-        RAISE EXCEPTION '%.% of % takes no writes: % is in use (%)',
+                    HINT = 'Stop this sync: applications have moved to this database.';
+    ELSIF p.state = 'use_next' AND NOT is_sync THEN
+        RAISE EXCEPTION '%.% on % does not accept writes: % is in use (%)',
                         TG_TABLE_SCHEMA, TG_TABLE_NAME, p.name, p.next_name, p.next_address
               USING ERRCODE = 'read_only_sql_transaction',
-                    HINT = 'Connect to ' || p.next_name || '. trueup.connect follows the pointer by itself.';
+                    HINT = 'Connect to ' || p.next_name || '. trueup.connect follows the pointer.';
     END IF;
     RETURN NULL;
 END
 $$;
 
--- What an application asks first in each transaction: waits while a switchover pauses, then says where to go.
+-- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
 CREATE OR REPLACE FUNCTION trueup.switchover_enter(sync text DEFAULT 'main',
     OUT state text, OUT next_name text, OUT next_address text, OUT token text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -75,23 +75,23 @@ BEGIN
     SELECT s.state, s.next_name, s.next_address, s.token, s.epoch INTO state, next_name, next_address, token, epoch
       FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no pointer named % in this database', sync
-              USING ERRCODE = 'undefined_object', HINT = 'trueup switchover prepare makes it.';
+        RAISE EXCEPTION 'this database has no pointer of the sync %', sync
+              USING ERRCODE = 'undefined_object', HINT = 'Run trueup switchover prepare.';
     END IF;
     IF current_setting('transaction_isolation') <> 'read committed'
        AND epoch <> (SELECT e.last_value FROM trueup.switchover_epoch e) THEN
         RAISE EXCEPTION 'a switchover was decided after this transaction began'
-              USING ERRCODE = 'serialization_failure', HINT = 'Begin the transaction again.';
+              USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
 END
 $$;
 
--- Opens this database. Only the other one's row tells the token, and only once the decision has been made there: so
--- also an application may do it, where whoever ran the switchover died in that very moment.
+-- Opens this database for writes. Only the row of the other database has the token, and only after the decision: so an
+-- application may call this too, if the process of the switchover was killed in that moment.
 CREATE OR REPLACE FUNCTION trueup.switchover_open(sync text, token text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Nobody who carries rows of the sync is still at it.
+    -- Wait for transactions of the sync.
     PERFORM pg_advisory_xact_lock(@family@, @application@);
     UPDATE trueup.switchover s
        SET state = 'idle', token = NULL, token_hash = NULL, epoch = nextval('trueup.switchover_epoch'),
@@ -102,8 +102,7 @@ BEGIN
 END
 $$;
 
--- name: take
--- The row of one side, as long as there is none.
+-- name: create
 INSERT INTO trueup.switchover (sync, state, is_first, name, next_name, next_address, epoch)
 VALUES (%(sync)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s, nextval('trueup.switchover_epoch'))
 ON CONFLICT (sync) DO UPDATE SET name = excluded.name, next_name = excluded.next_name, next_address = excluded.next_address
@@ -118,35 +117,30 @@ SELECT sync, state, is_first, name, next_name, next_address, epoch, coalesce(att
 UPDATE trueup.switchover SET guarded_at = clock_timestamp() WHERE sync = %(sync)s
 
 -- name: closed_since
--- Since when a database that is not in use takes no writes but those of the sync.
+-- Since when only the sync can write to a database that is not in use.
 SELECT greatest(guarded_at, decided_at) FROM trueup.switchover WHERE sync = %(sync)s AND state = 'use_next'
 
--- name: begin
--- An attempt begins on the database in use.
+-- name: begin_attempt
 UPDATE trueup.switchover SET state = 'in_progress', attempt = %(attempt)s, phase = %(phase)s, changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state <> 'use_next'
 
--- name: expect
--- The database that is to be opened learns what will open it.
+-- name: expect_token
 UPDATE trueup.switchover SET token_hash = sha256(convert_to(%(token)s, 'UTF8')), changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'use_next'
 
--- name: phase
-UPDATE trueup.switchover SET phase = %(phase)s, changed_at = clock_timestamp() WHERE sync = %(sync)s
-
--- name: release
--- An attempt is over without a decision.
+-- name: end_attempt
+-- Without a decision.
 UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = %(phase)s, changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
 
 -- name: decide
--- The decision: from the commit of this on, the next database is the one in use.
+-- The commit of this statement is the decision: the next database is in use.
 UPDATE trueup.switchover
    SET state = 'use_next', token = %(token)s, token_hash = NULL, epoch = nextval('trueup.switchover_epoch'),
        phase = 'moved', decided_at = clock_timestamp(), changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
 
--- name: keep
+-- name: keep_report
 UPDATE trueup.switchover SET report = %(report)s::jsonb, phase = %(phase)s, attempt = NULL, changed_at = clock_timestamp()
  WHERE sync = %(sync)s
 
@@ -163,7 +157,7 @@ SELECT to_regnamespace('trueup') IS NOT NULL
    AND NOT EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace('trueup'))
 
 -- name: relations
--- A table and all its partitions, for they can be written to by name; and what their guard is now.
+-- A table and all its partitions (which can be written to directly), and whether their guard is enabled.
 SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')
   FROM (SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) AS root) r,
        LATERAL (SELECT r.root AS relid UNION SELECT t.relid FROM pg_partition_tree(r.root) t) p
@@ -173,7 +167,7 @@ SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')
  ORDER BY 1, 2
 
 -- name: guarded
--- Everything that has a guard, to take it off again.
+-- All tables and partitions with a guard.
 SELECT n.nspname::text, c.relname::text
   FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE g.tgname = 'trueup_guard' AND NOT g.tgisinternal ORDER BY 1, 2

@@ -1,32 +1,32 @@
-"""All that can be done before the pause: pointers, guards, the way back, schemas, sessions, rounds, much of a proof."""
+"""Phase `prepare`: all that can be done before the pause.
+
+Pointers, guards, the reverse change log, rounds until few keys are left, schemas compared, most of the proof.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from psycopg import sql
-
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.names import parse_table_name
-from trueup.db.node import connect
 from trueup.errors import CheckFailed
-from trueup.task.together import both
 from trueup.verbs.switchover import gate, guard, pointer
-from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
-from trueup.verbs.switchover.outcome import DIGEST, KEYS, VALIDATED, Asked
-from trueup.verbs.switchover.phases import GATE, Budget
+from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.proof import Prover
+from trueup.verbs.switchover.ready import Ready
+from trueup.verbs.switchover.request import KEYS, VALIDATED, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
-from trueup.verbs.sync import changelog, marks, sequences
+from trueup.verbs.switchover.validated import Validated, find
+from trueup.verbs.sync import changelog, ending, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
-from trueup.verbs.sync.model import Round
-from trueup.verbs.sync.plan import Wanted, other_tables
-from trueup.verbs.sync.start import SyncRequest
+from trueup.verbs.sync.model import Plan
+from trueup.verbs.sync.plan import other_tables
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.runner import Runner
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -34,263 +34,157 @@ if TYPE_CHECKING:
     from trueup.config.model import Node
     from trueup.db.foreign_keys import TableName
     from trueup.engine.progress import Progress
-    from trueup.verbs.switchover.validated import Validated
-
-# The first time a statement is looked up, the second time it is prepared, the third time it is as quick as it gets.
-_WARM = 3
 
 
-@dataclass
-class Ready:
-    """Everything the pause needs, open and at hand."""
-
-    asked: Asked
-    attempt: str
-    token: str
-    fence: Fence
-    # A session with the database that is to be opened.
-    target: Connection
-    link: Link
-    prover: Prover
-    rounds: Rounds
-    address: str
-    remarks: tuple[str, ...]
-    # What both catalogs said of the tables when they were compared.
-    fingerprints: tuple[str, str]
-    # Guards and the way back, looked at before the pause; the fingerprints say that they are still there.
-    settled: tuple[gate.Condition, ...]
-    # Who speaks for the rows, with --proof validated.
-    validated: Validated | None = None
-
-    @property
-    def names(self) -> list[TableName]:
-        """The tables."""
-        return [table.name for table in self.link.tables]
-
-    def warm_up(self) -> None:
-        """Ask what the pause will ask: what was asked before is planned, and its catalog rows are at hand."""
-        for _ in range(_WARM):
-            both(self._source_facts, self._target_facts)
-
-    def set_sequences(self) -> None:
-        """Set the target's sequences to just what the source's are."""
-        chosen = self.link.plan.sequences
-        mine, theirs = both(
-            lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
-        )
-        sequences.write(self.target, {each: value for each, value in mine.items() if theirs.get(each) != value})
-
-    def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
-        """All conditions, looked at inside of the fence."""
-        found: list[gate.Condition] = []
-        if self.asked.proof == DIGEST:
-            unequal = self.prover.unequal(self.link.tables, milliseconds=budget.milliseconds(GATE))
-            broken = self._broken(budget)
-            told = f"{len(self.link.tables)} tables, by digests inside of the pause"
-        elif self.validated is not None:
-            unequal, told = self.validated.unequal(final, budget)
-            broken = self.rounds.broken
-            # A TRUNCATE of a single partition is not in the log of the whole table: nobody validated that.
-            parted = [table for table in self.link.tables if table.is_partitioned]
-            if parted and not unequal:
-                unequal = self.prover.unequal(parted, milliseconds=budget.milliseconds(GATE))
-                told += f"; {len(parted)} partitioned ones also by digests inside of the pause"
-        else:
-            unequal, broken = self.rounds.unequal, self.rounds.broken
-            told = f"{len(self.link.tables)} tables, by digests before the pause, and {final.keys:,} keys inside of it"
-        found.append(gate.condition(gate.ROWS, unequal, told))
-        found.append(gate.condition(gate.REFERENCES, broken, f"{len(self.link.plan.foreign_keys)} foreign keys"))
-        mine, theirs = both(self._source_facts, self._target_facts)
-        altered = [
-            f"a table was altered on {node.name} since the schemas were compared"
-            for node, before, now in zip(
-                (self.link.source_node, self.link.target_node), self.fingerprints, (mine[0], theirs[0]), strict=True
-            )
-            if before != now
-        ]
-        found.append(gate.condition(gate.SCHEMA, altered))
-        found.append(
-            gate.condition(gate.SEQUENCES_EQUAL, gate.unequal_sequences(mine[1], theirs[1]), f"{len(mine[1])}")
-        )
-        waiting = [f"{mine[2]:,} entries wait"] if mine[2] else []
-        found.append(gate.condition(gate.LOG_EMPTY, waiting))
-        found.append(gate.condition(gate.PREPARED, mine[3]))
-        found += self.settled
-        return tuple(sorted(found, key=lambda each: gate.ALL.index(each.name)))
-
-    def _broken(self, budget: Budget) -> list[str]:
-        """Foreign keys of the target, all rows of them, spread over the sessions of the proof."""
-        self.prover.target.timeout(budget.milliseconds(GATE))
-        found = self.prover.target.spread(
-            self.link.plan.foreign_keys, lambda connection, key: gate.broken(connection, [key])
-        )
-        return [each for some in found for each in some]
-
-    def _source_facts(self) -> tuple[str, sequences.Values, int, list[str]]:
-        connection, chosen = self.fence.connection, self.link.plan.sequences
-        # All questions in one message: one way there and back.
-        with connection.pipeline():
-            shape = gate.ask_fingerprint(connection, self.names)
-            values = sequences.ask(connection, chosen)
-            waiting: Any = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(self.link.log))
-            prepared = gate.ask_prepared(connection)
-        return gate.one(shape), sequences.told(values, chosen), int(gate.one(waiting)), gate.told(prepared)
-
-    def _target_facts(self) -> tuple[str, sequences.Values]:
-        chosen = self.link.plan.sequences
-        with self.target.pipeline():
-            shape = gate.ask_fingerprint(self.target, self.names)
-            values = sequences.ask(self.target, chosen)
-        return gate.one(shape), sequences.told(values, chosen)
+def plan_sync(source: Node, target: Node) -> Plan:
+    """Return the plan of a sync of the whole database; write nothing."""
+    return sync.plan(SyncRequest(source, target))
 
 
-@contextmanager
-def reach(node: Node) -> Iterator[Any]:
-    """A session with a database that may write."""
-    with connect(node, application=APPLICATION_NAME, read_only=False) as connection:
-        connection.execute("SET synchronous_commit = on; SET statement_timeout = 0")
-        connection.prepare_threshold = 1
-        yield connection
+def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
+    """Create pointers and guards in both databases; return the node in use and the number of new guards.
 
-
-def request_of(asked: Asked, source: Node, target: Node) -> SyncRequest:
-    """The sync, as its own functions want it."""
-    return SyncRequest(source, target, Wanted(asked.sync), patience=asked.patience)
-
-
-def make_pointers(asked: Asked, first: Any, second: Any) -> None:
-    """Pointers in both databases; where there are some, names and addresses are brought up to date."""
-    first_address = pointer.told_address(asked.first_address) or pointer.address_of(first)
-    second_address = pointer.told_address(asked.second_address) or pointer.address_of(second)
-    names = (asked.first.name, asked.second.name)
-    for connection in (first, second):
-        pointer.install(connection)
-    pointer.take(first, asked.sync, names=names, address=second_address, is_first=True)
-    pointer.take(second, asked.sync, names=(names[1], names[0]), address=first_address, is_first=False)
-
-
-def prepare_only(asked: Asked) -> tuple[str, int]:
-    """Pointers and guards in both databases; applications can use the pointer from here on. Gives who is in use."""
-    with reach(asked.first) as first, reach(asked.second) as second:
-        known = marks.read(second, asked.sync)
+    Applications can use the pointer from then on.
+    """
+    with open_session(request.first) as first, open_session(request.second) as second:
+        known = state.read(second, request.sync)
         if known is None:
             cure = "start it first: trueup sync start"
-            raise CheckFailed([f"there is no sync {asked.sync} into {asked.second.name}"], cure=cure)
-        make_pointers(asked, first, second)
-        mine, _ = pointer.both(pointer.read(first, asked.sync), pointer.read(second, asked.sync), asked.sync)
+            raise CheckFailed([f"the sync {request.sync} into {request.second.name} does not exist"], cure=cure)
+        _create_pointers(request, first, second)
+        current, _ = pointer.check_both(
+            pointer.read(first, request.sync), pointer.read(second, request.sync), request.sync
+        )
         names = [(schema.text, table.text) for schema, table in map(parse_table_name, known.tables)]
-        guards = sum(guard.put_on(each, names, asked.sync, patience=asked.patience) for each in (first, second))
-        return asked.first.name if mine.is_in_use else asked.second.name, guards
+        guards = sum(
+            guard.install(connection, names, request.sync, patience=request.patience) for connection in (first, second)
+        )
+        return request.first.name if current.is_in_use else request.second.name, guards
 
 
 @contextmanager
 def prepare(
-    asked: Asked, source: Node, target: Node, fence: Fence, there: Connection, attempt: str, progress: Progress
+    request: SwitchoverRequest, route: Route, fence: Fence, target: Connection, attempt: str, progress: Progress
 ) -> Iterator[Ready]:
-    """Everything before the pause; refuses here rather than there, while nobody waits."""
-    is_back = source is asked.second
-    here = fence.connection
+    """Do all that can be done before the pause, and raise here rather than inside of the pause."""
+    source = fence.connection
     with ExitStack() as stack:
-        request = request_of(asked, source, target)
-        if sync.stop(request, timeout=asked.patience):
-            progress.say("the sync that ran was asked to stop, and has stopped")
-        link = stack.enter_context(open_link(source, target, asked.sync))
-        validated = _validation(asked, link, stack) if asked.proof == VALIDATED else None
-        first, second = (there, here) if is_back else (here, there)
-        make_pointers(asked, first, second)
-        pointer.both(pointer.read(here, asked.sync), pointer.read(there, asked.sync), asked.sync)
-        pointer.begin(here, asked.sync, attempt)
+        sync_request = SyncRequest(route.source, route.target, Scope(request.sync), patience=request.patience)
+        if ending.stop(sync_request, timeout=request.patience):
+            progress.say("stopped the running sync")
+        link = stack.enter_context(open_link(route.source, route.target, request.sync))
+        validated = _validation(request, link, stack) if request.proof == VALIDATED else None
+        is_back = route.source is request.second
+        _create_pointers(request, *((target, source) if is_back else (source, target)))
+        current, _ = pointer.check_both(
+            pointer.read(source, request.sync), pointer.read(target, request.sync), request.sync
+        )
+        pointer.begin_attempt(source, request.sync, attempt)
         names = [table.name for table in link.tables]
-        for connection in (here, there):
-            guard.put_on(connection, names, asked.sync, patience=asked.patience)
-        make_way_back(link, patience=asked.patience)
-        gate.refuse([gate.condition(gate.PREPARED, gate.prepared(here))])
-        runner = stack.enter_context(sync.Runner(link, request, progress))
-        prover = stack.enter_context(Prover(source, target, link.tables, jobs=asked.jobs))
-        rounds = Rounds(link, runner, prover)
-        stack.callback(rounds.close)
-        rounds.come_close(asked.close_keys, asked.patience)
-        before = (gate.fingerprint(here, names), gate.fingerprint(there, names))
-        accepted = _compare_schemas(asked, here, there, link)
-        settled = _settle(here, there, link, names)
-        if asked.proof == KEYS:
+        for connection in (source, target):
+            guard.install(connection, names, request.sync, patience=request.patience)
+        _prepare_way_back(link, patience=request.patience)
+        gate.refuse([gate.condition(gate.PREPARED, gate.prepared_names(gate.query_prepared(source)))])
+        runner = stack.enter_context(Runner(link, sync_request, progress))
+        prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
+        rounds = stack.enter_context(Rounds(link, runner, prover))
+        rounds.come_close(request.close_keys, request.patience)
+        fingerprints = _fingerprint(source, names), _fingerprint(target, names)
+        accepted = _compare_schemas(request, source, target, link)
+        settled = _settle(source, target, link, names)
+        if request.proof == KEYS:
             progress.say("comparing all tables before the pause")
-            gate.refuse([gate.condition(gate.ROWS, rounds.prove())])
-            rounds.come_close(asked.close_keys, asked.patience)
+            gate.refuse([gate.condition(gate.ROWS, rounds.prove_all())])
+            rounds.come_close(request.close_keys, request.patience)
         if validated is not None:
-            progress.say(f"waiting until {validated.name} has validated all up to now")
-            _come_close(asked, validated, rounds, pointer.closed_since(there, asked.sync))
+            progress.say(f"waiting until the validation {validated.name} has caught up")
+            _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.carry_sequences()
         token = secrets.token_hex(16)
-        pointer.expect(there, asked.sync, token)
-        _limit(link, asked.budget)
-        address = str(pointer.read(here, asked.sync).next_address)  # type: ignore[union-attr]
+        pointer.expect_token(target, request.sync, token)
+        _limit(link, request.budget)
         ready = Ready(
-            asked, attempt, token, fence, there, link, prover, rounds, address, accepted, before, settled, validated
-        )
+            request, attempt, token, fence, target, link, prover, rounds, current.next_address, accepted, fingerprints,
+            settled, validated,
+        )  # fmt: skip
         ready.warm_up()
         yield ready
 
 
-def make_way_back(link: Link, *, patience: float) -> None:
-    """A change log on the new database, and on the old one the marks of a sync into it, so that it can be gone back."""
+def _create_pointers(request: SwitchoverRequest, first: Connection, second: Connection) -> None:
+    """Create the pointers of both databases, or update their names and addresses."""
+    first_address = pointer.application_address(request.first_address) or pointer.address_of(first)
+    second_address = pointer.application_address(request.second_address) or pointer.address_of(second)
+    names = (request.first.name, request.second.name)
+    for connection in (first, second):
+        pointer.install(connection)
+    pointer.create(first, request.sync, names=names, address=second_address, is_first=True)
+    pointer.create(second, request.sync, names=(names[1], names[0]), address=first_address, is_first=False)
+
+
+def _prepare_way_back(link: Link, *, patience: float) -> None:
+    """Create a change log on the new database, and on the old one the state of a sync into it."""
     with changelog.open_log(link.target_node) as log:
         changelog.install(log, link.name, link.tables, patience=patience)
-    marks.make(link.source)
-    if marks.read(link.source, link.name) is None:
-        known = marks.read(link.target, link.name)
-        # The same tables; what else there is on the other side is left out by name.
-        wanted = Wanted(link.name, leave_out=other_tables(link.target, link.plan))
+    state.install(link.source)
+    if state.read(link.source, link.name) is None:
+        known = state.read(link.target, link.name)
+        # The same tables; all others on the new database are excluded by name.
+        scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))
         if known is not None and known.named:
-            wanted = Wanted(link.name, tuple(str(table) for table in link.tables))
-        marks.begin(link.source, wanted, marks.identity(link.target), link.tables)
-        marks.set_phase(link.source, link.name, "running")
+            scope = Scope(link.name, tuple(str(table) for table in link.tables))
+        state.create(link.source, scope, state.identity(link.target), link.tables)
+        state.set_phase(link.source, link.name, "running")
 
 
-def _compare_schemas(asked: Asked, here: Connection, there: Connection, link: Link) -> tuple[str, ...]:
-    """Refuse what differs in the schemas, and what came since the sync began; gives what was accepted."""
-    known = marks.read(link.target, link.name)
-    whole = known is not None and not known.named
-    nodes = {link.source_node.name: here, link.target_node.name: there}
-    names = [table.name for table in link.tables]
-    wrong, accepted = gate.differing(nodes, names, whole=whole, accept=asked.accept_schema)
-    gate.refuse([gate.condition(gate.SCHEMA, wrong)])
-    return tuple(f"accepted: {each}" for each in accepted)
+def _fingerprint(connection: Connection, tables: list[TableName]) -> str:
+    return str(one_value(gate.query_fingerprint(connection, tables)))
 
 
-def _validation(asked: Asked, link: Link, stack: ExitStack) -> Validated:
-    """The validation that is to speak for the rows; refused before anything is done if it cannot."""
-    from trueup.verbs.switchover.validated import find
-
-    found = stack.enter_context(find(asked, link))
-    found.refuse_unfit()
-    return found
-
-
-def _come_close(asked: Asked, validated: Validated, rounds: Rounds, since: datetime) -> None:
-    """All rows looked at, all foreign keys valid, no change waiting to be validated: what is left is small."""
-    validated.wait_for_sweeps(since, patience=asked.patience, carry=rounds.carry)
-    gate.refuse([gate.condition(gate.REFERENCES, rounds.watch_references())])
-    validated.come_close(patience=asked.patience, carry=rounds.carry)
-    rounds.come_close(asked.close_keys, asked.patience)
+def _compare_schemas(request: SwitchoverRequest, source: Connection, target: Connection, link: Link) -> tuple[str, ...]:
+    """Raise if the schemas differ; return the differences that were accepted."""
+    known = state.read(link.target, link.name)
+    refused, accepted = gate.schema_differences(
+        {link.source_node.name: source, link.target_node.name: target},
+        [table.name for table in link.tables],
+        whole=known is not None and not known.named,
+        accept=request.accept_schema,
+    )
+    gate.refuse([gate.condition(gate.SCHEMA, refused)])
+    return tuple(f"accepted: {difference}" for difference in accepted)
 
 
-def _settle(here: Connection, there: Connection, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
-    """Conditions that cannot change without the catalog changing, which the gate looks at again."""
-    bare = [f"{schema}.{table}" for node in (here, there) for schema, table in guard.lacking(node, names)]
-    guarded = gate.condition(gate.GUARDED, [f"{each} has no guard" for each in bare])
+def _validation(request: SwitchoverRequest, link: Link, stack: ExitStack) -> Validated:
+    """Return the validation that proves the rows; raise if it cannot."""
+    validated = stack.enter_context(find(request, link))
+    validated.check_suitable()
+    return validated
+
+
+def _await_validation(request: SwitchoverRequest, validated: Validated, rounds: Rounds, since: datetime) -> None:
+    """Wait until all rows were swept, all foreign keys checked, and few changes are left to validate."""
+    validated.wait_for_sweeps(since, patience=request.patience, carry=rounds.carry)
+    gate.refuse([gate.condition(gate.REFERENCES, rounds.check_references())])
+    validated.come_close(patience=request.patience, carry=rounds.carry)
+    rounds.come_close(request.close_keys, request.patience)
+
+
+def _settle(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
+    """Check the conditions that cannot change without the catalog, whose fingerprint the gate compares."""
+    bare = [f"{schema}.{table}" for node in (source, target) for schema, table in guard.unguarded(node, names)]
+    guarded = gate.condition(gate.GUARDED, [f"{name} has no guard" for name in bare])
     with changelog.open_log(link.target_node) as log:
-        ready = changelog.is_installed(log, link.name)
-    back = gate.condition(gate.WAY_BACK, [] if ready else [f"{link.target_node.name} records no changes"])
+        is_ready = changelog.is_installed(log, link.name)
+    back = gate.condition(gate.WAY_BACK, [] if is_ready else [f"{link.target_node.name} has no change log"])
     gate.refuse([guarded, back])
     return guarded, back
 
 
 def _limit(link: Link, budget: float) -> None:
-    """No statement of the last round takes longer than the pause may, and nothing waits that needs not."""
+    """Limit the statements of the final round to the budget, and wait for the disk only where needed."""
     for connection in (link.source, link.target):
         connection.execute(f"SET statement_timeout = {max(1, int(budget * 1000))}")
-    # Entries of the log that are gone from there: should a crash bring them back, they are carried over once more.
+    # Deleted entries of the log that a crash brings back are carried over once more.
     link.source.execute("SET synchronous_commit = off")
-    # The rows themselves have to be on the disk before anything is decided.
+    # The rows must be on disk before the decision.
     link.target.execute("SET synchronous_commit = on")

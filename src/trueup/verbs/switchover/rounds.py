@@ -1,212 +1,189 @@
-"""The rounds of a switchover: those that come close, those that are proven key by key, and the last one in the pause.
+"""The rounds of a switchover: until few keys are left, with a check of each round's keys, and the final one.
 
-`--proof keys` goes by induction. Once, the digests of all tables are compared: the source's in the very view that a
-round was read in, the target's after it was applied. From then on, every round compares the keys it carried. So what
-is left for the pause is the keys of the last round, and nothing else can differ.
+`--proof keys` is a proof by induction. The digests of all tables are compared once: those of the source in the snapshot
+of a round, those of the target after the round was applied. Each later round compares the keys that it carried. So
+inside of the pause only the keys of the final round are compared, and no other row can differ.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
-from trueup.verbs.switchover.proof import Prover, keys_digest, keys_there, whole_digest
+from trueup.verbs.switchover.proof import Prover, count_rows, keys_digest, whole_digest
+from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
 
 if TYPE_CHECKING:
-    from psycopg import sql
-
     from trueup.db.foreign_keys import ForeignKey, TableName
-    from trueup.verbs.switchover.phases import Budget
     from trueup.verbs.sync.link import Link
     from trueup.verbs.sync.model import Round, SyncTable
-    from trueup.verbs.sync.round import Changes
-    from trueup.verbs.sync.run import Runner
+    from trueup.verbs.sync.runner import Runner
 
-# Keys of a last round that one transaction takes directly.
-DIRECT = 200_000
+# Maximum keys of a final round without tasks: tasks would open sessions first.
+FINAL_KEYS = 200_000
 
 
 class Rounds:
-    """Carries rounds over and keeps what the gate wants to know of them."""
+    """Runs rounds and the checks of their keys; a context manager."""
 
     def __init__(self, link: Link, runner: Runner, prover: Prover) -> None:
         self.link = link
         self.count = 0
         self._runner = runner
         self._prover = prover
-        # What the last round that was looked at found: rows that differ, and foreign keys that are broken.
-        self.unequal: list[str] = []
-        self.broken: list[str] = []
+        # What every further round checks.
+        self._checks = NO_CHECKS
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-proof")
-        # The digests of the source that are on their way, and of which round.
-        self._begun: tuple[Changes, Future[dict[str, Digest]]] | None = None
+        # The source's digests that are being computed, and for which changes.
+        self._ahead: tuple[Changes, Future[dict[str, Digest]]] | None = None
+
+    def __enter__(self) -> Rounds:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._threads.shutdown(wait=True)
 
     def come_close(self, keys: int, patience: float) -> None:
-        """Rounds until at most so many keys wait; an error when that does not come about in time."""
+        """Run rounds until one had at most `keys` keys; raise after `patience` seconds."""
         until = time.monotonic() + patience
         while True:
-            done = self._round()
-            if not done.pending and done.keys <= keys and not done.reloaded:
+            last = self.carry()
+            if not last.pending and last.keys <= keys and not last.reloaded:
                 return
             if time.monotonic() > until:
                 raise TrueupError(
-                    f"changes come faster than rounds carry them over: {done.keys + done.pending:,} keys in the last"
+                    f"changes arrive faster than rounds carry them over: {last.keys + last.pending:,} keys in the last"
                     f" round after {patience:g} s",
-                    cure="try when less is written, or allow more: --close-keys, --patience",
+                    cure="try again when there is less load, or allow more: --close-keys, --patience",
                 )
 
-    def prove(self) -> list[str]:
-        """Compare all tables and all foreign keys, in the view of a round; later rounds compare what they carry."""
-        link = self.link
+    def carry(self) -> Round:
+        """Run one round over all entries."""
+        return self._round(self._checks)
+
+    def final(self) -> Round:
+        """Run the round inside of the pause, without tasks."""
+        return self._round(self._checks, small_keys=FINAL_KEYS)
+
+    def prove_all(self) -> list[str]:
+        """Compare all tables and all foreign keys in the snapshot of a round; later rounds compare their keys."""
 
         def join(changes: Changes) -> None:
-            row: Any = link.source.execute("SELECT pg_export_snapshot()").fetchone()
-            self._prover.source.join(str(row[0]))
+            snapshot = one_value(self.link.source.execute("SELECT pg_export_snapshot()"))
+            self._prover.source.join(str(snapshot))
 
-        self._check(join)
         try:
-            self._round()
-            # Nobody but us writes to the target: it stays as the round left it.
+            self._round(Checks(applied=join))
+            # Only the sync writes to the target: it stays as the round left it.
             self._prover.target.join(None)
-            wrong = self._prover.unequal(self._prover.tables)
-            wrong += gate.broken(self._prover.target.connections[0], link.plan.foreign_keys)
+            problems = self._prover.unequal(self._prover.tables)
+            problems += gate.broken_foreign_keys(self._prover.target.connections[0], self.link.plan.foreign_keys)
         finally:
             self._prover.source.leave()
             self._prover.target.leave()
-        link.ahead = self._look_ahead
-        self._check(self._compare)
-        return wrong
+        self._checks = Checks(rows_read=self._start_digests, applied=self._compare)
+        return problems
 
-    def carry(self) -> Round:
-        """One round."""
-        return self._round()
+    def check_references(self) -> list[str]:
+        """Check all foreign keys after a round; later rounds check those of the rows that they carry."""
+        self._round(NO_CHECKS)
+        problems = gate.broken_foreign_keys(self.link.target, self.link.plan.foreign_keys)
+        self._checks = Checks(applied=self._check_references_of)
+        return problems
 
-    def watch_references(self) -> list[str]:
-        """Look at all foreign keys once, after a round; later rounds look at those of the rows that they carry."""
-        self._round()
-        wrong = gate.broken(self.link.target, self.link.plan.foreign_keys)
-        self._check(self._still_refer)
-        return wrong
-
-    def last(self, budget: Budget) -> Round:
-        """The round inside of the pause: all that waits, directly, for tasks would open sessions first."""
-        self.link.direct = DIRECT
-        return self._round()
-
-    def is_proven_by_keys(self) -> bool:
-        """Whether rounds compare what they carry."""
-        return self.link.check is not None
-
-    def close(self) -> None:
-        """Wait for what is under way."""
-        self._threads.shutdown(wait=True)
-
-    def _round(self) -> Round:
+    def _round(self, checks: Checks, *, small_keys: int = 0) -> Round:
         self.count += 1
         try:
-            return self._runner.round(everything=True)
+            return self._runner.round(everything=True, small_keys=small_keys, checks=checks)
         finally:
-            # A round that failed while the source was being read ahead.
-            if self._begun is not None:
-                wait([self._begun[1]])
-                self._begun = None
+            # The round failed while the digests of the source were computed.
+            if self._ahead is not None:
+                wait([self._ahead[1]])
+                self._ahead = None
 
-    def _check(self, check: Callable[[Changes], None] | None) -> None:
-        self.link.check = check
-
-    def _look_ahead(self, changes: Changes) -> None:
-        """Begin with the source's digests while the target still writes."""
-        self._begun = (changes, self._threads.submit(self._digests, self.link.source, *self._parts(changes)))
+    def _start_digests(self, changes: Changes) -> None:
+        """Start to compute the source's digests while the target writes."""
+        self._ahead = (changes, self._threads.submit(self._digests, self.link.source, *self._parts(changes)))
 
     def _parts(self, changes: Changes) -> tuple[list[tuple[SyncTable, KeyList]], list[SyncTable]]:
-        """The keys of a round table by table, and the tables that it read anew as a whole."""
+        """Return the keys of a round by table, and the tables that it copied as a whole."""
         tables = self.link.by_number()
         listed = [(tables[number], keys) for number, keys in changes.keys.items() if number not in changes.reload]
         return listed, [tables[number] for number in changes.reload]
 
     def _compare(self, changes: Changes) -> None:
-        """The rows of a round on both sides, by digest, while its view of the source is still open."""
+        """Compare the rows of a round on both sides; raise if they differ, so that the entries stay in the log."""
         listed, whole = self._parts(changes)
-        if self._begun is None or self._begun[0] is not changes:
-            self._look_ahead(changes)
-        assert self._begun is not None
+        if self._ahead is None or self._ahead[0] is not changes:
+            self._start_digests(changes)
+        assert self._ahead is not None
         try:
-            found, self.broken = self._on_the_target(changes, listed, whole)
+            on_target = self._digests(self.link.target, listed, whole)
+            deleted = {table.name for table, keys in listed if on_target[str(table)].count < keys.count}
+            broken = self._broken_by(changes, deleted)
         finally:
-            # Whatever happens: nobody else may use the session with the source before this has ended.
-            mine, self._begun = self._begun[1].result(), None
-        self.unequal = [
-            f"{table}: a round carried it over, and {mine[str(table)].count:,} rows became {found[str(table)].count:,}"
-            if mine[str(table)].count != found[str(table)].count
-            else f"{table}: a round carried rows over, and they are not the same"
-            for table in (*(table for table, _ in listed), *whole)
-            if mine[str(table)] != found[str(table)]
+            # The session with the source must not be used before this has ended.
+            on_source, self._ahead = self._ahead[1].result(), None
+        unequal = [
+            f"{name}: rows of the last round differ ({on_source[name].count:,} rows on the source,"
+            f" {on_target[name].count:,} on the target)"
+            for name in on_source
+            if on_source[name] != on_target[name]
         ]
-        if self.unequal or self.broken:
-            # The entries stay in the log: nothing of this round is called done.
-            gate.refuse(
-                [gate.condition(gate.ROWS, self.unequal), gate.condition(gate.REFERENCES, self.broken)],
-            )
+        gate.refuse([gate.condition(gate.ROWS, unequal), gate.condition(gate.REFERENCES, broken)])
 
-    def _still_refer(self, changes: Changes) -> None:
-        """The foreign keys of a round's rows; that the rows are the same, somebody else proves."""
+    def _check_references_of(self, changes: Changes) -> None:
+        """Check the foreign keys of a round's rows; a validation compares the rows."""
         listed, _ = self._parts(changes)
-        gone = {table.name for table, keys in listed if keys_there(self.link.target, table, keys) < keys.count}
-        self.broken = self._references(changes, gone)
-        gate.refuse([gate.condition(gate.REFERENCES, self.broken)])
-
-    def _on_the_target(
-        self, changes: Changes, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]
-    ) -> tuple[dict[str, Digest], list[str]]:
-        found = self._digests(self.link.target, listed, whole)
-        gone = {table.name for table, keys in listed if found[str(table)].count < keys.count}
-        return found, self._references(changes, gone)
+        deleted = {table.name for table, keys in listed if count_rows(self.link.target, table, keys) < keys.count}
+        gate.refuse([gate.condition(gate.REFERENCES, self._broken_by(changes, deleted))])
 
     def _digests(
         self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]
     ) -> dict[str, Digest]:
-        found = {str(table): keys_digest(connection, self._prover.key_query(table), keys) for table, keys in listed}
-        found |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in whole}
-        return found
+        digests = {str(table): keys_digest(connection, self._prover.key_query(table), keys) for table, keys in listed}
+        digests |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in whole}
+        return digests
 
-    def _references(self, changes: Changes, gone: set[TableName]) -> list[str]:
-        """Foreign keys that rows of this round break: as children, or as parents that are gone."""
+    def _broken_by(self, changes: Changes, deleted: set[TableName]) -> list[str]:
+        """Return the foreign keys that rows of this round break: as children, or as deleted parents."""
         by_number = self.link.by_number()
         tables = {table.name: table for table in self.link.tables}
         reloaded = {by_number[number].name for number in changes.reload}
-        keys = {by_number[number].name: each for number, each in changes.keys.items()}
-        found: list[str] = []
+        keys_of = {by_number[number].name: keys for number, keys in changes.keys.items()}
+        target = self.link.target
+        broken: list[str] = []
         for key in self.link.plan.foreign_keys:
-            by_key = sorted(key.parent_columns) == sorted(tables[key.parent].spec.key_names)
-            if key.child in reloaded or key.parent in reloaded or (key.parent in keys and not by_key):
-                found += gate.broken(self.link.target, [key])
+            child, parent = tables[key.child], tables[key.parent]
+            by_key = sorted(key.parent_columns) == sorted(parent.spec.key_names)
+            if key.child in reloaded or key.parent in reloaded or (key.parent in keys_of and not by_key):
+                broken += gate.broken_foreign_keys(target, [key])
                 continue
-            if key.child in keys:
-                found += gate.broken(self.link.target, [key], in_key_list(tables[key.child].spec, keys[key.child]))
-            if key.parent in gone:
-                found += gate.broken(self.link.target, [key], _refers_to(key, tables[key.parent], keys[key.parent]))
-        return found
+            if key.child in keys_of:
+                broken += gate.broken_foreign_keys(target, [key], in_key_list(child.spec, keys_of[key.child]))
+            if key.parent in deleted:
+                broken += gate.broken_foreign_keys(target, [key], _refers_to(key, parent, keys_of[key.parent]))
+        return broken
 
 
 def _refers_to(key: ForeignKey, parent: SyncTable, keys: KeyList) -> sql.Composable:
-    """The condition that a row `t` of the child refers to one of these rows of the parent, by its key."""
-    own = dict(zip(key.parent_columns, key.child_columns, strict=True))
+    """Return the condition that a row `t` of the child refers to one of these keys of the parent."""
+    child_column = dict(zip(key.parent_columns, key.child_columns, strict=True))
     types = {part.column.name: part.column.type for part in parent.spec.key}
     names = parent.spec.key_names
-    mine = sql.SQL(", ").join(sql.Identifier("t", own[name]) for name in names)
+    columns = sql.SQL(", ").join(sql.Identifier("t", child_column[name]) for name in names)
     if len(names) == 1:
-        return sql.SQL("{} = ANY({}::{}[])").format(mine, sql.Literal(keys.literals[0]), sql.SQL(types[names[0]]))
+        return sql.SQL("{} = ANY({}::{}[])").format(columns, sql.Literal(keys.literals[0]), sql.SQL(types[names[0]]))
     lists = sql.SQL(", ").join(
         sql.SQL("{}::{}[]").format(sql.Literal(text), sql.SQL(types[name]))
         for name, text in zip(names, keys.literals, strict=True)
     )
-    return sql.SQL("({}) IN (SELECT * FROM unnest({}))").format(mine, lists)
+    return sql.SQL("({}) IN (SELECT * FROM unnest({}))").format(columns, lists)

@@ -1,32 +1,29 @@
-"""Where a switchover is: what both pointers say, who holds which lock, what waits, and how long the phases took."""
+"""The status of a switchover: both pointers, the locks and their holders, the change logs, the last report."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
-
-from psycopg import sql
 
 from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, SYNC
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.verbs.switchover import pointer
-from trueup.verbs.switchover.fence import APPLICATION_NAME
+from trueup.verbs.switchover.fence import APPLICATION_NAME, describe_session
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
-from trueup.verbs.sync.model import LOG_SCHEMA
+from trueup.verbs.sync.status import waiting
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
-    from trueup.verbs.switchover.outcome import Asked
+    from trueup.verbs.switchover.request import SwitchoverRequest
 
 _LOCKS = {APPLICATION: "applications", SWITCHOVER: "switchover", SYNC: "sync"}
 
 
 @dataclass(frozen=True)
 class Held:
-    """One of our locks: who has it or waits for it."""
+    """A session that holds one of trueup's locks, or waits for it."""
 
     lock: str
     exclusive: bool
@@ -37,10 +34,11 @@ class Held:
     seconds: float | None
 
     def __str__(self) -> str:
-        who = f"process {self.pid} ({', '.join(part for part in (self.role, self.application) if part)})"
-        how = ("holds" if self.granted else "waits for") + f" the lock of {self.lock}"
-        since = "" if self.seconds is None else f", in a transaction for {self.seconds:.1f} s"
-        return f"{who if self.pid else 'a prepared transaction'} {how}{' alone' if self.exclusive else ''}{since}"
+        session = "a prepared transaction"
+        if self.pid is not None:
+            session = describe_session(self.pid, self.role, self.application, self.seconds)
+        verb = "holds" if self.granted else "waits for"
+        return f"{session} {verb} the {'exclusive' if self.exclusive else 'shared'} lock of {self.lock}"
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,13 @@ class SideStatus:
     node: str
     pointer: Pointer | None
     locks: tuple[Held, ...]
-    # What waits in its change log: entries, keys, seconds of the oldest; None where there is no log.
+    # What is in its change log: entries, keys, age of the oldest entry in seconds; None: there is no change log.
     waiting: tuple[int, int, float] | None
 
 
 @dataclass(frozen=True)
 class SwitchStatus:
-    """Both of them, and what follows from that."""
+    """Both databases, and what follows from that."""
 
     sync: str
     first: SideStatus
@@ -64,7 +62,7 @@ class SwitchStatus:
 
     @property
     def in_use(self) -> str:
-        """The name of the database in use; empty where neither is open."""
+        """The name of the database in use; empty if neither is open."""
         sides = [side for side in (self.first, self.second) if side.pointer is not None and side.pointer.is_in_use]
         if not sides and self.first.pointer is None:
             return self.first.node
@@ -72,7 +70,7 @@ class SwitchStatus:
 
     @property
     def phase(self) -> str:
-        """Where it is, in a word or two."""
+        """The current phase."""
         running = [
             held.application.partition(": ")[2]
             for side in (self.first, self.second)
@@ -91,7 +89,7 @@ class SwitchStatus:
         return "moved" if self.in_use == self.second.node else "not moved"
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the status as plain values."""
         return {
             "sync": self.sync,
             "in_use": self.in_use,
@@ -111,38 +109,32 @@ class SwitchStatus:
         }
 
 
-def status(asked: Asked) -> SwitchStatus:
-    """Ask both databases; nothing is written."""
-    return SwitchStatus(asked.sync, _side(asked.first, asked.sync), _side(asked.second, asked.sync))
+def status(request: SwitchoverRequest) -> SwitchStatus:
+    """Return the status of both databases; write nothing."""
+    return SwitchStatus(request.sync, _side(request.first, request.sync), _side(request.second, request.sync))
 
 
 def _side(node: Node, sync: str) -> SideStatus:
-    with ExitStack() as stack:
-        connection: Any = stack.enter_context(connect(node, application=f"{APPLICATION_NAME} status"))
+    with connect(node, application=f"{APPLICATION_NAME} status") as connection:
         rows = connection.execute(load("trueup.verbs.switchover", "status.sql")["locks"], {"family": FAMILY}).fetchall()
         locks = tuple(Held(_LOCKS.get(row[0], str(row[0])), *row[1:]) for row in rows)
-        log = sql.Identifier(LOG_SCHEMA, f"pods_{sync}")
-        waiting = None
-        if connection.execute("SELECT to_regclass(%s)", [log.as_string(connection)]).fetchone()[0]:
-            query = sql.SQL(load("trueup.verbs.sync", "round.sql")["waiting"]).format(log=log)
-            waiting = connection.execute(query).fetchone()
-        return SideStatus(node.name, pointer.read(connection, sync), locks, waiting)
+        return SideStatus(node.name, pointer.read(connection, sync), locks, waiting(connection, sync))
 
 
 def status_text(status: SwitchStatus) -> str:
-    """For people: a line of what matters, then each side."""
+    """Return the status as text."""
     lines = [f"{status.sync}: {status.in_use or 'neither'} is in use ({status.phase})"]
     for side in (status.first, status.second):
         found = side.pointer
-        said = "no pointer" if found is None else f"{found.state}{f', {found.phase}' if found.phase else ''}"
-        lines.append(f"  {side.node}: {said}")
+        text = "no pointer" if found is None else f"{found.state}{f', {found.phase}' if found.phase else ''}"
+        lines.append(f"  {side.node}: {text}")
         if side.waiting is not None and (found is None or found.is_in_use):
             entries, keys, lag = side.waiting
-            lines.append(f"    change log: {keys:,} keys in {entries:,} entries wait, the oldest for {lag:.1f} s")
+            lines.append(f"    change log: {keys:,} keys in {entries:,} entries, the oldest {lag:.1f} s old")
         lines += [f"    {held}" for held in side.locks if held.lock != "applications" or held.exclusive]
-        sharing = sum(1 for held in side.locks if held.lock == "applications" and not held.exclusive)
-        if sharing:
-            lines.append(f"    {sharing} transactions of applications hold the shared lock, or wait for it")
+        shared = sum(1 for held in side.locks if held.lock == "applications" and not held.exclusive)
+        if shared:
+            lines.append(f"    {shared} transactions of applications hold the shared lock, or wait for it")
     report = next((s.pointer.report for s in (status.first, status.second) if s.pointer and s.pointer.report), None)
     if report:
         phases = ", ".join(f"{name} {ms:,.1f} ms" for name, ms in report.get("phases_ms", {}).items() if name in PAUSE)

@@ -1,5 +1,5 @@
 -- name: locks
--- Who holds or waits for which of our locks here.
+-- The sessions that hold trueup's locks or wait for them.
 SELECT l.objid::int AS lock, l.mode = 'ExclusiveLock' AS exclusive, l.granted, l.pid, coalesce(a.usename::text, '') AS role,
        coalesce(a.application_name, '') AS application,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
@@ -9,7 +9,7 @@ SELECT l.objid::int AS lock, l.mode = 'ExclusiveLock' AS exclusive, l.granted, l
  ORDER BY l.objid, l.granted DESC, a.xact_start, l.pid
 
 -- name: end
--- End the sessions of whoever executes a switchover here; the server takes back what they had not decided.
+-- Terminate the sessions that execute a switchover here; the server rolls back what was not committed.
 SELECT count(*) FROM (
     SELECT pg_terminate_backend(l.pid) FROM pg_locks l
      WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = %(family)s AND l.objid = %(number)s AND l.granted
@@ -17,6 +17,6 @@ SELECT count(*) FROM (
        AND l.pid IS NOT NULL AND l.pid <> pg_backend_pid()) ended
 
 -- name: undecided
--- An attempt that nobody is at any more.
+-- End an attempt whose process is gone.
 UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = 'aborted', changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress'

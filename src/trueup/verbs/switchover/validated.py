@@ -1,8 +1,8 @@
-"""`--proof validated`: a validation that runs beside the sync has looked at every row, and says so up to a marker.
+"""`--proof validated`: a running validation has compared every row, and every change up to a marker.
 
-By induction, as with `keys`: since the database that is to be opened takes no writes but the sync's, a sweep has looked
-at all its rows, and each change since was validated. What is left for the pause is the last changes, up to a marker
-that is written when nobody writes any more. A validation that leaves anything out is refused before the pause.
+A proof by induction, as with `keys`: since only the sync can write to the new database, a sweep has compared all its
+rows, and every later change was validated. Inside of the pause only the last changes are left, up to a marker that is
+written when there are no writers. A validation that compares less is refused before the pause.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.capture.log.slot import lsn_number, lsn_text
-from trueup.db.connection import one_value
+from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, Budget, spent
-from trueup.verbs.sync import marks
+from trueup.verbs.sync import state
 from trueup.verbs.validate import findings
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
 from trueup.verbs.validate.meta import Meta, Stored
@@ -30,19 +30,20 @@ from trueup.verbs.validate.syncer import find_syncer
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
-    from trueup.verbs.switchover.outcome import Asked
+    from trueup.verbs.switchover.request import SwitchoverRequest
     from trueup.verbs.sync.link import Link
     from trueup.verbs.sync.model import Round
 
 _APPLICATION = "trueup switchover proof"
-_CURE = "see trueup validate status; or use --proof keys, which needs no validation"
-# Inside of the pause every look counts; and the server ends the pause itself when the budget is spent.
+_CURE = "see trueup validate status, or use --proof keys, which needs no validation"
+# Seconds between two queries of the validation's state inside of the pause, and before it.
 _EVERY = 0.02
+_EVERY_BEFORE = 0.1
+# Seconds to keep of the budget, because the server ends the pause when the budget is spent.
 _MARGIN = 0.05
-_PAUSE_BETWEEN = 0.1
 _SHOWN = 3
 _WATCHED = 100
-# What makes a validation compare less than the rows as they are.
+# Settings with which a validation compares less than whole rows.
 _PARTIAL = {
     "filters": "--filter",
     "excludes": "--exclude",
@@ -54,9 +55,9 @@ _PARTIAL = {
 
 
 class Validated:
-    """The validation that speaks for a switchover, with the sessions to ask it and to write the marker."""
+    """The validation that proves the rows of a switchover, with sessions to query it and to write the marker."""
 
-    def __init__(self, meta: Meta, name: str, link: Link, writer: Any) -> None:
+    def __init__(self, meta: Meta, name: str, link: Link, writer: Connection) -> None:
         self.meta = meta
         self.name = name
         self._link = link
@@ -66,99 +67,99 @@ class Validated:
 
     # ---- before the pause
 
-    def refuse_unfit(self) -> None:
-        """Refuse a validation that cannot speak for all rows of this sync, and name all that is in the way."""
+    def check_suitable(self) -> None:
+        """Raise if the validation cannot prove all rows of this sync, with all reasons."""
         stored, status = self._read()
-        wrong = self._unfit(stored, status) or [*_elsewhere(self._link, self.name), *self._not_this_sync(stored)]
-        if wrong:
-            raise CheckFailed([f"the validation {self.name}: {each}" for each in wrong], cure=_CURE)
+        problems = self._problems(stored, status) or [*_elsewhere(self._link, self.name), *self._not_this_sync(stored)]
+        if problems:
+            raise CheckFailed([f"the validation {self.name}: {problem}" for problem in problems], cure=_CURE)
 
     def wait_for_sweeps(self, since: datetime, *, patience: float, carry: Callable[[], object]) -> None:
-        """Every table was swept as a whole since nobody else writes to it; where sweeps go on, they are waited for."""
+        """Wait until every table was swept after `since`; raise if sweeps are off, or after `patience` seconds."""
         until = time.monotonic() + patience
         while missing := self._unswept(since):
             stored, status = self._read()
             if not stored.settings.sweep or status.state != "running" or time.monotonic() > until:
                 raise CheckFailed(
                     [
-                        f"the validation {self.name}: no sweep has gone through all of {table} since"
-                        f" {self._link.target_node.name} refuses writes of others ({since:%Y-%m-%d %H:%M:%S%z})"
+                        f"the validation {self.name}: {table} was not swept completely since only the sync can write"
+                        f" to {self._link.target_node.name} ({since:%Y-%m-%d %H:%M:%S%z})"
                         for table in missing
                     ],
-                    cure=f"trueup switchover prepare, then trueup validate update {self.name} --sweep 0.2, and try"
-                    " again when it has gone through; or use --proof keys",
+                    cure=f"run trueup switchover prepare and trueup validate update {self.name} --sweep 0.2, and try"
+                    " again when the sweep is complete; or use --proof keys",
                 )
             carry()
-            time.sleep(_PAUSE_BETWEEN)
+            time.sleep(_EVERY_BEFORE)
 
     def come_close(self, *, patience: float, carry: Callable[[], object]) -> None:
-        """A marker that is validated before the pause: so there is no backlog to wait for inside of it."""
-        position = self._mark(0)
-        # A row that changes all the time is proven when the target shows it: rounds go on meanwhile.
+        """Wait for a marker before the pause, so that the pause need not wait for a backlog."""
+        position = self._new_marker(0)
+        # A row that changes all the time is validated when the target has its change: rounds continue meanwhile.
         found = wait_for(self.meta, self.name, position, timeout=patience, told=lambda status: carry())
-        gate.refuse([gate.condition(gate.ROWS, self._wrong(found))])
+        gate.refuse([gate.condition(gate.ROWS, self._open_errors(found))])
 
     # ---- inside of the pause
 
-    def mark(self, budget: Budget) -> None:
-        """Write the marker: nobody writes any more, so all changes are before it."""
-        self._marker = self._mark(budget.milliseconds(FINAL_ROUND))
+    def write_marker(self, budget: Budget) -> None:
+        """Write the marker; there are no writers, so all changes are before it."""
+        self._marker = self._new_marker(budget.milliseconds(FINAL_ROUND))
 
     def unequal(self, final: Round, budget: Budget) -> tuple[list[str], str]:
-        """What is in the way of "rows equal", and what was seen where nothing is."""
+        """Return the problems of the condition "rows equal", and what was checked."""
         if not self._marker or lsn_number(final.position) < self._marker:
-            return [f"the last round began at {final.position}, before the marker {lsn_text(self._marker)}"], ""
+            return [f"the final round began at {final.position}, before the marker {lsn_text(self._marker)}"], ""
         with self._within(budget):
             self.meta.connection.execute(f"SET statement_timeout = {budget.milliseconds(GATE)}")
-            look = self._lookout()
-            self._pass_all()
+            check = self._failure_check()
+            self._advance_position()
             while True:
                 left = budget.left - _MARGIN
-                found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, told=look)
+                found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, told=check)
                 stored, status = self._read()
                 if found.exit_code == 2 or found.errors or not status.total("pending"):
                     break
-                # What a sweep suspects lies behind the marker; nobody writes, so it is decided soon.
+                # Rows that a sweep suspects may be after the marker; without writers they are decided soon.
                 if budget.left <= _MARGIN:
-                    raise spent(budget.seconds, GATE, f"{status.total('pending'):,} rows are not proven yet")
-                look(status)
+                    raise spent(budget.seconds, GATE, f"{status.total('pending'):,} rows are not validated yet")
+                check(status)
                 time.sleep(_EVERY)
         if not found.validated and budget.left <= 2 * _MARGIN:
             raise spent(budget.seconds, GATE, "; ".join(found.reasons))
-        # Settings can be changed while it runs: they are looked at again.
-        return [*self._wrong(found), *self._unfit(stored, status)], self._told(status)
+        # Settings can be changed while a validation runs: they are checked again.
+        return [*self._open_errors(found), *self._problems(stored, status)], self._checked(status)
 
-    def _lookout(self) -> Callable[[Status], None]:
-        """Refuses a row that two looks inside of the gate found to differ: nothing is on its way to it any more.
+    def _failure_check(self) -> Callable[[Status], None]:
+        """Return a function that raises if two checks inside of the gate found that a row differs.
 
-        The first of the two may have begun before the last round was applied, the second one cannot. The validation
-        itself would wait for longer before it calls that an error.
+        The first check may have begun before the final round was applied, the second one cannot. The validation itself
+        waits for longer before it reports an error.
         """
-        seen: dict[tuple[str, str], int] = {}
+        first_checks: dict[tuple[str, str], int] = {}
 
-        def look(status: Status) -> None:
-            self._pass_all()
+        def check(status: Status) -> None:
+            self._advance_position()
             if not status.total("failed"):
                 return
-            wrong = []
+            differing = []
             for row in self.meta.rows("oldest", name=self.name, most=_WATCHED):
-                place = (row["source"], row["key"])
-                if row["checks"] >= seen.setdefault(place, row["checks"]) + 2:
-                    wrong.append(
-                        f"{row['source']} ({', '.join(key_values(row['key']))}) differs, as {self.name} sees it"
-                    )
-            gate.refuse([gate.condition(gate.ROWS, wrong)])
+                checks = first_checks.setdefault((row["source"], row["key"]), row["checks"])
+                if row["checks"] >= checks + 2:
+                    key = ", ".join(key_values(row["key"]))
+                    differing.append(f"{row['source']} ({key}) differs according to the validation {self.name}")
+            gate.refuse([gate.condition(gate.ROWS, differing)])
 
-        return look
+        return check
 
-    def _pass_all(self) -> None:
-        """Let the sync's mark stand at the present: nobody writes, and the last round has carried all there was.
+    def _advance_position(self) -> None:
+        """Set the position of the sync to the current one: there are no writers, and all changes are applied.
 
-        A look that came before that round was applied is repeated only when the sync has passed its moment, which lies
-        behind the position that the round began with.
+        A check that began before the final round was applied is repeated only when the sync has passed the position of
+        that check, which is after the position at which the round began.
         """
-        (now,) = self._writer.execute("SELECT pg_current_wal_lsn()").fetchone()
-        self._link.target.execute(marks.block("pass_all"), {"sync": self._link.name, "position": now})
+        now = one_value(self._writer.execute("SELECT pg_current_wal_lsn()"))
+        values = {"sync": self._link.name, "position": now}
+        self._link.target.execute(state.statement("advance_position"), values)
 
     @contextmanager
     def _within(self, budget: Budget) -> Iterator[None]:
@@ -169,93 +170,94 @@ class Validated:
                 raise spent(budget.seconds, GATE) from None
             raise
 
-    # ---- what is asked
+    # ---- queries
 
     def _read(self) -> tuple[Stored, Status]:
         return self.meta.need(self.name), read_status(self.meta, self.name)
 
-    def _mark(self, milliseconds: int) -> int:
+    def _new_marker(self, milliseconds: int) -> int:
         try:
             self._writer.execute(f"SET statement_timeout = {milliseconds}")
             return write_marker(self._writer)
         except Exception as error:
             raise error_from_server(error, self._link.source_node) from None
 
-    def _unfit(self, stored: Stored, status: Status) -> list[str]:
-        """Why it does not speak for all rows of all tables."""
-        wrong = []
+    def _problems(self, stored: Stored, status: Status) -> list[str]:
+        """Return why the validation does not cover all rows of all tables."""
+        problems = []
         if status.state != "running" or stored.wanted == "stop":
-            wrong.append(f"it is stopped ({status.reason or 'asked to stop'}); start it: trueup validate start")
+            problems.append(f"it is stopped ({status.reason or 'stop requested'}); start it: trueup validate start")
         if stored.settings.mode != "full":
-            wrong.append(f"it does not compare rows: its mode is {stored.settings.mode}")
-        wrong += [f"it does not compare all of the rows: it has {option}" for option in _partial(stored)]
+            problems.append(f"it does not compare rows: its mode is {stored.settings.mode}")
+        problems += [f"it does not compare whole rows: it has {option}" for option in _partial(stored)]
         known = {table.source: table for table in status.tables}
         for name in self._tables:
             table = known.get(name)
             if table is None:
-                wrong.append(f"it does not cover {name}")
+                problems.append(f"it does not cover {name}")
             elif table.target != name:
-                wrong.append(f"it compares {name} with {table.target}")
+                problems.append(f"it compares {name} with {table.target}")
             elif table.stage != "running":
-                wrong.append(f"{name} is not validated: {table.reason or table.stage}")
+                problems.append(f"{name} is not validated: {table.reason or table.stage}")
             else:
-                wrong += [f"{name}: {remark}" for remark in table.remarks]
-        return wrong
+                problems += [f"{name}: {remark}" for remark in table.remarks]
+        return problems
 
     def _not_this_sync(self, stored: Stored) -> list[str]:
-        """It must judge what this sync has applied, and nothing later."""
-        wish, mine = stored.settings.syncer, f"sync:{self._link.name}"
-        if not wish:
+        """Return why the validation does not follow this sync."""
+        syncer, expected = stored.settings.syncer, f"sync:{self._link.name}"
+        if not syncer:
             tables = [table.name for table in self._link.tables]
             try:
                 found = find_syncer(self._link.source, self._link.target, "", tables)
             except CheckFailed as error:
                 return [str(error)]
-            wish = f"{found.kind}:{','.join(found.names)}"
-        return [] if wish == mine else [f"it follows {wish}, not the sync {self._link.name} (--syncer {mine})"]
+            syncer = f"{found.kind}:{','.join(found.names)}"
+        if syncer == expected:
+            return []
+        return [f"it follows {syncer}, not the sync {self._link.name} (--syncer {expected})"]
 
     def _unswept(self, since: datetime) -> list[str]:
         swept = {row["source"]: row["swept_at"] for row in self.meta.rows("tables", name=self.name)}
         return [name for name in self._tables if swept.get(name) is None or swept[name] <= since]
 
-    def _wrong(self, found: Fence) -> list[str]:
-        wrong = list(found.reasons)
+    def _open_errors(self, found: Fence) -> list[str]:
+        problems = list(found.reasons)
         if found.errors:
             rows = findings.listed(self.meta, self.name, most=_SHOWN)
             shown = ", ".join(f"{row.source} ({', '.join(row.key)}) {row.kind}" for row in rows)
-            wrong.append(f"{found.errors:,} errors of the validation {self.name} are open: {shown}")
-        return wrong
+            problems.append(f"{found.errors:,} errors of the validation {self.name} are open: {shown}")
+        return problems
 
-    def _told(self, status: Status) -> str:
-        told = f"{len(self._tables)} tables, validated by {self.name} up to {lsn_text(self._marker)}"
+    def _checked(self, status: Status) -> str:
+        text = f"{len(self._tables)} tables, validated by {self.name} up to {lsn_text(self._marker)}"
         ignored = sum(table.errors.get("ignored", 0) for table in status.tables)
         by_hand = int(self.meta.rows("by_hand", "pending.sql", name=self.name)[0]["count"])
-        told += f"; {ignored:,} errors are ignored" if ignored else ""
-        return told + (f"; {by_hand:,} errors were resolved by hand" if by_hand else "")
+        text += f"; {ignored:,} errors are ignored" if ignored else ""
+        return text + (f"; {by_hand:,} errors were resolved by hand" if by_hand else "")
 
 
 @contextmanager
-def find(asked: Asked, link: Link) -> Iterator[Validated]:
-    """The validation that was named, or the only one that goes from the one node of the link to the other."""
+def find(request: SwitchoverRequest, link: Link) -> Iterator[Validated]:
+    """Open the validation that the request names, or the only one from the source of the link to its target."""
     source, target = link.source_node, link.target_node
-    nodes = (asked.meta,) if asked.meta else (target, source)
-    found = [(node, each) for node in nodes for each in _known(node) if asked.validation in ("", each.name)]
-    between = [(node, each) for node, each in found if _ends(each) == (source.name, target.name)]
-    way = f"from {source.name} to {target.name}"
-    if not between:
-        named_ones = [
-            f"the validation {each.name} goes from {' to '.join(_ends(each))}, not {way}" for _, each in found
-        ]
+    nodes = (request.meta,) if request.meta else (target, source)
+    known = [(node, one) for node in nodes for one in _stored(node) if request.validation in ("", one.name)]
+    fitting = [(node, one) for node, one in known if _ends(one) == (source.name, target.name)]
+    direction = f"from {source.name} to {target.name}"
+    if not fitting:
+        others = [f"the validation {one.name} is from {' to '.join(_ends(one))}, not {direction}" for _, one in known]
         places = " or ".join(node.name for node in nodes)
-        which = f"validation {asked.validation}" if asked.validation else "validation"
+        which = f"validation {request.validation}" if request.validation else "validation"
         raise CheckFailed(
-            named_ones or [f"there is no {which} {way} on {places}"],
-            cure="start one with trueup validate start --sweep 0.2, or say where it is kept: --meta NODE",
+            others or [f"there is no {which} {direction} on {places}"],
+            cure="start one with trueup validate start --sweep 0.2, or name the node that keeps it: --meta NODE",
         )
-    if len(between) > 1:
-        names = ", ".join(f"{each.name} (on {node.name})" for node, each in between)
-        raise CheckFailed([f"there are several validations {way}: {names}"], cure="choose one: --validation, --meta")
-    node, chosen = between[0]
+    if len(fitting) > 1:
+        names = ", ".join(f"{one.name} (on {node.name})" for node, one in fitting)
+        cure = "choose one: --validation, --meta"
+        raise CheckFailed([f"there are several validations {direction}: {names}"], cure=cure)
+    node, chosen = fitting[0]
     meta = Meta(node, application=_APPLICATION, read_only=True)
     try:
         with connect(source, application=_APPLICATION, read_only=False) as writer:
@@ -264,7 +266,7 @@ def find(asked: Asked, link: Link) -> Iterator[Validated]:
         meta.close()
 
 
-def _known(node: Node) -> Sequence[Stored]:
+def _stored(node: Node) -> Sequence[Stored]:
     meta = Meta(node, application=_APPLICATION, read_only=True)
     try:
         return [meta.need(row["name"]) for row in meta.rows("names")] if meta.exists() else []
@@ -281,11 +283,11 @@ def _partial(stored: Stored) -> list[str]:
 
 
 def _elsewhere(link: Link, name: str) -> list[str]:
-    """Nodes are names: another configuration may mean other databases. A process that is at work is seen in these."""
+    """Return the ends that the validation has no session with: its configuration may name other databases."""
     query = load("trueup.verbs.switchover", "gate.sql")["sessions"]
     ends = ((link.source_node, link.source), (link.target_node, link.target))
     return [
-        f"its process has no session with the database {node.name}: it works on another one, or waits"
+        f"its process has no session with {node.name}: it uses another database, or is not connected"
         for node, connection in ends
         if not one_value(connection.execute(query, {"application": f"trueup validate {name}"}))
     ]

@@ -1,13 +1,13 @@
-"""The change log of the source: a tube that records which keys of the synced tables were touched.
+"""The change log on the source: a tube that records which keys of the synced tables were touched.
 
-It lives in a schema of its own, so that taking it away takes all of it away. What triggers see, and what they do when
-they fail, is written in docs/design/tubes.md; a write of the application never fails because of it.
+It has a schema of its own, so dropping that schema removes all of it. docs/design/tubes.md describes what the triggers
+see and what they do when they fail: a write of an application never fails because of the change log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -32,9 +32,10 @@ def open_log(node: Node) -> Session:
 
 
 def install(log: Session, name: str, tables: Iterable[SyncTable], *, patience: float) -> tuple[SyncTable, ...]:
-    """Make the log, and attach all tables: from here on, no change of them goes unseen. Gives them with their numbers.
+    """Create the change log and attach all tables; return the tables with their numbers in it.
 
-    Each attempt to lock a table is short and tried again, so writers never queue behind us for long.
+    Every later change of these tables is recorded. Each attempt to lock a table is short and is retried, so that
+    writers never queue behind it for long.
     """
     install_functions(log)
     tubes.ensure(log, name)
@@ -48,55 +49,60 @@ def install(log: Session, name: str, tables: Iterable[SyncTable], *, patience: f
     return tuple(attached)
 
 
-def barrier(log: Session, *, timeout: float) -> None:
-    """Wait until all transactions are finished that began before, prepared ones too; an error names who blocks."""
+def wait_for_older_transactions(log: Session, *, timeout: float) -> None:
+    """Wait until all transactions that began earlier have ended, prepared ones too; an error names the blockers."""
     log.call("tube_backfill_step2", timedelta(seconds=timeout))
 
 
 def is_installed(log: Session, name: str) -> bool:
-    """Whether there is a log of this name."""
+    """Return whether the change log `name` exists."""
     return tubes.find(log, name) is not None
 
 
 def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
-    """The tables with their numbers in the log; one that is not attached, or not well, is an error."""
+    """Return the tables with their numbers in the change log; raise if one is not attached or lost changes.
+
+    Partitions that were created since get their triggers first.
+    """
+    tubes.cover(log, name)
     query = sql.SQL(
         'SELECT "table"::oid::bigint, source, {}(source) FROM {} WHERE tube = %s AND detached_at IS NULL'
     ).format(log.name("tube_table_problem"), log.name("sources"))
-    found = {oid: (number, problem) for oid, number, problem in log.rows(query, [name])}
-    wrong = [f"{table}: it is not in the change log" for table in tables if table.oid not in found]
-    wrong += [
-        f"{table}: changes of it may have gone unseen: {found[table.oid][1]}"
+    sources = {oid: (number, problem) for oid, number, problem in log.rows(query, [name])}
+    problems = [f"{table}: it is not in the change log" for table in tables if table.oid not in sources]
+    problems += [
+        f"{table}: changes may not have been recorded: {sources[table.oid][1]}"
         for table in tables
-        if table.oid in found and found[table.oid][1]
+        if table.oid in sources and sources[table.oid][1]
     ]
-    if wrong:
-        cure = "trueup sync drop, and start again: what was not captured can be anything"
-        raise CheckFailed(wrong, cure=cure, node=log.node.name)
-    return tuple(replace(table, number=found[table.oid][0]) for table in tables)
+    if problems:
+        cure = "run trueup sync drop, then trueup sync start: all rows have to be copied again"
+        raise CheckFailed(problems, cure=cure, node=log.node.name)
+    return tuple(replace(table, number=sources[table.oid][0]) for table in tables)
 
 
 def drop(log: Session, name: str, *, patience: float) -> bool:
-    """Take the log away, its triggers first; and its schema with the last one. Whether there was one."""
+    """Drop the change log, its triggers first, and the schema with the last one; return whether it existed."""
     return tubes.drop_with_schema(log, name, patience=patience)
 
 
-def let_go(connection: Connection) -> None:
-    """Give the lock back at once: the end of the session would do it a moment later."""
-    with suppress(Exception):
-        if connection.info.transaction_status != 0:
-            connection.execute("ROLLBACK")
-        unlock(connection, SYNC)
-
-
-def take(connection: Connection, node: Node) -> None:
-    """Be the one who carries changes over, as long as the session lives; an error names who is it already."""
+@contextmanager
+def sync_lock(connection: Connection, node: Node) -> Iterator[None]:
+    """Hold the sync lock of the source; if another session holds it, the error names that session."""
     if not try_lock(connection, SYNC):
         others: list[str] = []
         with suppress(TrueupError):
             others = [str(holder) for holder in holders(connection, SYNC)]
         raise CheckFailed(
-            [f"somebody carries changes over from this database already: {', '.join(others) or 'it just ended'}"],
-            cure="wait for it, or end it with: trueup sync stop",
+            [f"another sync is already running on this database ({', '.join(others) or 'it has just ended'})"],
+            cure="wait until it ends, or stop it: trueup sync stop",
             node=node.name,
         )
+    try:
+        yield
+    finally:
+        # The end of the session releases the lock too, but a moment later.
+        with suppress(Exception):
+            if connection.info.transaction_status != 0:
+                connection.execute("ROLLBACK")
+            unlock(connection, SYNC)

@@ -1,5 +1,5 @@
 -- name: leaves
--- The tables that hold rows themselves: a table, or the partitions at the end of its tree. Read in the snapshot.
+-- The tables that store rows: a plain table, or the leaf partitions of a partitioned one. Read in the snapshot.
 SELECT r.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, pg_relation_filenode(c.oid)::bigint,
        pg_relation_size(c.oid) / current_setting('block_size')::bigint,
        pg_table_size(c.oid), coalesce(a.amname = 'heap', false)
@@ -10,9 +10,6 @@ SELECT r.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, pg_relat
   JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_am a ON a.oid = c.relam
  ORDER BY 7 DESC, 2
-
--- name: position
-SELECT pg_export_snapshot(), pg_current_wal_lsn()::text
 
 -- name: done
 SELECT relation::bigint, file::bigint, first_page, end_page FROM trueup.copied WHERE sync = %s

@@ -1,4 +1,4 @@
-"""The target's schema from the source's, with pg_dump and pg_restore: tables before the copy, what checks after it."""
+"""The target's schema, made with pg_dump and pg_restore: tables before the copy, indexes and constraints after it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,40 +17,42 @@ from psycopg.conninfo import conninfo_to_dict
 
 from trueup.config.address import join
 from trueup.config.secrets import mask, secrets_of
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
 
 if TYPE_CHECKING:
     from trueup.config.model import Node
+    from trueup.engine.progress import Progress
+    from trueup.verbs.sync.request import SyncRequest
 
 PRE, POST = "pre-data", "post-data"
 _VERSION = re.compile(r"\(PostgreSQL\) (\d+)")
-# Triggers of trueup on the source's tables are not part of its schema.
+# Triggers of trueup on the source's tables: they are not restored.
 _OURS = re.compile(r"^\d+; \d+ \d+ TRIGGER .* (trueup_|tube_)\w+ \S+$")
 
 
 def find_programs(version: int, folder: str = "") -> Path:
-    """The folder of a pg_dump that is at least of the server's version, the nearest one; or an error naming them."""
-    wanted = version // 10000
-    found: dict[Path, int] = {}
-    for place in [Path(folder)] if folder else _places():
+    """Return the folder of the oldest pg_dump and pg_restore that are not older than the server."""
+    major = version // 10000
+    versions: dict[Path, int] = {}
+    for place in [Path(folder)] if folder else _folders():
         programs = [place / "pg_dump", place / "pg_restore"]
-        if place not in found and all(program.is_file() for program in programs):
+        if place not in versions and all(program.is_file() for program in programs):
             number = _major(programs[0])
             if number:
-                found[place] = number
-    fit = sorted((number, str(place)) for place, number in found.items() if number >= wanted)
-    if fit:
-        return Path(fit[0][1])
-    seen = ", ".join(f"{number} in {place}" for place, number in found.items()) or "none"
+                versions[place] = number
+    usable = sorted((number, str(place)) for place, number in versions.items() if number >= major)
+    if usable:
+        return Path(usable[0][1])
+    seen = ", ".join(f"{number} in {place}" for place, number in versions.items()) or "none"
     raise CheckFailed(
-        [f"--create-schema needs pg_dump and pg_restore of PostgreSQL {wanted} or newer; found: {seen}"],
-        cure="install the client programs of that version, or name their folder with --pg-bin",
+        [f"--create-schema needs pg_dump and pg_restore of PostgreSQL {major} or newer; found: {seen}"],
+        cure="install the client programs of that version, or name their folder: --pg-bin",
     )
 
 
-def _places() -> Iterator[Path]:
+def _folders() -> Iterator[Path]:
     on_path = shutil.which("pg_dump")
     if on_path:
         yield Path(on_path).parent
@@ -69,8 +73,41 @@ def _major(program: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def dump(programs: Path, source: Node, connection: Connection, file: Path) -> None:
-    """The schema of the source into a file: no rows, nothing of trueup, no publications."""
+def make_tables(request: SyncRequest, source: Connection, progress: Progress) -> None:
+    """Create the tables, types and sequences of the target."""
+    progress.say("creating the tables of the target")
+    with _dumped(request, source) as (programs, file):
+        _restore(programs, request.target, file, PRE, ["--single-transaction"])
+
+
+def build_rest(request: SyncRequest, source: Connection, target: Connection, progress: Progress, *, slots: int) -> None:
+    """Create the indexes, constraints, views, functions and triggers of the target."""
+    progress.say("building indexes, constraints, views, functions and triggers of the target")
+    is_repeated = one_value(
+        target.execute(
+            "SELECT EXISTS (SELECT FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid"
+            " JOIN pg_namespace n ON n.oid = r.relnamespace WHERE c.contype IN ('p', 'f') AND n.nspname <> 'trueup'"
+            " AND n.nspname !~ '^pg_')"
+        )
+    )
+    # What a killed attempt has created is dropped and created again.
+    options = [f"--jobs={slots}", *(("--clean", "--if-exists") if is_repeated else ())]
+    with _dumped(request, source) as (programs, file):
+        _restore(programs, request.target, file, POST, options)
+
+
+@contextmanager
+def _dumped(request: SyncRequest, source: Connection) -> Iterator[tuple[Path, Path]]:
+    """Write the schema of the source to a temporary file; yield the folder of the programs, and the file."""
+    programs = find_programs(source.info.server_version, request.pg_bin)
+    with tempfile.TemporaryDirectory(prefix="trueup-schema-") as folder:
+        file = Path(folder) / "schema.dump"
+        _dump(programs, request.source, source, file)
+        yield programs, file
+
+
+def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> None:
+    """Write the schema of the source to a file: no rows, nothing of trueup, no publications."""
     rows = connection.execute(
         "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"
     ).fetchall()
@@ -92,17 +129,13 @@ def dump(programs: Path, source: Node, connection: Connection, file: Path) -> No
     )
 
 
-def restore(programs: Path, target: Node, file: Path, section: str, *, slots: int = 1, again: bool = False) -> None:
-    """One section of the file into the target: all of it or nothing before the data; side by side after them."""
+def _restore(programs: Path, target: Node, file: Path, section: str, options: list[str]) -> None:
+    """Restore one section of the file on the target."""
     listed = _call([str(programs / "pg_restore"), "--list", f"--section={section}", str(file)], None, "pg_restore")
     kept = file.with_suffix(f".{section}")
     kept.touch(mode=0o600)
     lines = [line for line in listed.splitlines() if line and not _OURS.match(line) and " SCHEMA - public " not in line]
     kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options = ["--single-transaction"] if section == PRE else [f"--jobs={slots}"]
-    if again:
-        # What a killed attempt has made already is made anew.
-        options += ["--clean", "--if-exists"]
     _call(
         [
             str(programs / "pg_restore"),
@@ -119,23 +152,26 @@ def restore(programs: Path, target: Node, file: Path, section: str, *, slots: in
 
 
 def _call(command: list[str], node: Node | None, program: str) -> str:
-    """Run a program; the password goes through the environment, which no list of processes shows."""
+    """Run a program and return its output; the password is passed in the environment, not on the command line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     if node is not None:
-        given = {key: str(value) for key, value in conninfo_to_dict(node.conninfo).items() if value is not None}
+        keywords = {key: str(value) for key, value in conninfo_to_dict(node.conninfo).items() if value is not None}
         environment = dict(os.environ)
-        if "sslpassword" in given:
-            raise CheckFailed([f"{program} would show the sslpassword to everybody"], cure="use a key without one")
-        password = given.pop("password", "")
+        if "sslpassword" in keywords:
+            raise CheckFailed(
+                [f"the sslpassword of {node.name} would be visible in the process list while {program} runs"],
+                cure="use a TLS key without a password",
+            )
+        password = keywords.pop("password", "")
         if password:
             environment["PGPASSWORD"] = password
-        command = [*command[:1], f"--dbname={join(given)}", *command[1:]]
+        command = [*command[:1], f"--dbname={join(keywords)}", *command[1:]]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
     if done.returncode:
-        said = " ".join(line for line in done.stderr.splitlines() if line.strip())[-2000:]
+        message = " ".join(line for line in done.stderr.splitlines() if line.strip())[-2000:]
         raise TrueupError(
-            mask(f"{program} failed: {said}", *(secrets_of(node) if node else ())),
-            cure="mend what it names (roles and extensions must be there on the target), and run again",
+            mask(f"{program} failed: {message}", *(secrets_of(node) if node else ())),
+            cure="fix the cause (roles and extensions must exist on the target), and run trueup sync start again",
             node=node.name if node else None,
         )
     return done.stdout

@@ -1,17 +1,18 @@
-"""A round that is too large for one transaction through the driver: its keys are dealt to the tasks of the engine.
+"""A large round: too many keys or bytes for one transaction through the driver, so tasks of the engine carry them.
 
-First all keys are deleted, by all tasks; only then rows are inserted, all of them read in one view of the source. So
-two rows never meet in a unique index that did not meet there in that view, however the tasks are timed. Meanwhile the
-target is between two states, and says so: its mark stands at 0/0. Killed in the middle, the entries of the log are all
-still there, and the next round does it again. Tables that were truncated are emptied and copied as a whole.
+All tasks first delete all keys; only then rows are inserted, all of them read in one snapshot of the source. So a
+unique index never holds two rows that were not both in that snapshot, whatever the timing of the tasks. Meanwhile the
+target is between two states, and its position is 0/0. After a kill all entries are still in the log, and the next
+round repeats the work. Truncated tables are emptied and copied as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trueup.db.connection import one_value
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.work import Engine, Failure, Room, Tasks
@@ -19,21 +20,21 @@ from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
 from trueup.rows.write.triggers import silence_triggers
-from trueup.verbs.sync import marks
+from trueup.verbs.sync import state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import REPLICA, Round, SyncTable
-from trueup.verbs.sync.round import Changes, done, finish, mark
+from trueup.verbs.sync.round import Changes, Checks, finish, record, round_of
 
 if TYPE_CHECKING:
     from trueup.engine.progress import Progress
 
-KEYS_A_TASK = 5_000
+KEYS_PER_TASK = 5_000
 
 
 @dataclass(frozen=True)
 class Carry:
-    """Some keys of a table: to be deleted, or carried over. Without keys: all rows of the table, to be deleted."""
+    """One task: keys of a table to delete, or to delete and insert. Without keys: delete all rows of the table."""
 
     job: Job
     table: SyncTable
@@ -41,21 +42,23 @@ class Carry:
     insert: bool
 
 
-def large_round(link: Link, changes: Changes, engine: Engine, progress: Progress, began: float) -> Round:
-    """Carry the keys of an open view over; `changes` has them one by one."""
+def large_round(
+    link: Link, changes: Changes, engine: Engine, progress: Progress, began: float, checks: Checks
+) -> Round:
+    """Carry the keys over in the open snapshot; `changes` has them one by one."""
     tables = link.by_number()
-    row: Any = link.source.execute("SELECT pg_export_snapshot()").fetchone()
+    snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
     job = Job(
-        link.name, link.source_node, link.target_node, str(row[0]), link.application, REPLICA, link.epoch, noted=False
+        link.name, link.source_node, link.target_node, snapshot, link.application, REPLICA, link.epoch, recorded=False
     )
     whole = [tables[number] for number in changes.reload]
     lists = [
         (tables[number], keys)
         for number, texts in changes.texts.items()
         if number not in changes.reload
-        for keys in key_batches(tables[number].spec, texts, KEYS_A_TASK)
+        for keys in key_batches(tables[number].spec, texts, KEYS_PER_TASK)
     ]
-    link.target.execute(marks.block("unmark"), {"sync": link.name})
+    link.target.execute(state.statement("clear_position"), {"sync": link.name})
     deletes = [Carry(job, table, keys, False) for table, keys in lists] + [Carry(job, t, None, False) for t in whole]
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
@@ -64,10 +67,10 @@ def large_round(link: Link, changes: Changes, engine: Engine, progress: Progress
     if whole:
         rows += copy(engine, parts_of(link.source, job, whole, engine.slots), progress)
     with link.target.transaction():
-        marks.check_ours(link.target, link.name, link.epoch)
-        stop = mark(link, changes, began).fetchone()[0]
-    finish(link, changes)
-    return replace(done(link, changes, began), rows=rows, large=True, stop_asked=bool(stop))
+        state.check_epoch(link.target, link.name, link.epoch)
+        stop = one_value(record(link, changes, began))
+    finish(link, changes, checks)
+    return replace(round_of(link, changes, began), rows=rows, large=True, stop_asked=bool(stop))
 
 
 def _run(engine: Engine, tasks: Sequence[Carry], progress: Progress, stage: str) -> int:
@@ -81,7 +84,7 @@ def _run(engine: Engine, tasks: Sequence[Carry], progress: Progress, stage: str)
 
 
 def carry(task: Carry, room: Room) -> Iterable[Copied]:
-    """One task: it begins by deleting its keys, so that it can be done twice."""
+    """Run one task; it deletes its keys first, so it can be repeated after a lost connection."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return [Copied(str(task.table), _carry_once(task))]
@@ -96,7 +99,7 @@ def _carry_once(task: Carry) -> int:
     target = connect(job.target, application=job.application, read_only=False)
     with target:
         target.execute("SET statement_timeout = 0; BEGIN")
-        marks.check_ours(target, job.sync, job.epoch)
+        state.check_epoch(target, job.sync, job.epoch)
         silence_triggers(target)
         table = task.table.target
         if task.keys is None:

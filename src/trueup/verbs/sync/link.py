@@ -1,35 +1,33 @@
-"""Both ends of a sync, open: the sessions, the tables, who is allowed to write. Rounds and switchovers work on it."""
+"""The link of a sync: one open session with each end, the plan, and the tables. Rounds and switchovers work on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 
-from trueup.capture.triggers import tubes
-from trueup.db.connection import Connection, one_row
+from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.switchover import pointer
-from trueup.verbs.sync import changelog, marks
-from trueup.verbs.sync.model import LOG_SCHEMA, REPLICA, Plan, Problem, SyncTable
-from trueup.verbs.sync.plan import Wanted, make_plan
+from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync.check import check_plan
+from trueup.verbs.sync.model import LOG_SCHEMA, REPLICA, Plan, SyncTable
 
 if TYPE_CHECKING:
-    from psycopg import sql
+    from typing_extensions import LiteralString
 
     from trueup.config.model import Node
-    from trueup.verbs.sync.round import Changes
+    from trueup.verbs.sync.state import State
 
 
-@dataclass
+@dataclass(frozen=True)
 class Link:
-    """A sync at work: `source` and `target` are pinned sessions in autocommit, held by whoever carries changes over."""
+    """The open link of a sync; `source` and `target` are pinned sessions in autocommit mode."""
 
     name: str
     source_node: Node
@@ -40,146 +38,100 @@ class Link:
     # With their numbers in the change log, parents before children.
     tables: tuple[SyncTable, ...]
     epoch: int
-    # What the source's tables were when the link was opened.
-    shape: str = ""
-    # Told of a round when its rows are read, while the target writes them: the session with the source is free then.
-    ahead: Callable[[Changes], None] | None = None
-    # Asked of every round when the target has its rows and the view of the source is still open; may refuse it.
-    check: Callable[[Changes], None] | None = None
-    # Keys that a round may carry directly, where it is not the usual number.
-    direct: int | None = None
+    # The fingerprint of the source's tables and of the triggers on them when the link was opened.
+    shape: str
 
     @property
     def log(self) -> sql.Identifier:
         """The table of the change log."""
-        return sql.Identifier(LOG_SCHEMA, f"pods_{self.name}")
+        return log_table(self.name)
 
     @property
     def application(self) -> str:
-        """What its sessions are called."""
+        """The `application_name` of its sessions."""
         return application(self.name)
 
     def named(self, error: BaseException) -> TrueupError:
-        """An error of either side as one of ours, with the node that spoke."""
-        return named_of(error, (self.source_node, self.source), (self.target_node, self.target))
+        """Return an error of either session as a TrueupError with the node that raised it."""
+        return error_of(error, (self.source_node, self.source), (self.target_node, self.target))
 
     def by_number(self) -> dict[int, SyncTable]:
-        """The tables by their numbers in the change log."""
+        """Return the tables by their numbers in the change log."""
         return {table.number: table for table in self.tables}
 
 
+def log_table(name: str) -> sql.Identifier:
+    """Return the table of the change log of the sync `name`."""
+    return sql.Identifier(LOG_SCHEMA, f"pods_{name}")
+
+
 def application(name: str) -> str:
-    """What the sessions of a sync are called on both servers."""
+    """Return the `application_name` of the sessions of a sync; guards of a switchover recognize its beginning."""
     return f"trueup sync {name}"
 
 
-def open_session(node: Node, name: str, *, read_only: bool = False) -> Any:
-    """A session that may take its time."""
+def open_session(node: Node, name: str, *, read_only: bool = False) -> Connection:
+    """Open a session of a sync without time-outs."""
     connection = connect(node, application=application(name), read_only=read_only)
     connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
     return connection
 
 
-def named_of(error: BaseException, *ends: tuple[Node, Any]) -> TrueupError:
-    """A driver's error as one of ours: of the end whose session is lost or in trouble, else of the last one."""
-    trouble = [node for node, connection in ends if connection.broken or connection.info.transaction_status == 3]
-    return error_from_server(error, trouble[0] if trouble else ends[-1][0])
+def error_of(error: BaseException, *ends: tuple[Node, Connection]) -> TrueupError:
+    """Return a driver's error as a TrueupError of the end whose session is broken or failed, else of the last end."""
+    failed = [node for node, connection in ends if connection.broken or connection.info.transaction_status == 3]
+    return error_from_server(error, failed[0] if failed else ends[-1][0])
 
 
 @contextmanager
 def open_ends(
     source: Node, target: Node, name: str, *, read_only: tuple[bool, bool] = (False, False)
-) -> Iterator[tuple[Any, Any]]:
-    """A session with each end; errors that leave the block are ours."""
+) -> Iterator[tuple[Connection, Connection]]:
+    """Open a session with each end; driver errors that leave the block become TrueupErrors."""
     with ExitStack() as stack:
-        here = stack.enter_context(open_session(source, name, read_only=read_only[0]))
-        there = stack.enter_context(open_session(target, name, read_only=read_only[1]))
+        first = stack.enter_context(open_session(source, name, read_only=read_only[0]))
+        second = stack.enter_context(open_session(target, name, read_only=read_only[1]))
         try:
-            yield here, there
+            yield first, second
         except psycopg.Error as error:
-            raise named_of(error, (source, here), (target, there)) from error
+            raise error_of(error, (source, first), (target, second)) from error
 
 
 @contextmanager
 def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
-    """Both ends of a sync that was started before; refuses if a table has changed, or somebody else is at it."""
-    with open_ends(source, target, name) as (here, there):
-        status = marks.expect(there, name, marks.identity(here), target.name)
-        if status.phase not in phases:
+    """Open the link of a started sync; raise if a table was changed, or another process holds the sync lock."""
+    with open_ends(source, target, name) as (from_source, to_target):
+        found = state.expect(to_target, name, state.identity(from_source), target.name)
+        if found.phase not in phases:
             raise CheckFailed(
-                [f"the sync {name} is not copied yet: it is {status.phase}"],
-                cure="go on with: trueup sync start",
+                [f"the copy of the sync {name} is not finished (phase: {found.phase})"],
+                cure="continue it: trueup sync start",
                 node=target.name,
             )
-        changelog.take(here, source)
-        try:
-            yield _link(source, target, status, here, there)
-        finally:
-            changelog.let_go(here)
+        with changelog.sync_lock(from_source, source):
+            yield _link(source, target, found, from_source, to_target)
 
 
-def _link(source: Node, target: Node, status: marks.Status, here: Connection, there: Connection) -> Link:
-    name = status.sync
-    found = pointer.read(there, name)
-    if found is not None and found.is_in_use:
-        # Guards would refuse the rows; sequences have none.
+def _link(source: Node, target: Node, found: State, from_source: Connection, to_target: Connection) -> Link:
+    name = found.sync
+    if state.pointer_state(to_target, name) not in (None, "use_next"):
+        # Guards would refuse the rows, but not the values of sequences.
         raise CheckFailed(
-            [f"applications were moved to {target.name}: nothing must be carried over to it any more"],
-            cure="the way back is trueup switchover rollback; trueup switchover finish ends it",
+            [f"applications were moved to {target.name}: the sync must not write to it any more"],
+            cure="to move them back: trueup switchover rollback; to end the switchover: trueup switchover finish",
             node=target.name,
         )
-    plan = check_plan(here, there, status, (source.name, target.name))
+    plan = check_plan(from_source, to_target, found, (source.name, target.name))
     with changelog.open_log(source) as log:
-        # Partitions that came since get their triggers; those that came or went with rows are read anew.
-        tubes.cover(log, name)
         tables = changelog.attached(log, name, plan.tables)
-    link = Link(name, source, target, here, there, plan, tables, marks.take_over(there, name))
-    link.shape = read_shape(link)
+    epoch = state.take_over(to_target, name)
+    shape = str(one_value(from_source.execute(*shape_query(name, tables))))
     if plan.mode == REPLICA:
-        there.execute("SET session_replication_role = replica")
-    return link
+        to_target.execute("SET session_replication_role = replica")
+    return Link(name, source, target, from_source, to_target, plan, tables, epoch, shape)
 
 
-def plan_again(source: Connection, target: Connection, status: marks.Status, names: tuple[str, str]) -> Plan:
-    """The plan of a sync that has begun, made again: what was changed, made or dropped since is a problem by name."""
-    bare = status.made_schema and status.phase != "running"
-    wanted = Wanted(status.sync, status.named, status.left_out, is_begun=True, is_bare=bare)
-    plan = make_plan(source, target, wanted, names)
-    known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
-    since = [
-        Problem(str(table), "it was made after the sync began, and is not in it", "drop the sync and start again")
-        for table in plan.tables
-        if str(table) not in status.tables
-    ]
-    since += [
-        Problem(name, "it was in the sync and is gone, or was given another name", "drop the sync and start again")
-        for name in status.tables
-        if name not in known
-    ]
-    return replace(plan, problems=(*plan.problems, *since))
-
-
-def check_plan(source: Connection, target: Connection, status: marks.Status, names: tuple[str, str]) -> Plan:
-    """The same, where a problem is an error."""
-    plan = plan_again(source, target, status, names)
-    refuse(plan)
-    return plan
-
-
-def refuse(plan: Plan) -> None:
-    """Raise an error that lists all problems of a plan, if it has any."""
-    if plan.problems:
-        cures = dict.fromkeys(problem.cure for problem in plan.problems)
-        raise CheckFailed([str(problem) for problem in plan.problems], cure="; ".join(cures))
-
-
-def shape_query(link: Link) -> tuple[Any, dict[str, Any]]:
-    """The statement that tells whether the source's tables are what they were."""
-    oids = [table.oid for table in link.tables]
-    return load("trueup.verbs.sync", "round.sql")["shape"], {"oids": oids, "prefix": f"{LOG_SCHEMA}_{link.name}_"}
-
-
-def read_shape(link: Link) -> str:
-    """What the source's tables and our triggers on them are now."""
-    row = one_row(link.source.execute(*shape_query(link)))
-    return str(row[0])
+def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:
+    """Return the query for the fingerprint of the source's tables and of the triggers on them."""
+    oids = [table.oid for table in tables]
+    return load("trueup.verbs.sync", "round.sql")["shape"], {"oids": oids, "prefix": f"{LOG_SCHEMA}_{name}_"}

@@ -1,8 +1,8 @@
-"""What a sync is made of: tables, sequences, the plan, and what a round did. Frozen, picklable, free of secrets."""
+"""The data of a sync: tables, sequences, the plan, and the result of a round. Frozen, picklable, free of secrets."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.db.foreign_keys import ForeignKey
@@ -11,32 +11,33 @@ from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
 from trueup.rows.write.target import Target
 
-# Where trueup keeps its own tables; the change log is a tube in a schema of its own.
+# The schemas of trueup's own tables, and of the change log (a tube).
 STATE_SCHEMA = "trueup"
 LOG_SCHEMA = "trueup_log"
 
+# How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
 REPLICA = "replica"
 ORDERED = "ordered"
 
 
 @dataclass(frozen=True)
 class SyncTable:
-    """One table of a sync: how it is written, and what it is on the source."""
+    """One table of a sync: how it is written on the target, and what it is on the source."""
 
     target: Target
-    # All columns of the target's row type in its order, also generated ones: what a row of text is read as.
+    # All columns of the target's row type in its order, including generated ones: the format of a row as text.
     row: tuple[str, ...]
-    # Of the source.
+    # On the source.
     oid: int
     is_partitioned: bool = False
     rows: int = 0
     bytes: int = 0
-    # Its number in the change log; 0 before it is attached.
+    # Number in the change log; 0 before the table is attached.
     number: int = 0
 
     @property
     def spec(self) -> TableSpec:
-        """How its rows are named."""
+        """The columns and the key."""
         return self.target.spec
 
     @property
@@ -46,7 +47,7 @@ class SyncTable:
 
     @property
     def is_binary(self) -> bool:
-        """Whether its rows can be copied as bytes, which both servers write and read in half the time of text."""
+        """Whether rows can be copied in binary format, which takes half the time of text."""
         columns = [column for column in self.spec.columns if column.name in self.target.columns]
         return all(type_of(column).binary_copy and not column.is_domain for column in columns)
 
@@ -56,13 +57,13 @@ class SyncTable:
 
 @dataclass(frozen=True)
 class Sequence:
-    """One sequence, and the column that owns it, if one does."""
+    """One sequence, and the column that owns it, if any."""
 
     schema: str
     name: str
     owner: str = ""
-    # Type, start, increment, limits, cache and cycle: what must be the same on both sides.
-    made: str = ""
+    # Type, start, increment, limits, cache and cycle: must be the same on both sides.
+    definition: str = ""
 
     def __str__(self) -> str:
         return display_name(self.schema, self.name)
@@ -70,7 +71,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that cannot be handled, by name, and what to do about it."""
+    """One object that cannot be handled, why, and the cure."""
 
     where: str
     what: str
@@ -91,9 +92,9 @@ class Plan:
     tables: tuple[SyncTable, ...]
     sequences: tuple[Sequence, ...]
     foreign_keys: tuple[ForeignKey, ...]
-    # Groups of tables that refer to one another.
+    # Groups of tables that refer to one another by foreign keys.
     cycles: tuple[tuple[str, ...], ...]
-    # `replica`: no trigger and no foreign key of the target fires; `ordered`: written in the order of foreign keys.
+    # `replica` or `ordered`.
     mode: str
     create_schema: bool
     problems: tuple[Problem, ...] = ()
@@ -101,11 +102,16 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """All rows, by the planner's estimate."""
+        """The estimated number of rows of all tables."""
         return sum(table.rows for table in self.tables)
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether rows are written in the order of foreign keys."""
+        return self.mode == ORDERED
+
     def as_json(self) -> dict[str, Any]:
-        """The plan as plain values."""
+        """Return the plan as plain values."""
         return {
             "name": self.name,
             "from": self.source,
@@ -122,7 +128,7 @@ class Plan:
                 }
                 for table in self.tables
             ],
-            "sequences": [{"sequence": str(each), "owner": each.owner} for each in self.sequences],
+            "sequences": [{"sequence": str(sequence), "owner": sequence.owner} for sequence in self.sequences],
             "foreign_keys": [
                 {"name": key.name, "child": display_name(*key.child), "parent": display_name(*key.parent)}
                 for key in self.foreign_keys
@@ -135,26 +141,25 @@ class Plan:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round did."""
+    """The result of one round."""
 
-    # Keys that were carried over, and the rows among them that are there (the others were deleted).
+    # Keys that were carried over, and how many of them have a row (the others were deleted).
     keys: int = 0
     rows: int = 0
     tables: tuple[str, ...] = ()
-    # Tables that were read anew as a whole: truncated, or of unknown changes.
+    # Tables that were copied as a whole: truncated, or with unknown changes.
     reloaded: tuple[str, ...] = ()
-    # What still waited in the change log when the round began, beyond what it took.
+    # Keys in the change log at the start of the round, beyond those it took.
     pending: int = 0
-    # How old the oldest change was that the round found.
+    # Age in seconds of the oldest change at the start of the round.
     lag: float = 0.0
     milliseconds: float = 0.0
     large: bool = False
-    # Where the source's log stood before the round looked.
+    # Log position of the source before the round read the changes.
     position: str = ""
-    troubles: tuple[str, ...] = ()
-    stop_asked: bool = field(default=False)
+    stop_asked: bool = False
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waited."""
+        """Whether the change log was empty."""
         return not (self.keys or self.reloaded or self.pending)

@@ -1,5 +1,5 @@
 -- name: relations
--- All that holds rows of users, with what decides whether it can be synced. Partitions are part of their table.
+-- All relations with user rows, and the facts that decide whether they can be synced. Partitions belong to their table.
 WITH RECURSIVE tree AS (
     SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.relkind IN ('r', 'p', 'f', 'm') AND NOT c.relispartition
     UNION ALL
@@ -33,7 +33,7 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
  ORDER BY 1, 2
 
 -- name: target
--- What a table of the target is to us: rights, rows, and what would fire when rows are written.
+-- A table of the target: privileges of the role, and the triggers and rules that would fire when rows are written.
 SELECT has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') AS may_write,
        row_security_active(c.oid) AS secured, c.relkind::text AS kind, c.relpersistence::text AS persistence,
@@ -59,10 +59,10 @@ SELECT n.nspname::text AS schema, c.relname::text AS name,
                   WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i')
                     AND d.refclassid = 'pg_class'::regclass AND d.refobjsubid > 0), '') AS owner,
        format('%%s start %%s increment %%s from %%s to %%s cache %%s%%s', format_type(s.seqtypid, NULL), s.seqstart,
-              s.seqincrement, s.seqmin, s.seqmax, s.seqcache, CASE WHEN s.seqcycle THEN ' cycle' ELSE '' END) AS made,
+              s.seqincrement, s.seqmin, s.seqmax, s.seqcache, CASE WHEN s.seqcycle THEN ' cycle' ELSE '' END) AS definition,
        has_sequence_privilege(c.oid, 'SELECT') AS may_read, has_sequence_privilege(c.oid, 'UPDATE') AS may_write,
        (SELECT array_agg(DISTINCT u.refobjid) FROM (
-            -- The table that owns it, and those whose defaults use it.
+            -- The table that owns the sequence, and the tables whose defaults use it.
             SELECT d.refobjid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                AND d.deptype IN ('a', 'i') AND d.refclassid = 'pg_class'::regclass
             UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
@@ -72,9 +72,3 @@ SELECT n.nspname::text AS schema, c.relname::text AS name,
    AND coalesce(obj_description(n.oid, 'pg_namespace'), '') <> 'Tubes of trueup.'
    AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
  ORDER BY 1, 2
-
--- name: large_objects
-SELECT count(*) FROM pg_largeobject_metadata
-
--- name: exists
-SELECT to_regclass(%(name)s) IS NOT NULL

@@ -1,4 +1,4 @@
-"""Whether a table of the target can take the rows of the source: same columns and key, empty, ours to write."""
+"""Checks whether a table of the target can take the rows of the source: same columns and key, empty, writable."""
 
 from __future__ import annotations
 
@@ -9,96 +9,106 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db import catalog
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.statements import load
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
 
+# What must be the same for a value to mean the same on both sides.
+_COMPARED = ("type", "not_null", "generated", "identity", "collation", "labels", "made_of")
+# A reason why a table cannot be used, and its cure.
+Reason = tuple[str, str]
+
 
 @dataclass(frozen=True)
-class Begun:
-    """How far the sync is: its rows are there already, the keys of a target that we make are not there yet."""
+class TargetState:
+    """What the target of a started sync has: rows of this sync; tables that trueup made, still without keys."""
 
-    is_begun: bool = False
+    is_filled: bool = False
     is_bare: bool = False
 
 
 def check_target(
-    target: Connection, table: SyncTable, here: catalog.Table, mode: str, problems: list[Problem], begun: Begun
+    target: Connection,
+    table: SyncTable,
+    on_source: catalog.Table,
+    mode: str,
+    problems: list[Problem],
+    progress: TargetState,
 ) -> SyncTable | None:
-    """The table with the columns in the target's order; or None, and why is in the problems."""
-    shown = str(table)
-    there = catalog.read_table(target, *table.name)
-    if there is None or there.kind not in ("r", "p"):
-        what = "it is not there on the target" if there is None else "it is no table on the target"
-        problems.append(Problem(shown, what, "make it there, or start with --create-schema"))
+    """Return the table with its columns in the target's order, or None after adding the reasons to `problems`."""
+    on_target = catalog.read_table(target, *table.name)
+    if on_target is None or on_target.kind not in ("r", "p"):
+        what = "it does not exist on the target" if on_target is None else "it is not a table on the target"
+        problems.append(Problem(str(table), what, "create the table there, or start with --create-schema"))
         return None
-    wrong = [*_columns(here, there), *([] if begun.is_bare else _key(table, there))]
-    wrong += _state(target, table, there, mode, is_begun=begun.is_begun)
-    problems += [Problem(shown, what, cure) for what, cure in wrong]
-    if wrong:
+    reasons = [*_columns(on_source, on_target), *([] if progress.is_bare else _key(table, on_target))]
+    reasons += _state(target, table, on_target, mode, is_filled=progress.is_filled)
+    problems += [Problem(str(table), what, cure) for what, cure in reasons]
+    if reasons:
         return None
-    return replace(table, target=target_of(table.spec, there), row=tuple(column.name for column in there.columns))
+    columns = tuple(column.name for column in on_target.columns)
+    return replace(table, target=target_of(table.spec, on_target), row=columns)
 
 
-def _columns(here: catalog.Table, there: catalog.Table) -> list[tuple[str, str]]:
-    """Columns are matched by name; their order may differ."""
-    cure = "make the tables the same"
-    wrong = []
-    for column in here.columns:
-        other = there.column(column.name)
+def _columns(on_source: catalog.Table, on_target: catalog.Table) -> list[Reason]:
+    """Compare columns by name; their order may differ."""
+    cure = "make both tables the same"
+    reasons = []
+    for column in on_source.columns:
+        other = on_target.column(column.name)
         if other is None:
-            wrong.append((f"column {column.name} is not there on the target", cure))
+            reasons.append((f"column {column.name} does not exist on the target", cure))
             continue
-        for what in _COMPARED:
-            mine, theirs = getattr(column, what), getattr(other, what)
-            if mine != theirs:
-                shown = f"{what.replace('_', ' ')} of column {column.name} differs"
-                wrong.append((f"{shown}: {mine!r} on the source, {theirs!r} on the target", cure))
+        for attribute in _COMPARED:
+            expected, actual = getattr(column, attribute), getattr(other, attribute)
+            if expected != actual:
+                label = f"{attribute.replace('_', ' ')} of column {column.name} differs"
+                reasons.append((f"{label}: {expected!r} on the source, {actual!r} on the target", cure))
                 break
-    names = {column.name for column in here.columns}
-    return wrong + [
-        (f"column {column.name} is only on the target", cure) for column in there.columns if column.name not in names
+    names = {column.name for column in on_source.columns}
+    return reasons + [
+        (f"column {column.name} exists only on the target", cure)
+        for column in on_target.columns
+        if column.name not in names
     ]
 
 
-# What must be the same for a row to mean the same on both sides.
-_COMPARED = ("type", "not_null", "generated", "identity", "collation", "labels", "made_of")
-
-
-def _key(table: SyncTable, there: catalog.Table) -> list[tuple[str, str]]:
-    if any(set(key.columns) == set(table.spec.key_names) for key in there.keys):
+def _key(table: SyncTable, on_target: catalog.Table) -> list[Reason]:
+    if any(set(key.columns) == set(table.spec.key_names) for key in on_target.keys):
         return []
     key = ", ".join(table.spec.key_names)
-    return [(f"its key ({key}) is no key on the target", "make the same primary key or unique index there")]
+    return [(f"its key ({key}) is not a key on the target", "create the same primary key or unique index there")]
 
 
 def _state(
-    target: Connection, table: SyncTable, there: catalog.Table, mode: str, *, is_begun: bool
-) -> list[tuple[str, str]]:
+    target: Connection, table: SyncTable, on_target: catalog.Table, mode: str, *, is_filled: bool
+) -> list[Reason]:
     with target.cursor(row_factory=dict_row) as cursor:
-        row: Any = cursor.execute(load("trueup.verbs.sync", "plan.sql")["target"], {"oid": there.oid}).fetchone()
+        row: Any = cursor.execute(load("trueup.verbs.sync", "plan.sql")["target"], {"oid": on_target.oid}).fetchone()
     if row["secured"]:
-        return [("row security applies to this role on the target", "use a role with BYPASSRLS, or the owner")]
-    if not row["may_write"] or not there.usage:
+        return [("row security applies to the role on the target", "use a role with BYPASSRLS, or the owner")]
+    if not row["may_write"] or not on_target.usage:
         return [
-            ("the role may not SELECT, INSERT, UPDATE and DELETE on the target", "grant it, with USAGE on the schema")
+            (
+                "the role may not SELECT, INSERT, UPDATE and DELETE on the target",
+                "grant these privileges, and USAGE on the schema",
+            )
         ]
-    wrong: list[tuple[str, str]] = []
+    reasons: list[Reason] = []
     if row["is_subscribed"]:
-        wrong.append(("on the target it is filled by a subscription, which would write too", "drop the subscription"))
-    firing = row["triggers"] if mode == ORDERED else row["always"]
+        reasons.append(("on the target, a subscription writes to it too", "drop the subscription"))
+    triggers = row["triggers"] if mode == ORDERED else row["always"]
     rules = row["rules"] if mode == ORDERED else row["always_rules"]
-    if firing:
+    if triggers:
         cure = "disable it on the target until the switchover" + (
-            "" if mode != ORDERED else ", or let the role set session_replication_role"
+            ", or let the role set session_replication_role" if mode == ORDERED else ""
         )
-        wrong.append((f"its trigger {firing[0]} would fire on the target and might change rows", cure))
+        reasons.append((f"its trigger {triggers[0]} would fire on the target and could change rows", cure))
     if rules:
-        wrong.append((f"its rule {rules[0]} would apply on the target", "drop it there until the switchover"))
-    if not is_begun:
+        reasons.append((f"its rule {rules[0]} would apply on the target", "drop the rule there until the switchover"))
+    if not is_filled:
         query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table.name))
-        found: Any = target.execute(query).fetchone()
-        if found[0]:
-            wrong.append(("it is not empty on the target", "empty it there: a copy cannot be told from other rows"))
-    return wrong
+        if one_value(target.execute(query)):
+            reasons.append(("it is not empty on the target", "delete its rows there: the copy needs an empty table"))
+    return reasons

@@ -2,7 +2,7 @@
 SELECT pg_current_wal_lsn()::text, clock_timestamp()
 
 -- name: shape
--- What the source's tables and triggers are, as one value: another one means that somebody changed them.
+-- A fingerprint of the source's tables and of the triggers on them: another value means that one was changed.
 SELECT concat_ws('/',
     (SELECT md5(string_agg(concat_ws(':', c.oid, c.relnamespace, c.relname, a.attnum, a.attname, a.atttypid, a.atttypmod,
                                      a.attisdropped, a.attgenerated, a.attidentity), ',' ORDER BY c.oid, a.attnum))
@@ -12,20 +12,20 @@ SELECT concat_ws('/',
        FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s)))
 
 -- name: waiting
--- All that waits: entries, keys, and how old the oldest is.
+-- What is in the change log: entries, keys, and the age of the oldest entry in seconds.
 SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0)), 0)::bigint,
        coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8
   FROM {log}
 
 -- name: entries
--- The entries of this round by their exact numbers, and of each table the keys, once each.
+-- The entries of this round by number, and the distinct keys of each table.
 WITH taken AS MATERIALIZED ({taken}),
      keys AS (SELECT source, count(*) AS n, array_agg(k)::text AS literal,
                      CASE WHEN source = ANY(%(apart)s) THEN array_agg(k) END AS apart
                 FROM (SELECT DISTINCT source, unnest(ids)::text AS k FROM taken
                       UNION SELECT source, unnest(keys) FROM taken)
                      k GROUP BY source),
-     -- Grouped before they meet the keys: a list of all keys beside each entry would grow with the square of them.
+     -- Grouped before the join with the keys: a list of all keys beside each entry would grow quadratically.
      entries AS (SELECT t.source, array_agg(t.seq)::text AS numbers,
                         bool_or(t.op IN ('X', '{{') OR t.op = '!' AND (t.payload->>'lost')::boolean) AS reload,
                         array_remove(array_agg(CASE WHEN t.op = '!' THEN t.payload->>'error' END), NULL) AS errors,
@@ -38,7 +38,7 @@ SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.apart, e.reload, e.er
 SELECT seq, source, op, ids, keys, payload FROM {log}
 
 -- name: taken_bounded
--- Entries until the keys are enough: at least one, however large.
+-- Entries up to the maximum number of keys, but at least one entry, whatever its size.
 SELECT seq, source, op, ids, keys, payload FROM (
     SELECT seq, source, op, ids, keys, payload,
            sum(1 + cardinality(ids) + coalesce(cardinality(keys), 0)) OVER (ORDER BY op = 'B', seq)

@@ -1,20 +1,16 @@
-"""The plan of a sync and how far one is, for people."""
+"""The plan and the status of a sync as text."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from datetime import datetime
-from typing import Any
-
 from trueup.verbs.sync.model import Plan
-from trueup.verbs.sync.run import State
+from trueup.verbs.sync.status import SyncStatus
 
 
 def plan_text(plan: Plan) -> str:
-    """What will happen, in the order it will; and first of all what cannot."""
+    """Return the plan as text: first its problems, then what will be done, in order."""
     lines = [f"sync {plan.name}: {plan.source} -> {plan.target}"]
     if plan.problems:
-        lines.append(f"CANNOT BE DONE: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}")
+        lines.append(f"NOT POSSIBLE: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}")
         for problem in plan.problems:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     size = sum(table.bytes for table in plan.tables)
@@ -26,48 +22,32 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {_size(table.bytes):>9}  key ({key}){kind}")
     lines += [f"  a cycle of foreign keys: {' -> '.join(cycle)}" for cycle in plan.cycles]
     lines.append(f"{len(plan.foreign_keys)} foreign keys, {len(plan.sequences)} sequences")
-    lines += [f"  {each}" + (f", of {each.owner}" if each.owner else ", free") for each in plan.sequences]
+    lines += [f"  {sequence}" + (f", of {sequence.owner}" if sequence.owner else "") for sequence in plan.sequences]
     if plan.create_schema:
-        lines.append("the schema is made first; indexes, constraints, views, functions and triggers after the copy")
-    how = "with triggers and foreign keys of the target silenced" if plan.mode == "replica" else "in foreign-key order"
+        lines.append("the tables are created first; indexes, constraints, views, functions and triggers after the copy")
+    how = "in foreign-key order" if plan.is_ordered else "with triggers and foreign keys of the target silenced"
     lines.append(f"rows are written {how}")
     lines += [f"note: {remark}" for remark in plan.remarks]
     return "\n".join(lines)
 
 
-def state_json(state: State) -> dict[str, Any]:
-    """How far a sync is, as plain values."""
-    known = {
-        name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(state.known).items()
-    }
-    waiting = state.waiting or (None, None, None)
-    return {
-        **known,
-        "tables": list(state.known.tables),
-        "waiting_entries": waiting[0],
-        "waiting_keys": waiting[1],
-        "oldest_seconds": waiting[2],
-        "running": list(state.running),
-    }
-
-
 _PHASES = {
-    "making": "its schema is not made yet: go on with trueup sync start",
-    "copying": "not all rows are copied yet: go on with trueup sync start",
-    "copied": "rows are copied, indexes are not built yet: go on with trueup sync start",
+    "making": "its schema is not created yet; continue with trueup sync start",
+    "copying": "the copy is not finished; continue with trueup sync start",
+    "copied": "rows are copied, indexes are not built yet; continue with trueup sync start",
     "running": "copied; rounds keep it up to date",
 }
 
 
-def state_text(state: State) -> str:
-    """How far a sync is."""
-    known = state.known
+def status_text(status: SyncStatus) -> str:
+    """Return the status as text."""
+    known = status.known
     lines = [f"sync {known.sync}, {len(known.tables)} tables: {_PHASES[known.phase]}"]
-    if state.waiting is None:
-        lines.append("the change log is gone: changes are not recorded")
+    if status.waiting is None:
+        lines.append("the change log does not exist: changes are not recorded")
     else:
-        _, keys, seconds = state.waiting
-        lines.append(f"  waiting: {keys:,} keys" + (f", the oldest for {seconds:,.1f} s" if keys else ""))
+        _, keys, seconds = status.waiting
+        lines.append(f"  change log: {keys:,} keys" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
     lines.append(f"  rounds: {known.rounds:,}, {known.keys:,} keys")
     if known.rounds:
         lines.append(
@@ -75,13 +55,13 @@ def state_text(state: State) -> str:
             f" {known.pending_keys or 0:,} keys pending"
         )
     if known.source_lsn == "0/0":
-        lines.append("  a large round is at work: the target is between two states")
+        lines.append("  a large round is running: the target is between two states")
     elif known.source_at:
         lines.append(
-            f"  the target is as the source was at {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"
+            f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"
         )
-    who = ", ".join(state.running)
-    lines.append(f"  at work: {who}" if who else "  nobody carries changes over now: trueup sync run")
+    running = ", ".join(status.running)
+    lines.append(f"  running: {running}" if running else "  the sync is not running: trueup sync run")
     return "\n".join(lines)
 
 

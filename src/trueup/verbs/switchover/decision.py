@@ -1,0 +1,116 @@
+"""The decision: the one commit that moves the pointer, the opening of the new database, and what follows a kill."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trueup.db.connection import Connection
+from trueup.db.node import connect, error_from_server
+from trueup.errors import CheckFailed, NodeError, TrueupError
+from trueup.verbs.switchover import pointer
+from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
+from trueup.verbs.switchover.outcome import Outcome
+from trueup.verbs.switchover.pointer import Pointer
+from trueup.verbs.switchover.ready import Ready
+from trueup.verbs.switchover.request import Route
+
+if TYPE_CHECKING:
+    from trueup.config.model import Node
+
+# Seconds to wait for a node whose answer to the decision was lost.
+_LOOKUP_SECONDS = 15.0
+
+
+def decide(sync: str, ready: Ready) -> None:
+    """Commit the decision; if the answer to the commit is lost, read the pointer to learn its result."""
+    fence = ready.fence
+    try:
+        pointer.decide(fence.connection, sync, ready.attempt, ready.token)
+    except TrueupError:
+        raise
+    except Exception as error:
+        raise error_from_server(error, fence.node) from None
+    try:
+        fence.connection.execute("COMMIT")
+    except BaseException as error:
+        if not _was_decided(fence.node, sync, ready.token):
+            if isinstance(error, Exception):
+                raise error_from_server(error, fence.node) from None
+            raise
+    fence.is_held = False
+
+
+def _was_decided(node: Node, sync: str, token: str) -> bool:
+    """Return whether the decision was committed."""
+    until = time.monotonic() + _LOOKUP_SECONDS
+    while True:
+        try:
+            with connect(node, application=APPLICATION_NAME, read_only=True) as connection:
+                found = pointer.read(connection, sync)
+                return found is not None and not found.is_in_use and found.token == token
+        except Exception as error:
+            if time.monotonic() > until:
+                raise NodeError(
+                    "the connection was lost during the commit of the decision, and its result is unknown"
+                    f" ({error_from_server(error, node).message})",
+                    cure="run the same command when the node answers again: it completes a committed decision, and"
+                    " otherwise starts again",
+                    node=node.name,
+                ) from None
+            time.sleep(0.2)
+
+
+def open_target(route: Route, target: Connection, sync: str, token: str) -> None:
+    """Open the new database for writes; the decision cannot be undone, so an error says how to continue."""
+    try:
+        if pointer.open_database(target, sync, token):
+            return
+        reason = "it expects another token"
+    except Exception as error:
+        reason = error_from_server(error, route.target).message
+    raise TrueupError(
+        f"switched to {route.target.name}, but {route.target.name} could not be opened for writes: {reason}",
+        cure="run the same command again; applications that use trueup.connect open it themselves",
+        node=route.target.name,
+    )
+
+
+def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, target: Connection) -> Outcome:
+    """Complete an earlier call that was killed after its decision; raise if there was none."""
+    other = pointer.read(target, outcome.sync)
+    if not current.attempt or other is None:
+        since = f" since {current.decided_at}" if current.decided_at else ""
+        raise CheckFailed(
+            [f"{route.source.name} is not in use: {current.next_name} is in use{since}"],
+            cure="see trueup switchover status; execute moves to the --to node, rollback moves to the --from node",
+        )
+    remark = "an earlier call made the decision, and an application opened the new database"
+    if not other.is_in_use:
+        remark = "an earlier call made the decision and ended before it opened the new database: it is open now"
+        open_target(route, target, outcome.sync, current.token or "")
+    outcome = replace(outcome, address=current.next_address, remarks=(remark,))
+    keep_report(outcome, fence, target)
+    return outcome
+
+
+def release(sync: str, fence: Fence, attempt: str, error: BaseException) -> None:
+    """Record that an attempt ended without a decision, if possible; the fence is released already."""
+    text = f"not switched: {error}"[:500] if isinstance(error, TrueupError) else "not switched"
+    with suppress(Exception):
+        if not fence.connection.closed:
+            pointer.end_attempt(fence.connection, sync, attempt, text)
+            return
+    with suppress(Exception), connect(fence.node, application=APPLICATION_NAME, read_only=False) as connection:
+        pointer.end_attempt(connection, sync, attempt, text)
+
+
+def keep_report(outcome: Outcome, fence: Fence, target: Connection) -> None:
+    """Write the report into both pointers; the switchover is complete with or without it."""
+    text = json.dumps(outcome.as_json())
+    with suppress(Exception):
+        pointer.keep_report(fence.connection, outcome.sync, text, "moved")
+        pointer.keep_report(target, outcome.sync, text, "in use")

@@ -1,0 +1,142 @@
+"""What the pause needs, prepared: open sessions, the link, the rounds, the proof; and the steps of the pause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg import sql
+
+from trueup.db.connection import Connection, one_value
+from trueup.task.together import both
+from trueup.verbs.switchover import gate
+from trueup.verbs.switchover.fence import Fence
+from trueup.verbs.switchover.phases import GATE, Budget
+from trueup.verbs.switchover.proof import Prover
+from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
+from trueup.verbs.switchover.rounds import Rounds
+from trueup.verbs.switchover.validated import Validated
+from trueup.verbs.sync import sequences
+from trueup.verbs.sync.link import Link
+from trueup.verbs.sync.model import Round
+
+if TYPE_CHECKING:
+    from trueup.db.foreign_keys import TableName
+
+# A statement is looked up when it first runs, prepared the second time, and fast the third time.
+_WARM_UPS = 3
+
+
+@dataclass
+class Ready:
+    """Everything the pause needs, open and prepared."""
+
+    request: SwitchoverRequest
+    attempt: str
+    token: str
+    fence: Fence
+    # A session with the database that will be opened.
+    target: Connection
+    link: Link
+    prover: Prover
+    rounds: Rounds
+    address: str
+    remarks: tuple[str, ...]
+    # The catalog fingerprints of both databases when their schemas were compared.
+    fingerprints: tuple[str, str]
+    # Conditions checked before the pause; they still hold if the fingerprints are unchanged.
+    settled: tuple[gate.Condition, ...]
+    # The validation of --proof validated.
+    validated: Validated | None = None
+
+    @property
+    def names(self) -> list[TableName]:
+        """The tables."""
+        return [table.name for table in self.link.tables]
+
+    def warm_up(self) -> None:
+        """Run the queries of the pause, so that they are planned and their catalog rows cached."""
+        for _ in range(_WARM_UPS):
+            both(self._source_facts, self._target_facts)
+
+    def write_marker(self, budget: Budget) -> None:
+        """Write the marker of the validation, if there is one."""
+        if self.validated is not None:
+            self.validated.write_marker(budget)
+
+    def set_sequences(self) -> None:
+        """Set the target's sequences to exactly the values of the source's."""
+        chosen = self.link.plan.sequences
+        on_source, on_target = both(
+            lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
+        )
+        changed = {sequence: value for sequence, value in on_source.items() if on_target.get(sequence) != value}
+        sequences.write(self.target, changed)
+
+    def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
+        """Check all conditions while the fence is held."""
+        unequal, broken, checked = self._compare(final, budget)
+        (shape, values, entries, prepared), (target_shape, target_values) = both(self._source_facts, self._target_facts)
+        nodes = (self.link.source_node, self.link.target_node)
+        altered = [
+            f"a table was altered on {node.name} after the schemas were compared"
+            for node, before, now in zip(nodes, self.fingerprints, (shape, target_shape), strict=True)
+            if before != now
+        ]
+        conditions = (
+            gate.condition(gate.ROWS, unequal, checked),
+            gate.condition(gate.REFERENCES, broken, f"{len(self.link.plan.foreign_keys)} foreign keys"),
+            gate.condition(gate.SCHEMA, altered),
+            gate.condition(gate.SEQUENCES_EQUAL, gate.unequal_sequences(values, target_values), f"{len(values)}"),
+            gate.condition(gate.LOG_EMPTY, [f"it has {entries:,} entries"] if entries else []),
+            gate.condition(gate.PREPARED, prepared),
+            *self.settled,
+        )
+        return tuple(sorted(conditions, key=lambda condition: gate.ALL.index(condition.name)))
+
+    def _compare(self, final: Round, budget: Budget) -> tuple[list[str], list[str], str]:
+        """Return the unequal tables, the broken foreign keys, and what was compared."""
+        tables = self.link.tables
+        if self.request.proof == DIGEST:
+            unequal = self.prover.unequal(tables, milliseconds=budget.milliseconds(GATE))
+            return unequal, self._broken(budget), f"{len(tables)} tables, by digests inside of the pause"
+        if self.validated is None:
+            # Each round has compared its keys, and raised if rows or foreign keys were wrong.
+            return [], [], f"{len(tables)} tables, by digests before the pause, and {final.keys:,} keys inside of it"
+        unequal, checked = self.validated.unequal(final, budget)
+        # A TRUNCATE of one partition is not in the log of the partitioned table, so no validation sees it.
+        partitioned = [table for table in tables if table.is_partitioned]
+        if partitioned and not unequal:
+            unequal = self.prover.unequal(partitioned, milliseconds=budget.milliseconds(GATE))
+            checked += f"; {len(partitioned)} partitioned ones also by digests inside of the pause"
+        return unequal, [], checked
+
+    def _broken(self, budget: Budget) -> list[str]:
+        """Check all rows of all foreign keys of the target, on the sessions of the proof."""
+        self.prover.target.timeout(budget.milliseconds(GATE))
+        broken = self.prover.target.spread(
+            self.link.plan.foreign_keys, lambda connection, key: gate.broken_foreign_keys(connection, [key])
+        )
+        return [text for texts in broken for text in texts]
+
+    def _source_facts(self) -> tuple[str, sequences.Values, int, list[str]]:
+        """Return fingerprint, values of sequences, entries of the log, prepared transactions; in one round trip."""
+        connection, chosen = self.fence.connection, self.link.plan.sequences
+        with connection.pipeline():
+            shape = gate.query_fingerprint(connection, self.names)
+            values = sequences.query(connection, chosen)
+            entries = connection.execute(sql.SQL("SELECT count(*) FROM {}").format(self.link.log))
+            prepared = gate.query_prepared(connection)
+        return (
+            str(one_value(shape)),
+            sequences.values_of(values, chosen),
+            int(one_value(entries)),
+            gate.prepared_names(prepared),
+        )
+
+    def _target_facts(self) -> tuple[str, sequences.Values]:
+        chosen = self.link.plan.sequences
+        with self.target.pipeline():
+            shape = gate.query_fingerprint(self.target, self.names)
+            values = sequences.query(self.target, chosen)
+        return str(one_value(shape)), sequences.values_of(values, chosen)

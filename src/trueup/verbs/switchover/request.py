@@ -1,0 +1,80 @@
+"""What the user asked of a switchover."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trueup.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trueup.config.model import Node
+
+EXECUTE = "execute"
+ROLLBACK = "rollback"
+
+DIGEST = "digest"
+KEYS = "keys"
+VALIDATED = "validated"
+PROOFS = (DIGEST, KEYS, VALIDATED)
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
+
+
+@dataclass(frozen=True)
+class SwitchoverRequest:
+    """A switchover of a sync; `first` is the database that the sync was started from, whichever is in use now."""
+
+    sync: str
+    first: Node
+    second: Node
+    # Maximum seconds of the pause.
+    budget: float = 5.0
+    proof: str = DIGEST
+    # The pause begins when a round had at most this many keys.
+    close_keys: int = 1000
+    # Seconds to wait for locks on tables, for a running sync to stop, and for rounds to come close.
+    patience: float = 60.0
+    # Sessions per node that compare rows.
+    jobs: int = 4
+    accept_schema: bool = False
+    # How applications reach the databases, if not as trueup does.
+    first_address: str = ""
+    second_address: str = ""
+    # For `--proof validated`: the name of the validation, and the node that keeps it, if not one of the two.
+    validation: str = ""
+    meta: Node | None = None
+
+    def __post_init__(self) -> None:
+        if not self.budget > 0:
+            raise ConfigError("--budget must be more than 0 seconds", cure="write it as 5s, 500ms or 1m")
+        if self.proof not in PROOFS:
+            raise ConfigError(f"--proof: '{self.proof}' is unknown", cure=f"use one of {', '.join(PROOFS)}")
+        if self.proof != VALIDATED and (self.validation or self.meta):
+            raise ConfigError(
+                "--validation and --meta need --proof validated", cure="remove them, or add --proof validated"
+            )
+
+    def route(self, action: str) -> Route:
+        """Return the direction of an action: `execute` or `rollback`."""
+        if action == ROLLBACK:
+            return Route(action, self.second, self.first)
+        return Route(action, self.first, self.second)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One direction of a switchover: from the database in use to the other one."""
+
+    action: str
+    source: Node
+    target: Node
+
+
+def seconds(text: str) -> float:
+    """Return a duration such as `5s`, `500ms`, `1.5` or `2m` in seconds."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|)\s*", text)
+    if match is None:
+        raise ConfigError(f"'{text}' is not a duration", cure="write it as 5s, 500ms or 1m")
+    return float(match[1]) * _UNITS[match[2]]

@@ -1,0 +1,64 @@
+"""The checks of a plan: before a sync is recorded as started, and each time it continues."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trueup.db.connection import Connection
+from trueup.errors import CheckFailed
+from trueup.verbs.sync import create_schema, state
+from trueup.verbs.sync.model import Plan, Problem
+from trueup.verbs.sync.plan import make_plan
+from trueup.verbs.sync.plan_target import TargetState
+from trueup.verbs.sync.request import Scope, SyncRequest
+
+if TYPE_CHECKING:
+    from trueup.verbs.sync.state import State
+
+
+def create(request: SyncRequest, source: Connection, target: Connection) -> State:
+    """Check the plan of a new sync, and record the sync on the target."""
+    plan = make_plan(source, target, request.scope, request.node_names)
+    refuse(plan)
+    if not plan.tables:
+        raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
+    if request.scope.create_schema:
+        create_schema.find_programs(source.info.server_version, request.pg_bin)
+    state.install(target)
+    state.create(target, request.scope, state.identity(source), plan.tables)
+    return state.expect(target, request.name, state.identity(source), request.target.name)
+
+
+def plan_again(source: Connection, target: Connection, found: State, names: tuple[str, str]) -> Plan:
+    """Plan a started sync again; tables that were changed, created or dropped since are problems of the plan."""
+    scope = Scope(found.sync, found.named, found.left_out)
+    is_bare = found.made_schema and found.phase != "running"
+    plan = make_plan(source, target, scope, names, TargetState(is_filled=True, is_bare=is_bare))
+    known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
+    cure = "drop the sync and start it again: trueup sync drop, trueup sync start"
+    since = [
+        Problem(str(table), "it was created after the sync was started, and is not in the sync", cure)
+        for table in plan.tables
+        if str(table) not in found.tables
+    ]
+    since += [
+        Problem(name, "it is in the sync, but was dropped or renamed on the source", cure)
+        for name in found.tables
+        if name not in known
+    ]
+    return replace(plan, problems=(*plan.problems, *since))
+
+
+def check_plan(source: Connection, target: Connection, found: State, names: tuple[str, str]) -> Plan:
+    """Plan a started sync again; raise if the plan has problems."""
+    plan = plan_again(source, target, found, names)
+    refuse(plan)
+    return plan
+
+
+def refuse(plan: Plan) -> None:
+    """Raise an error that lists all problems of a plan, if it has any."""
+    if plan.problems:
+        cures = dict.fromkeys(problem.cure for problem in plan.problems)
+        raise CheckFailed([str(problem) for problem in plan.problems], cure="; ".join(cures))

@@ -1,0 +1,52 @@
+"""The end of a sync: `stop` ends the running rounds, `drop` removes all that trueup put onto both ends."""
+
+from __future__ import annotations
+
+import time
+
+from trueup.db import locks
+from trueup.errors import CheckFailed, TrueupError
+from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync.link import open_ends
+from trueup.verbs.sync.request import SyncRequest
+
+
+def stop(request: SyncRequest, *, timeout: float) -> bool:
+    """Ask the running sync to end after its round, and wait for it; return whether one was running."""
+    with open_ends(request.source, request.target, request.name, read_only=(True, False)) as (source, target):
+        if not locks.holders(source, locks.SYNC):
+            return False
+        give_up = time.monotonic() + timeout
+        while holders := locks.holders(source, locks.SYNC):
+            # Repeated: a process that has just started clears earlier requests.
+            target.execute("UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() WHERE sync = %s", [request.name])
+            if time.monotonic() > give_up:
+                raise TrueupError(
+                    f"{holders[0]} did not stop within {timeout:g} s: a copy, a large round or a switchover runs to"
+                    " its end",
+                    cure="wait until it ends, or terminate that process",
+                    node=request.source.name,
+                )
+            time.sleep(0.05)
+        return True
+
+
+def drop(request: SyncRequest) -> tuple[bool, bool]:
+    """Remove the change log and the state of a sync; return whether each existed. The copied rows stay."""
+    with (
+        open_ends(request.source, request.target, request.name) as (source, target),
+        changelog.sync_lock(source, request.source),
+    ):
+        for node, connection in ((request.source, source), (request.target, target)):
+            if state.pointer_state(connection, request.name) is not None:
+                raise CheckFailed(
+                    [f"a switchover of the sync {request.name} is prepared, and needs the sync"],
+                    cure="end the switchover first: trueup switchover reset, or trueup switchover finish",
+                    node=node.name,
+                )
+        known = state.read(target, request.name)
+        if known is not None:
+            state.check_source(known, state.identity(source), request.target.name)
+        with changelog.open_log(request.source) as log:
+            had_log = changelog.drop(log, request.name, patience=request.patience)
+        return had_log, state.remove(target, request.name)

@@ -1,0 +1,45 @@
+"""What the user asked of a sync: the two nodes, the tables, and how to work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The name of a sync and its tables: all, or those in `tables`, without those in `exclude_tables`."""
+
+    name: str = "main"
+    tables: tuple[str, ...] = ()
+    exclude_tables: tuple[str, ...] = ()
+    create_schema: bool = False
+
+
+@dataclass(frozen=True)
+class SyncRequest:
+    """A sync from `source` to `target`."""
+
+    source: Node
+    target: Node
+    scope: Scope = field(default_factory=Scope)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    concurrency_factor: float = 1.0
+    max_connections: int = 0
+    # Seconds to retry for locks on tables in use, and to wait for transactions that began before the change log.
+    patience: float = 30.0
+    timeout: float = 300.0
+    # The folder of pg_dump and pg_restore; empty: search for them.
+    pg_bin: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the sync."""
+        return self.scope.name
+
+    @property
+    def node_names(self) -> tuple[str, str]:
+        """The names of both nodes, the source first."""
+        return self.source.name, self.target.name

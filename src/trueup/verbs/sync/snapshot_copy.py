@@ -1,0 +1,117 @@
+"""The copy of all rows in one snapshot of the source, and what follows it: indexes, constraints, statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+
+from trueup.db import reader
+from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_keys import in_order
+from trueup.db.node import connect, error_from_server
+from trueup.rows.write.ordered import write_ordered
+from trueup.verbs.sync import create_schema, state
+from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
+from trueup.verbs.sync.link import Link, application, open_link
+from trueup.verbs.sync.model import ORDERED, REPLICA, Plan, SyncTable
+from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.runner import Runner
+
+if TYPE_CHECKING:
+    from trueup.engine.progress import Progress
+    from trueup.engine.work import Engine
+
+
+def copy_all(
+    request: SyncRequest,
+    source: Connection,
+    target: Connection,
+    plan: Plan,
+    tables: Sequence[SyncTable],
+    found: state.State,
+    engine: Engine,
+    progress: Progress,
+) -> int:
+    """Copy all rows that an earlier call has not copied; return their number."""
+    epoch = state.take_over(target, request.name)
+    snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
+    # If trueup makes the schema, the foreign keys are created after the copy.
+    mode = REPLICA if plan.mode == REPLICA or found.made_schema else ORDERED
+    title = application(request.name)
+    reader.allow(title)
+    try:
+        with hold_snapshot(source, tables) as snapshot:
+            job = Job(
+                request.name, request.source, request.target, snapshot, title, plan.mode, epoch, continued=snapshots > 1
+            )
+            done = read_done(target, request.name)
+            stale = rewritten(source, tables, done)
+            if stale:
+                leaves = [part.oid for part in parts_of(source, job, stale, 1)]
+                start_anew(target, job, stale, [*leaves, *(oid for oid, _ in done if oid in leaves)])
+                done = read_done(target, request.name)
+            if mode == REPLICA:
+                return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
+            return _copy_in_order(source, target, plan, tables, job, engine, done, progress)
+    finally:
+        reader.stop_all(title)
+
+
+def _copy_in_order(
+    source: Connection,
+    target: Connection,
+    plan: Plan,
+    tables: Sequence[SyncTable],
+    job: Job,
+    engine: Engine,
+    done: Done,
+    progress: Progress,
+) -> int:
+    """Copy parents first; tables that refer to themselves or to one another are copied in one transaction."""
+    by_name = {table.name: table for table in tables}
+    rows = 0
+    for group in in_order(by_name, plan.foreign_keys).groups:
+        members = [by_name[name] for name in group]
+        inside = [key for key in plan.foreign_keys if key.child in group and key.parent in group]
+        if not inside:
+            rows += copy(engine, parts_of(source, job, members, engine.slots, done), progress)
+            continue
+        parts = parts_of(source, job, members, 1)
+        if parts and all((part.oid, part.file) in done for part in parts):
+            continue
+        with target.transaction():
+            state.check_epoch(target, job.sync, job.epoch)
+            rows += write_ordered(source, target, [table.target for table in members], dict.fromkeys(group), inside)
+            for oid, file in {(part.oid, part.file) for part in parts}:
+                target.execute(state.statement("copied"), [job.sync, oid, file, 0, None])
+    return rows
+
+
+def build(request: SyncRequest, slots: int, progress: Progress) -> None:
+    """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
+    with open_link(request.source, request.target, request.name, phases=("copied",)) as link:
+        found = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
+        if found.made_schema:
+            if found.snapshots > 1:
+                # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
+                with Runner(link, request, progress) as runner:
+                    runner.round(everything=True)
+            create_schema.build_rest(request, link.source, link.target, progress, slots=slots)
+        # New tables have no statistics, and rounds would get bad query plans.
+        with ThreadPoolExecutor(max(1, min(slots, len(link.tables)))) as threads:
+            list(threads.map(lambda table: _analyze(link, table), link.tables))
+        state.set_phase(link.target, request.name, "running")
+
+
+def _analyze(link: Link, table: SyncTable) -> None:
+    try:
+        with connect(link.target_node, application=application(link.name), read_only=False) as target:
+            target.execute("SET statement_timeout = 0")
+            target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
+    except psycopg.Error as error:
+        if error.sqlstate != "42501":
+            raise error_from_server(error, link.target_node, table=str(table)) from None

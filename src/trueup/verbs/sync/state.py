@@ -1,0 +1,191 @@
+"""The state of a sync, kept on the target: its phase, the copied pages, how far it is, what the last round did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg.rows import dict_row
+
+from trueup.capture.log.publications import refuse_all_tables
+from trueup.db.connection import Connection, one_value
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+    from trueup.verbs.sync.request import Scope
+
+# The SQLSTATE of `trueup.sync_check_epoch`.
+TAKEN_OVER = "TU001"
+
+
+@dataclass(frozen=True)
+class State:
+    """One sync, as the target knows it."""
+
+    sync: str
+    source: str
+    phase: str
+    made_schema: bool
+    tables: tuple[str, ...]
+    named: tuple[str, ...]
+    left_out: tuple[str, ...]
+    snapshots: int
+    epoch: int
+    started_at: datetime
+    copied_at: datetime | None
+    rounds: int
+    keys: int
+    last_keys: int
+    last_ms: float
+    lag_seconds: float | None
+    pending_keys: int | None
+    keys_per_second: float | None
+    stop_asked_at: datetime | None
+    source_lsn: str | None
+    source_at: datetime | None
+    applied_at: datetime | None
+
+
+_LISTS = ("tables", "named", "left_out")
+
+
+def statement(name: str) -> LiteralString:
+    """Return a statement of state.sql."""
+    return load("trueup.verbs.sync", "state.sql")[name]
+
+
+def install(target: Connection) -> None:
+    """Create the tables and functions of the state if they do not exist."""
+    with target.transaction():
+        target.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup marks', 0))")
+        refuse_all_tables(target, "trueup.syncs")
+        target.execute(statement("install"))
+
+
+def read(target: Connection, name: str) -> State | None:
+    """Return the state of the sync `name`, or None if it does not exist."""
+    if not one_value(target.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL")):
+        return None
+    with target.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(statement("read"), [name]).fetchone()
+    return State(**{**row, **{column: tuple(row[column]) for column in _LISTS}}) if row else None
+
+
+def expect(target: Connection, name: str, source: str, node: str) -> State:
+    """Return the state of the sync `name`; raise if it does not exist or comes from another source."""
+    found = read(target, name)
+    if found is None:
+        raise CheckFailed([f"the sync {name} into this database does not exist"], cure="trueup sync start", node=node)
+    check_source(found, source, node)
+    return found
+
+
+def check_source(state: State, source: str, node: str) -> None:
+    """Raise if the sync was started from another database than `source`."""
+    if state.source != source:
+        raise CheckFailed(
+            [f"the sync {state.sync} into this database comes from another source"],
+            cure="name the source that the sync was started with: --from",
+            node=node,
+        )
+
+
+def create(target: Connection, scope: Scope, source: str, tables: Sequence[SyncTable]) -> None:
+    """Record a new sync."""
+    values = {
+        "sync": scope.name,
+        "source": source,
+        "made": scope.create_schema,
+        "tables": [str(table) for table in tables],
+        "named": list(scope.tables),
+        "left_out": list(scope.exclude_tables),
+    }
+    target.execute(statement("create"), values)
+
+
+def set_phase(target: Connection, name: str, phase: str) -> None:
+    """Record that the sync has reached a phase."""
+    target.execute(
+        "UPDATE trueup.syncs SET phase = %(phase)s,"
+        " copied_at = CASE WHEN %(phase)s IN ('copied', 'running') THEN coalesce(copied_at, clock_timestamp()) END"
+        " WHERE sync = %(sync)s",
+        {"phase": phase, "sync": name},
+    )
+
+
+def take_over(target: Connection, name: str) -> int:
+    """Become the only writer of the sync and return the new epoch; wait for transactions of the former writer."""
+    return int(one_value(target.execute(statement("take_over"), [name])))
+
+
+def check_epoch(target: Connection, name: str, epoch: int) -> None:
+    """Raise if another process has taken over the sync; none can until the transaction ends."""
+    try:
+        target.execute(statement("check_epoch"), {"sync": name, "epoch": epoch})
+    except psycopg.Error as error:
+        if error.sqlstate == TAKEN_OVER:
+            raise taken_over(name) from None
+        raise
+
+
+def taken_over(name: str) -> CheckFailed:
+    """Return the error for a process whose epoch is too old."""
+    return CheckFailed(
+        [f"another process has taken over the sync {name}: nothing was written"],
+        cure="run only one trueup sync per source at a time",
+    )
+
+
+def remove(target: Connection, name: str) -> bool:
+    """Remove the sync, and the tables of the state with the last one; return whether it existed."""
+    if read(target, name) is None:
+        return False
+    with target.transaction():
+        target.execute("DELETE FROM trueup.sync_mark WHERE sync = %s", [name])
+        target.execute("DELETE FROM trueup.syncs WHERE sync = %s", [name])
+        if not one_value(target.execute("SELECT count(*) FROM trueup.syncs")):
+            target.execute(statement("uninstall"))
+    drop_schema_if_empty(target)
+    return True
+
+
+def drop_schema_if_empty(connection: Connection) -> None:
+    """Drop the schema `trueup` if it contains nothing."""
+    try:
+        with connection.transaction():
+            connection.execute(f"DROP SCHEMA IF EXISTS {STATE_SCHEMA} RESTRICT")
+    except psycopg.errors.DependentObjectsStillExist:
+        return
+
+
+def pointer_state(connection: Connection, name: str) -> str | None:
+    """Return the state in the switchover pointer of this database, or None if it has no pointer."""
+    if not one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")):
+        return None
+    row = connection.execute("SELECT state FROM trueup.switchover WHERE sync = %s", [name]).fetchone()
+    return str(row[0]) if row else None
+
+
+def identity(connection: Connection) -> str:
+    """Return what identifies this database, also after a restart, a move or a change of its address.
+
+    Some services hide the system identifier; there it is the oid and the name of the database.
+    """
+    try:
+        with connection.transaction():
+            cursor = connection.execute(
+                "SELECT system_identifier::text || '/' || (SELECT oid FROM pg_database"
+                " WHERE datname = current_database()) FROM pg_control_system()"
+            )
+    except psycopg.errors.InsufficientPrivilege:
+        cursor = connection.execute(
+            "SELECT oid || '/' || current_database() FROM pg_database WHERE datname = current_database()"
+        )
+    return str(one_value(cursor))

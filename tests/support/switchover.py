@@ -1,0 +1,129 @@
+"""Helpers for tests of switchovers: two synced databases, and methods to move between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
+from trueup.engine.progress import Silent
+from trueup.store import TaskStore
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover.outcome import Outcome
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
+from trueup.verbs.sync import ending
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.totals import Until
+
+SCHEMA = """
+CREATE TABLE people (id serial PRIMARY KEY, name text UNIQUE, boss int REFERENCES people);
+CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, person int REFERENCES people, price numeric);
+CREATE TABLE places (a text, b int, note text, PRIMARY KEY (a, b));
+CREATE SEQUENCE lonely INCREMENT 3;
+"""
+ROWS = """
+INSERT INTO people (name) SELECT 'p' || g FROM generate_series(1, 200) g;
+INSERT INTO visits (person, price) SELECT 1 + g % 200, g / 8.0 FROM generate_series(1, 1000) g;
+INSERT INTO places SELECT 'x' || g, g, 'n' FROM generate_series(1, 100) g;
+SELECT nextval('lonely');
+"""
+TABLES = ("people", "visits", "places")
+
+
+@dataclass
+class Moving:
+    """Two databases with the same schema, synced from the old one to the new one."""
+
+    old: Database
+    new: Database
+    first: Node
+    second: Node
+
+    def request(self, **options: Any) -> SwitchoverRequest:
+        return SwitchoverRequest("main", self.first, self.second, **{"budget": 60.0, "jobs": 2, **options})
+
+    def execute(self, **options: Any) -> Outcome:
+        return self._move(EXECUTE, **options)
+
+    def rollback(self, **options: Any) -> Outcome:
+        return self._move(ROLLBACK, **options)
+
+    def _move(self, action: str, **options: Any) -> Outcome:
+        with TaskStore(Path("tasks.db")) as store:
+            return switchover.move(self.request(**options), action, store=store, progress=Silent())
+
+    def prepare(self) -> None:
+        """Create pointers and guards, so that applications can use them."""
+        prepare_only(self.request())
+
+    def run_sync(self) -> None:
+        """Run rounds of the sync until few changes are left."""
+        sync.run(self._sync(), Until(), Silent(), lambda facts: None)
+
+    def run_sync_back(self) -> None:
+        """Run rounds in the other direction, when the new database is in use."""
+        request = SyncRequest(self.second, self.first, Scope("main"), SparkSettings(engine="local"))
+        sync.run(request, Until(), Silent(), lambda facts: None)
+
+    def drop_sync(self) -> None:
+        """Drop the sync."""
+        ending.drop(self._sync())
+
+    def _sync(self) -> SyncRequest:
+        return SyncRequest(self.first, self.second, Scope("main"), SparkSettings(engine="local"))
+
+    def both(self, statements: str) -> None:
+        for database in (self.old, self.new):
+            database.execute(statements)
+
+    def differences(self, tables: Sequence[str] = TABLES) -> list[str]:
+        """Return the tables and sequences that differ, compared as text without trueup."""
+        found = []
+        for table in tables:
+            query = f'SELECT t::text COLLATE "C" FROM {table} t ORDER BY 1'
+            mine, theirs = self.old.execute(query), self.new.execute(query)
+            if mine != theirs:
+                found.append(f"{table}: {len(mine)} and {len(theirs)} rows")
+        query = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
+        for (name,) in self.old.execute(query):
+            values = [
+                database.execute(f"SELECT last_value, is_called FROM {name}") for database in (self.old, self.new)
+            ]
+            if values[0] != values[1]:
+                found.append(f"{name}: {values}")
+        return found
+
+    def accepts_writes(self, statement: str) -> list[str]:
+        """Return which of the two databases accept this statement; it is rolled back."""
+        found = []
+        for name, database in (("old", self.old), ("new", self.new)):
+            with suppress(psycopg.errors.ReadOnlySqlTransaction):
+                database.execute(f"SET lock_timeout = '20s'; BEGIN; {statement}; ROLLBACK")
+                found.append(name)
+        return found
+
+
+def begin(old: Database, new: Database, *, first: str = "", second: str = "") -> Moving:
+    """Start the sync from the old database to the new one; the roles are those of the addresses."""
+    moving = Moving(old, new, Node("old", first or old.uri), Node("new", second or new.uri))
+    request = SyncRequest(moving.first, moving.second, Scope("main"), SparkSettings(engine="local"))
+    sync.start(request, Silent())
+    return moving
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until the condition holds; fail after `seconds`."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, f"the condition did not hold within {seconds:g} s"
+        time.sleep(0.02)

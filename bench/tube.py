@@ -34,7 +34,7 @@ from pathlib import Path
 import psycopg
 
 import trueup
-from trueup.api.tube import open as open_tubes
+from trueup.api.tube import Tube
 from trueup.engine.progress import Silent
 from trueup.sinks.postgres_target import MARKS
 from trueup.testing.postgres import Database, Server
@@ -64,10 +64,10 @@ def prepare(database: Database, indexes: str) -> dict[str, str]:
     database.execute(LOG)
     for name in tables.values():
         database.execute((TABLE + indexes).format(name=name))
-    with open_tubes(database.uri) as tubes:
-        tubes.install()
-        tubes.ensure("bench")
-        tubes.attach("bench", tables["trueup"], shard=1)
+    Tube.install(database.uri)
+    with Tube("bench", database.uri) as tube:
+        tube.ensure()
+        tube.attach(tables["trueup"], shard=1)
     database.execute(ROW_TRIGGER.format(name=tables["row trigger"]))
     return tables
 
@@ -164,12 +164,12 @@ def run_replay(server: Server, keys: int) -> dict[str, float]:
         f" FROM generate_series(1, {keys}) g"
     )
     source.execute("ANALYZE bench")
-    with open_tubes(source.uri) as tubes, tempfile.TemporaryDirectory() as folder:
-        tubes.install()
-        tubes.ensure("bench")
-        tubes.attach("bench", "bench", shard=1)
+    Tube.install(source.uri)
+    with Tube("bench", source.uri) as tube, tempfile.TemporaryDirectory() as folder:
+        tube.ensure()
+        tube.attach("bench", shard=1)
         began = time.perf_counter()
-        tubes.backfill("bench", "bench")
+        tube.backfill("bench")
         filled = time.perf_counter() - began
         command = [
             sys.executable,

@@ -10,7 +10,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup.api import tube
     from trueup.api.diff import check, check_many, diff, diff_many, rerun, resume, resume_many
     from trueup.api.doctor import doctor
     from trueup.api.repair import repair, undo
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from trueup.api.snapshot import snapshot
     from trueup.api.switchover import Switchover
     from trueup.api.sync import Sync
+    from trueup.api.tube import Tube
     from trueup.api.validate import Validations
     from trueup.config.load import load
     from trueup.config.logs import LogFilter
@@ -91,6 +91,7 @@ _HOMES = {
     "TaskStore": "trueup.store",
     "Switchover": "trueup.api.switchover",
     "Sync": "trueup.api.sync",
+    "Tube": "trueup.api.tube",
     "Validations": "trueup.api.validate",
 }
 
@@ -120,6 +121,7 @@ __all__ = [
     "Task",
     "TaskStore",
     "TrueupError",
+    "Tube",
     "Validations",
     "check",
     "check_many",
@@ -136,7 +138,6 @@ __all__ = [
     "resume_many",
     "schema_diff",
     "snapshot",
-    "tube",
     "undo",
 ]
 
@@ -144,8 +145,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "tube":
-        return import_module("trueup.api.tube")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")

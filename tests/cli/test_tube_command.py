@@ -30,10 +30,10 @@ def node(databases: Databases, written: Any) -> Any:
 
 def test_from_install_to_uninstall(cli: Cli, node: Any) -> None:
     ran = cli("tube", "install", "n1")
-    assert (ran.code, ran.out, ran.err) == (0, "version 2 installed in the schema tube of n1\n", "")
-    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 2, "version": 2}
+    assert (ran.code, ran.out, ran.err) == (0, "version 3 installed in the schema tube of n1\n", "")
+    assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 3, "version": 3}
     assert "trueup tube ensure" in cli("tube", "list").out
-    assert cli("tube", "ensure", "search", "--partitions", 2, "--predicate", "n > 0").code == 0
+    assert cli("tube", "ensure", "search", "--partitions", 2, "--filter", "n > 0").code == 0
     assert "no tables" in cli("tube", "list").out
     ran = cli("tube", "attach", "search", "orders", "--shard", 4, "--json")
     assert (ran.json["source"], ran.json["table"], ran.json["key"], ran.json["problem"]) == (
@@ -61,9 +61,9 @@ def test_from_install_to_uninstall(cli: Cli, node: Any) -> None:
     ran = cli("tube", "drop", "search")
     assert (ran.code, "pods are waiting in the tube search and would be lost" in ran.err) == (2, True)
     assert "--force" in ran.err
-    assert cli("tube", "detach", "search", "orders").out == "orders is detached\n"
+    assert cli("tube", "detach", "search", "orders").out == "detached orders from search\n"
     assert cli("tube", "detach", "search", "orders", "--json").json == {"detached": False}
-    assert cli("tube", "drop", "search", "--force").out == "the tube search is dropped\n"
+    assert cli("tube", "drop", "search", "--force").out == "dropped the tube search\n"
     assert cli("tube", "drop", "search", "--json").json == {"dropped": False}
     assert cli("tube", "uninstall", "n1").out == "dropped 0 tubes and the schema tube\n"
 
@@ -84,12 +84,12 @@ def test_what_is_wrong_is_said(cli: Cli, node: Any, databases: Databases) -> Non
     cli("tube", "ensure", "search")
     for words, why in (
         (("attach", "search", "ordres", "--shard", 1), "did you mean public.orders?"),
-        (("attach", "serach", "orders", "--shard", 1), "there is no tube 'serach'"),
-        (("attach", "search", "orders"), "has no number"),
-        (("touch", "search", "orders"), "give keys, or a query"),
-        (("ensure", "Search"), "cannot be the name of a tube"),
+        (("attach", "serach", "orders", "--shard", 1), "the tube 'serach' does not exist"),
+        (("attach", "search", "orders"), "contains no number"),
+        (("touch", "search", "orders"), "either keys or --query is required"),
+        (("ensure", "Search"), "invalid name of a tube"),
         (("list", "--on", "n9"), 'there is no node "n9"'),
-        (("list", "--schema", "Bad"), "cannot be the schema"),
+        (("list", "--schema", "Bad"), "invalid schema name"),
         (("stats", "--schema", "other"), "trueup tube install n1 --schema other"),
     ):
         ran = cli("tube", *words)
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said(cli: Cli, node: Any, databases: Databases) -> Non
     ran = cli("tube", "list", "--node", f"n2={other.uri}", "--on", "n1")
     assert ran.code == 0
     ran = cli("tube", "list", "--node", f"n2={other.uri}", "--node", f"n3={other.uri}")
-    assert "say which one: --on NAME" in ran.err
+    assert "choose one: --on NAME" in ran.err
 
 
 SINK = """
@@ -122,9 +122,7 @@ def test_a_job_that_runs_and_is_stopped(cli: Cli, node: Any, tmp_path: Path, mon
         assert cli("tube", *command.split()).code == 0
     ran = cli("tube", "run", "search", "--to", "nothing://u:secret@x/y")
     assert (ran.code, "secret" in ran.err, "no sink of the kind 'nothing:'" in ran.err) == (2, False, True)
-    assert (
-        "these are no numbers" in cli("tube", "run", "search", "--to", "python:mysink:write", "--partitions", "x").err
-    )
+    assert "expected numbers" in cli("tube", "run", "search", "--to", "python:mysink:write", "--partitions", "x").err
     assert "python:mysink:nothing cannot be found" in cli("tube", "run", "search", "--to", "python:mysink:nothing").err
     ran = cli("tube", "run", "search", "--to", "python:mysink:write", "--until-empty", "--attempts", 2, "--json", "-q")
     assert (ran.code, ran.json["keys"], ran.json["written"], ran.json["dead_letters"]) == (2, 301, 299, 1)
@@ -132,7 +130,7 @@ def test_a_job_that_runs_and_is_stopped(cli: Cli, node: Any, tmp_path: Path, mon
     assert "public.orders 13 (shard 4): 2 attempts" in shown
     assert "ValueError: unlucky" in shown
     assert cli("tube", "dead-letters", "search", "13", "--json").json[0]["attempts"] == 2
-    assert cli("tube", "dead-letters", "search", "99", "--retry").out == "0 dead letters are tried again\n"
+    assert cli("tube", "dead-letters", "search", "99", "--retry").out == "0 dead letters will be retried\n"
     assert cli("tube", "dead-letters", "search", "--retry", "--drop").code == 2
     assert cli("tube", "dead-letters", "search", "--drop", "--json").json == {"dropped": 1}
     assert cli("tube", "dead-letters", "search").out == "no dead letters\n"
@@ -164,11 +162,11 @@ def test_stats_again_and_again(cli: Cli, node: Any, databases: Databases) -> Non
     """A look now and then, as text, as lines of JSON, or in place; and how far a backfill is."""
     for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
         assert cli("tube", *command.split()).code == 0
-    watch = ["tube", "stats", "--watch", "--every", "0.05", "--times", "2"]
+    watch = ["tube", "stats", "--watch", "--interval", "0.05", "--times", "2"]
     ran = cli(*watch)
     assert ran.code == 0
     assert len([line for line in ran.out.splitlines() if line.startswith("tube ")]) == 2
-    assert "[------------------------] 0%, 300 keys wait" in ran.out
+    assert "[------------------------] 0%, 300 keys waiting" in ran.out
     looks = [json.loads(line) for line in cli(*watch, "--json").out.splitlines()]
     assert [look["stats"][0]["backfill_keys"] for look in looks] == [300, 300]
     near, far = os.openpty()
@@ -181,7 +179,7 @@ def test_stats_again_and_again(cli: Cli, node: Any, databases: Databases) -> Non
             text += part
     os.close(near)
     assert shown.wait(60) == 0
-    assert b"every 0.05 s, Ctrl-C ends it" in text
+    assert b"every 0.05 s, Ctrl-C to stop" in text
     assert text.count(b"live pods") >= 2
     assert b"\x1b[1A" in text, "drawn in place"
     # A job takes them into a table of another node, under other names: there is no bar any more.
@@ -190,4 +188,4 @@ def test_stats_again_and_again(cli: Cli, node: Any, databases: Databases) -> Non
     ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *given)
     assert ran.code == 0, ran.err
     assert other.execute("SELECT count(*), max(nr) FROM copy.mine WHERE a IS NOT NULL") == [(300, 300)]
-    assert "keys wait" not in cli("tube", "stats").out
+    assert "keys waiting" not in cli("tube", "stats").out

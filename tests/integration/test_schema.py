@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from support.fixtures import Databases
-from trueup.api.tube import open as open_tubes
+from trueup.api.tube import Tube
 from trueup.config.model import Node
 from trueup.db.node import connect
 from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
@@ -154,10 +154,10 @@ def alike(databases: Databases) -> list[Database]:
         "SET search_path = public, pg_catalog; CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int);"
         + OBJECTS.format(gap="gone int,", after='ALTER TABLE "Odd Name" DROP gone;')
     )
-    with open_tubes(two.uri, schema="queues") as tubes:
-        tubes.install()
-        tubes.ensure("t")
-        tubes.attach("t", "parents", shard=0)
+    Tube.install(two.uri, schema="queues")
+    with Tube("t", two.uri, schema="queues") as tube:
+        tube.ensure()
+        tube.attach("parents", shard=0)
     return [one, two]
 
 

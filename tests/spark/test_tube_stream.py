@@ -20,8 +20,7 @@ import pytest
 
 import trueup
 from support.fixtures import Databases, Spark
-from trueup.api.tube import Tubes
-from trueup.api.tube import open as open_tubes
+from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import Keys
 from trueup.capture.triggers.hold import HoldLost
 from trueup.capture.triggers.shape import Shapes, tables_of
@@ -31,18 +30,18 @@ from trueup.sinks import open_sink
 from trueup.sinks.base import Mark
 from trueup.spark.tube.datasource import SCHEMA, TubeSource
 from trueup.spark.tube.offsets import Offset, packed, unpacked
-from trueup.verbs.tube.lanes import SparkTask, deliver_task
+from trueup.verbs.tube.pipeline_spark import SparkTask, deliver_task
 
 
 @pytest.fixture
-def items(databases: Databases) -> Iterator[tuple[Any, Tubes]]:
+def items(databases: Databases) -> Iterator[tuple[Any, Tube]]:
     [database] = databases(1)
     database.execute("CREATE TABLE items (id bigint PRIMARY KEY, n int, tenant int)")
-    with open_tubes(database.uri) as tubes:
-        tubes.install()
-        tubes.ensure("t", partitions=2)
-        tubes.attach("t", "items", routing="tenant")
-        yield database, tubes
+    Tube.install(database.uri)
+    with Tube("t", database.uri) as tube:
+        tube.ensure(partitions=2)
+        tube.attach("items", routing="tenant")
+        yield database, tube
 
 
 def until(condition: Callable[[], bool], query: Any = None) -> None:
@@ -99,8 +98,8 @@ def source(database: Any) -> dict[tuple[int, str], dict[str, Any]]:
     return {(tenant, str(row["id"])): row for tenant, row in rows}
 
 
-def waiting(tubes: Tubes) -> int:
-    return sum(each.live_pods + each.backfill_pods + each.control_pods for each in tubes.stats())
+def waiting(tube: Tube) -> int:
+    return sum(each.live_pods + each.backfill_pods + each.control_pods for each in tube.stats())
 
 
 def test_offsets_name_exactly_their_pods() -> None:
@@ -111,7 +110,7 @@ def test_offsets_name_exactly_their_pods() -> None:
 
 
 def test_a_copy_follows(spark: Spark, items: Any, tmp_path: Path) -> None:
-    database, tubes = items
+    database, tube = items
     trueup.register(spark)
     database.execute("INSERT INTO items SELECT g, g, g % 50 FROM generate_series(1, 3000) g")
     copy = Copy()
@@ -122,46 +121,56 @@ def test_a_copy_follows(spark: Spark, items: Any, tmp_path: Path) -> None:
         assert any(len(set.union(*batch.values())) > 1 for batch in copy.parts if batch)
         assert all(len(touched) == len(set(touched)) for _, touched in copy.batches)
         # The last batch is deleted without another one coming.
-        until(lambda: waiting(tubes) == 0, query)
+        until(lambda: waiting(tube) == 0, query)
         database.execute(
             "UPDATE items SET tenant = 77 WHERE id = 5; DELETE FROM items WHERE id = 6; TRUNCATE items;"
             " INSERT INTO items VALUES (5, 5, 77)"
         )
-        tubes.schedule_backfill("t", "items")
+        tube.schedule_backfill("items")
         until(lambda: {each["type"] for each in copy.controls} == {"truncate", "backfill_end"}, query)
-        until(lambda: waiting(tubes) == 0, query)
+        until(lambda: waiting(tube) == 0, query)
         assert copy.rows[77, "5"]["id"] == 5
-        assert tubes.stats()[0].worker is not None
+        assert tube.stats()[0].worker is not None
         # A second driver stops with a clear error, in the process that Spark would start for it.
         reader = TubeSource({"address": database.uri, "tube": "t"}).streamReader(SCHEMA)
-        with pytest.raises(trueup.CheckFailed, match="partition 0 of the tube t is worked on by process"):
+        with pytest.raises(trueup.CheckFailed, match="partition 0 of the tube t is locked by process"):
             reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    until(lambda: tubes.stats()[0].worker is None)
+    until(lambda: tube.stats()[0].worker is None)
 
 
 def test_the_job_as_spark_tasks(spark: Spark, items: Any, databases: Databases) -> None:
     """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
-    database, tubes = items
+    database, tube = items
     [target] = databases(1)
     database.execute("INSERT INTO items SELECT g, g, g % 7 FROM generate_series(1, 3000) g")
     settings = SparkSettings(engine="spark")
-    with open_tubes(database.uri) as job:
-        summary = job.run("t", target.uri, until_empty=True, spark=settings)
-        assert (summary.written, summary.dead_letters, waiting(tubes)) == (3000, 0, 0)
+    with Tube("t", database.uri) as job:
+        summary = job.run(target.uri, until_empty=True, spark=settings)
+        assert (summary.written, summary.dead_letters, waiting(tube)) == (3000, 0, 0)
         database.execute(
             "DELETE FROM items WHERE id > 2900; UPDATE items SET tenant = 9 WHERE id < 10; TRUNCATE items;"
             " INSERT INTO items VALUES (1, 2, 3)"
         )
-        job.run("t", target.uri, until_empty=True, spark=settings)
+        job.run(target.uri, until_empty=True, spark=settings)
     assert target.execute("SELECT id, n, tenant FROM items") == [(1, 2, 3)]
     keys: Keys = {1: {(3, 1): "U"}}
-    shapes, _ = Shapes(tubes.session, "t").get([1])
+    shapes = Shapes(tube.session, "t").get([1])
     mark = Mark(1, datetime.now(timezone.utc))
     sink = pickle.dumps(open_sink(target.uri))
     task = SparkTask(
-        tubes.session.node, "tube", "t", ((1, 1),), keys, shapes, mark, sink, tuple(tables_of(shapes)), 0, 10**6
+        tube.session.node,
+        "tube",
+        "t",
+        ((1, 1),),
+        keys,
+        shapes,
+        mark,
+        sink,
+        tuple(tables_of(list(shapes.values()))),
+        0,
+        10**6,
     )
-    with pytest.raises(HoldLost, match="partition 1 of the tube t was taken over"):
+    with pytest.raises(HoldLost, match="has taken partition 1 of the tube t"):
         list(deliver_task(task, Room()))
 
 
@@ -182,7 +191,7 @@ stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r
 
 def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: Any, tmp_path: Path) -> None:
     """Killed in the middle of a batch: more is touched meanwhile, and the first batch is the same as before."""
-    database, tubes = items
+    database, tube = items
     database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")
     checkpoint, out = tmp_path / "c", tmp_path / "out"
     program = PROGRAM.format(out=str(out), die=True, uri=database.uri, checkpoint=str(checkpoint))
@@ -199,7 +208,7 @@ def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: An
     writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(60), "it did not end"
-    assert (copy.rows == source(database), waiting(tubes)) == (True, 0)
+    assert (copy.rows == source(database), waiting(tube)) == (True, 0)
     number, first = copy.batches[0]
     assert (number, {key for _, key in first}) == (0, {str(g) for g in range(1, 10)})
     assert os.path.isdir(checkpoint)

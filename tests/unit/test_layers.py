@@ -62,13 +62,11 @@ ORDER_STILL: set[str] = {
     "trueup.verbs.difflog",
     "trueup.verbs.doctor",
     "trueup.verbs.schema",
-    "trueup.verbs.tube",
     "trueup.verbs.validate",
 }
 LONG_STILL: set[str] = {
     "trueup.verbs.diff.run",
     "trueup.verbs.difflog.run",
-    "trueup.verbs.tube.run",
     "trueup.verbs.validate.run",
 }
 

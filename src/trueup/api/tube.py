@@ -1,106 +1,122 @@
-"""Tubes as Python calls: `trueup.tube.open(node)` gives all that can be asked of the tubes of a node."""
+"""The public class `Tube`: one tube of a node."""
 
 from __future__ import annotations
 
+import builtins
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
 
 from trueup.capture.triggers import backfill, install, pods, tubes
-from trueup.capture.triggers.install import VERSION
-from trueup.capture.triggers.model import Attached, Backfill, Pod, Pods, Stats, TubeInfo
+from trueup.capture.triggers.hold import Hold
+from trueup.capture.triggers.install import Installed
+from trueup.capture.triggers.model import Attached, Backfill, Pod, Stats, TubeInfo
 from trueup.capture.triggers.session import Session
+from trueup.capture.triggers.tubes import PATIENCE
 from trueup.config.load import load
 from trueup.config.model import Config, Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
+from trueup.sinks import open_sink
+from trueup.sinks.base import Sink
 from trueup.verbs.tube import letters
 from trueup.verbs.tube.letters import Letter
-from trueup.verbs.tube.run import Limits, Summary
-
-if TYPE_CHECKING:
-    from trueup.sinks.base import Sink
-
-__all__ = [
-    "VERSION",
-    "Attached",
-    "Backfill",
-    "Letter",
-    "Limits",
-    "Pod",
-    "Stats",
-    "Summary",
-    "TubeInfo",
-    "Tubes",
-    "open",
-]
-
-PATIENCE = 30.0
-# Where `list` is something else.
-Letters: TypeAlias = "list[letters.Letter]"
+from trueup.verbs.tube.model import Job, RunOptions, Summary
+from trueup.verbs.tube.restart import run_as_task
 
 
-def open(
-    node: str | Node | None = None,
-    *,
-    schema: str = "tube",
-    addresses: Mapping[str, str] | None = None,
-    config: Config | str | None = None,
-) -> Tubes:
-    """The tubes of a node: by its name (in the configuration or `addresses`), its address, or the only one there is."""
-    if isinstance(node, str) and "://" in node:
-        node = load(nodes={"node": node}).nodes["node"]
-    if isinstance(node, Node):
-        return Tubes(node, schema)
-    loaded = config if isinstance(config, Config) else load(config, nodes=addresses)
-    chosen = loaded.select(names=[node] if node else list(addresses or ()), at_least=1)
-    if len(chosen) > 1:
-        names = ", ".join(each.name for each in chosen)
-        raise ConfigError(f"tubes are on one node, and there are {names}", cure="say which one: --on NAME")
-    return Tubes(chosen[0], schema)
+class Tube:
+    """A tube of a node, through one session. Use it as a context manager, or call `close`.
 
+    `node` is a name of the configuration (or of `nodes`), an address, or a Node; it can be omitted if there is only one
+    node. The tube itself is created by `ensure`; the functions must have been installed by `Tube.install`.
+    """
 
-class Tubes:
-    """The tubes of one node, through one session; a context manager that ends it."""
+    def __init__(
+        self,
+        name: str,
+        node: str | Node | None = None,
+        *,
+        schema: str = "tube",
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
+    ) -> None:
+        self.name = name
+        chosen, self._config = _find_node(node, nodes, config)
+        self.session = Session(chosen, schema)
 
-    def __init__(self, node: Node, schema: str = "tube") -> None:
-        self.session = Session(node, schema)
-
-    def __enter__(self) -> Tubes:
+    def __enter__(self) -> Tube:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the session, and the locks with it."""
+        """Close the session, which releases its locks."""
         self.session.close()
 
-    def install(self) -> install.Installed:
-        """Put the functions into the schema, or bring them to this version."""
-        return install.install(self.session)
+    # The tubes of a node.
 
-    def uninstall(self, *, force: bool = False) -> int:
-        """Detach all tables and drop the schema; gives the number of tubes that were there."""
-        return install.uninstall(self.session, force=force)
+    @classmethod
+    def install(
+        cls,
+        node: str | Node | None = None,
+        *,
+        schema: str = "tube",
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
+    ) -> Installed:
+        """Install the tables and functions of tubes in a schema of a node, or upgrade them."""
+        with open_session(node, schema=schema, nodes=nodes, config=config) as session:
+            return install.install(session)
 
-    def ensure(self, tube: str, *, partitions: int = 1, predicate: str = "", pod_size: int = 250) -> None:
-        """Make a tube, or give it these settings."""
-        tubes.ensure(self.session, tube, partitions=partitions, predicate=predicate, pod_size=pod_size)
+    @classmethod
+    def uninstall(
+        cls,
+        node: str | Node | None = None,
+        *,
+        schema: str = "tube",
+        force: bool = False,
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
+    ) -> int:
+        """Detach all tables, drop the schema with all tubes, and return the number of dropped tubes.
 
-    def drop(self, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
-        """Drop a tube; whether there was one."""
-        return tubes.drop(self.session, tube, force=force, patience=patience)
+        Raises CheckFailed if pods are waiting, unless `force` is set.
+        """
+        with open_session(node, schema=schema, nodes=nodes, config=config) as session:
+            return install.uninstall(session, force=force)
+
+    @classmethod
+    def list(
+        cls,
+        node: str | Node | None = None,
+        *,
+        schema: str = "tube",
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
+    ) -> tuple[TubeInfo, ...]:
+        """Return all tubes of a node with their tables."""
+        with open_session(node, schema=schema, nodes=nodes, config=config) as session:
+            return tubes.list_tubes(session)
+
+    # The tube and its tables.
+
+    def ensure(self, *, partitions: int = 1, predicate: str = "", pod_size: int = 250) -> None:
+        """Create the tube, or change its settings."""
+        tubes.ensure(self.session, self.name, partitions=partitions, predicate=predicate, pod_size=pod_size)
+
+    def drop(self, *, force: bool = False, patience: float = PATIENCE) -> bool:
+        """Drop the tube and return whether it existed; raise CheckFailed if pods are waiting, unless `force` is set."""
+        return tubes.drop(self.session, self.name, force=force, patience=patience)
+
+    def info(self) -> TubeInfo | None:
+        """Return the settings and tables of the tube; None if it does not exist."""
+        return tubes.find(self.session, self.name)
 
     def attach(
         self,
-        tube: str,
         table: str,
         *,
         shard: int | None = None,
@@ -109,10 +125,10 @@ class Tubes:
         capture: str = "statement",
         patience: float = PATIENCE,
     ) -> Attached:
-        """Attach a table; without shard and routing, its name has the number."""
+        """Attach a table. Without `shard` and `routing`, the shard is the number in the name of schema or table."""
         return tubes.attach(
             self.session,
-            tube,
+            self.name,
             table,
             shard=shard,
             routing=routing,
@@ -121,25 +137,24 @@ class Tubes:
             patience=patience,
         )
 
-    def detach(self, tube: str, table: str, *, patience: float = PATIENCE) -> bool:
-        """Detach a table; whether it was attached."""
-        return tubes.detach(self.session, tube, table, patience=patience)
+    def detach(self, table: str, *, patience: float = PATIENCE) -> bool:
+        """Detach a table, keep its waiting pods, and return whether it was attached."""
+        return tubes.detach(self.session, self.name, table, patience=patience)
 
-    def touch(self, tube: str, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
-        """Touch keys by hand; gives the number of pods."""
-        return tubes.touch(self.session, tube, table, [str(key) for key in keys], shard=shard)
+    def cover(self, *, patience: float = PATIENCE) -> int:
+        """Create the triggers of new partitions; return the number of tables that had new partitions."""
+        return tubes.cover(self.session, self.name, patience=patience)
 
-    def touch_query(self, tube: str, table: str, query: str, *, shard: int | None = None) -> int:
-        """Touch all keys that a query finds, in its order; gives the number of pods."""
-        return tubes.touch_query(self.session, tube, table, query, shard=shard)
+    def touch(self, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
+        """Put keys into the tube and return the number of pods."""
+        return tubes.touch(self.session, self.name, table, [str(key) for key in keys], shard=shard)
 
-    def cover(self, tube: str | None = None, *, patience: float = PATIENCE) -> int:
-        """Give partitions that are new their triggers; the number of tables that had some."""
-        return tubes.cover(self.session, tube, patience=patience)
+    def touch_query(self, table: str, query: str, *, shard: int | None = None) -> int:
+        """Put the keys that a query returns into the tube, in its order, and return the number of pods."""
+        return tubes.touch_query(self.session, self.name, table, query, shard=shard)
 
     def backfill(
         self,
-        tube: str,
         table: str,
         *,
         order_col: str = "",
@@ -149,104 +164,145 @@ class Tubes:
         part_keys: int = 0,
         progress: Progress | None = None,
     ) -> Backfill:
-        """Put all keys of a table into the tube, or go on with it; `timeout` is that of the barrier, in seconds."""
+        """Put all keys of a table into the tube, or continue an interrupted backfill; return its final state.
+
+        It waits at most `timeout` seconds for older transactions.
+        """
         return backfill.backfill(
             self.session,
-            tube,
+            self.name,
             table,
             order_col=order_col,
             shard=shard,
             timeout=timeout,
             restart=restart,
             part_keys=part_keys,
-            progress=progress or Silent(),
+            progress=progress,
         )
 
-    def schedule_backfill(self, tube: str, table: str, *, order_col: str = "", shard: int | None = None) -> int:
-        """Ask whoever works on the tube for a backfill, by a control pod; gives its number."""
-        name = self.session.find_table(table)
-        number: int = self.session.call("tube_backfill_schedule", tube, name, order_col or None, shard)
-        return number
-
-    def list(self) -> tuple[TubeInfo, ...]:
-        """All tubes with their tables."""
-        return tubes.list_tubes(self.session)
+    def schedule_backfill(self, table: str, *, order_col: str = "", shard: int | None = None) -> int:
+        """Request a backfill from the worker of the tube; return the number of the control pod."""
+        return backfill.schedule(self.session, self.name, table, order_col=order_col, shard=shard)
 
     def stats(self) -> tuple[Stats, ...]:
-        """What waits, partition by partition."""
-        return tubes.stats(self.session)
+        """Return the statistics of each partition."""
+        return tuple(row for row in tubes.stats(self.session) if row.tube == self.name)
 
     def backfills(self) -> tuple[Backfill, ...]:
-        """The last backfill of each table and shard."""
-        return tubes.backfills(self.session)
+        """Return the last backfill of each table and shard."""
+        return tuple(row for row in tubes.backfills(self.session) if row.tube == self.name)
 
-    def claim(self, tube: str, partition: int = 0, *, most: int = 400, skip: Sequence[int] = ()) -> Pods:
-        """The next pods of a partition, live first, without those in `skip`; hold its lock."""
-        return pods.claim(self.session, tube, partition, most=most, skip=skip)
+    # Pods, for a worker of your own.
 
-    def read(self, tube: str, numbers: Sequence[int]) -> Pods:
-        """Exactly these pods again."""
-        return pods.read(self.session, tube, numbers)
+    def lock(self, partition: int = 0, *, wait: float = 0.0) -> AbstractContextManager[None]:
+        """Hold the lock of a partition; wait for it at most `wait` seconds."""
+        return pods.lock(self.session, self.name, partition, wait=wait)
 
-    def delete(self, tube: str, numbers: Sequence[int]) -> int:
-        """Delete exactly these pods; gives how many were there."""
-        return pods.delete(self.session, tube, numbers)
+    def claim(self, partition: int = 0, *, limit: int = 400, skip: Sequence[int] = ()) -> builtins.list[Pod]:
+        """Return the next pods of a locked partition, live pods first, without the pods in `skip`."""
+        return pods.claim(self.session, self.name, partition, limit=limit, skip=skip)
 
-    def lock(self, tube: str, partition: int = 0, *, wait: float = 0.0) -> AbstractContextManager[None]:
-        """Hold the lock of a partition, waiting at most so many seconds for it."""
-        return pods.lock(self.session, tube, partition, wait=wait)
+    def read(self, numbers: Sequence[int]) -> builtins.list[Pod]:
+        """Return the pods with these numbers."""
+        return pods.read(self.session, self.name, numbers)
+
+    def delete(self, numbers: Sequence[int]) -> int:
+        """Delete the pods with these numbers; return how many existed."""
+        return pods.delete(self.session, self.name, numbers)
+
+    # The job.
 
     def run(
         self,
-        tube: str,
         sink: Sink | str,
         *,
-        options: Mapping[str, str] | None = None,
-        nodes: Mapping[str, Node] | None = None,
+        sink_options: Mapping[str, str] | None = None,
         partitions: Sequence[int] = (),
         until_empty: bool = False,
         wait: float = 0.0,
-        limits: Limits | None = None,
+        max_pods: int = RunOptions.max_pods,
+        max_keys: int = 0,
+        max_bytes: int = RunOptions.max_bytes,
+        attempts: int = RunOptions.attempts,
+        retry_pause: float = RunOptions.retry_pause,
         spark: SparkSettings | None = None,
         progress: Progress | None = None,
         stop: threading.Event | None = None,
         task_db: str | None = None,
-        configured: str = "",
     ) -> Summary:
-        """Keep a sink (or the address of one, or the name of one of `nodes`) in step with a tube, until `stop` is set.
+        """Keep a sink in step with the tube until `stop` is set, or with `until_empty` until the tube is empty.
 
-        With `until_empty` it ends when the tube is empty. The job is in the task store.
+        The sink is an object, an address, or the name of a node of the configuration. The job is recorded in the task
+        store. After an error or a kill, the pods that were not acknowledged stay in the tube.
         """
-        from trueup.sinks import open_sink
-        from trueup.verbs.tube.job import Running, run_as_task
-
-        limits = limits or Limits()
-        opened = open_sink(sink, options, nodes=nodes) if isinstance(sink, str) else sink
+        config = self._config
+        opened = open_sink(sink, sink_options, nodes=config.nodes if config else {}) if isinstance(sink, str) else sink
         try:
-            running = Running(
-                self.session,
-                tube,
-                opened,
-                partitions=partitions,
-                limits=replace(limits, until_empty=True) if until_empty else limits,
-                spark=spark or SparkSettings(engine="local"),
+            options = RunOptions(
+                partitions=tuple(pods.partitions_to_hold(self.session, self.name, partitions)),
+                until_empty=until_empty,
                 wait=wait,
-                progress=progress or Silent(),
-                stop=stop or threading.Event(),
+                max_pods=max_pods,
+                max_keys=max_keys,
+                max_bytes=max_bytes,
+                attempts=attempts,
+                retry_pause=retry_pause,
+                spark=spark or SparkSettings(engine="local"),
             )
-            name = sink if isinstance(sink, str) else type(sink).__name__
-            return run_as_task(running, sink_name=name, task_db=task_db, configured=configured)
+            job = Job(
+                self.session,
+                self.name,
+                opened,
+                options,
+                Hold(self.session, self.name, options.partitions),
+                progress or Silent(),
+                stop or threading.Event(),
+            )
+            return run_as_task(
+                job,
+                sink_name=sink if isinstance(sink, str) else type(sink).__name__,
+                task_db=task_db,
+                configured=config.tasks.task_db if config else "",
+            )
         finally:
             opened.close()
 
-    def dead_letters(self, tube: str, *, keys: Sequence[str] | None = None, most: int = 1000) -> Letters:
-        """Keys that could not be delivered, newest first: all, or those whose text is given."""
-        return letters.letters(self.session, tube, keys=keys, most=most)
+    # Dead letters.
 
-    def retry_letters(self, tube: str, *, keys: Sequence[str] | None = None) -> int:
-        """Have dead letters tried again by whoever works on the tube; gives how many."""
-        return letters.retry(self.session, tube, keys=keys)
+    def dead_letters(self, *, keys: Sequence[str] | None = None, limit: int = 1000) -> builtins.list[Letter]:
+        """Return the keys that could not be delivered, newest first: all, or only `keys`."""
+        return letters.letters(self.session, self.name, keys=keys, limit=limit)
 
-    def drop_letters(self, tube: str, *, keys: Sequence[str] | None = None) -> int:
-        """Forget dead letters; gives how many."""
-        return letters.drop(self.session, tube, keys=keys)
+    def retry_letters(self, *, keys: Sequence[str] | None = None) -> int:
+        """Let the worker of the tube deliver dead letters again; return how many."""
+        return letters.retry(self.session, self.name, keys=keys)
+
+    def drop_letters(self, *, keys: Sequence[str] | None = None) -> int:
+        """Delete dead letters; return how many."""
+        return letters.drop(self.session, self.name, keys=keys)
+
+
+def open_session(
+    node: str | Node | None = None,
+    *,
+    schema: str = "tube",
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+) -> Session:
+    """Open a session with the tubes of a node, which is named as for `Tube`."""
+    return Session(_find_node(node, nodes, config)[0], schema)
+
+
+def _find_node(
+    node: str | Node | None, nodes: Mapping[str, str] | None, config: Config | str | None
+) -> tuple[Node, Config | None]:
+    if isinstance(node, str) and "://" in node:
+        node = load(nodes={"node": node}).nodes["node"]
+    if isinstance(node, Node):
+        return node, config if isinstance(config, Config) else None
+    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    chosen = loaded.select(names=[node] if node else [*(nodes or ())], at_least=1)
+    if len(chosen) > 1:
+        names = ", ".join(each.name for each in chosen)
+        raise ConfigError(f"tubes are on one node, but several are configured: {names}", cure="choose one: --on NAME")
+    return chosen[0], loaded

@@ -1,4 +1,4 @@
-"""`trueup tube`: record which keys of a table are touched; running a job on it is in `tube_run`."""
+"""`trueup tube`: record which keys of a table are touched. `run` and `dead-letters` are in `tube_run`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from typing import Any
 
 import click
 
-from trueup.cli.tube_options import FORCE as _FORCE
-from trueup.cli.tube_options import ON as _ON
-from trueup.cli.tube_options import PATIENCE as _PATIENCE
-from trueup.cli.tube_options import SHARD as _SHARD
-from trueup.cli.tube_options import open_tubes as _open
-from trueup.cli.tube_options import options as _options
-from trueup.cli.tube_options import show as _show
+from trueup.cli.tube_options import FILTER, FORCE, ON, PATIENCE, SHARD, open_node, open_tube, options, show
 from trueup.cli.tube_run import dead_letters, run
 
 
 @click.group()
 def tube() -> None:
-    """Record which keys of a table are touched, for whoever keeps something in step with it.
+    """Record which keys of a table are touched, to keep a copy, cache or index in step with it.
 
     A tube is a queue table in the database of the tables. Triggers put the keys of touched rows into it, never the
     rows themselves.
@@ -36,27 +30,29 @@ def tube() -> None:
 
 @tube.command()
 @click.argument("node")
-@_options()
-def install(node: str, **options: Any) -> None:
-    """Install the tubes' functions on NODE, or bring them to this version; a second call changes nothing.
+@options()
+def install(node: str, as_json: bool, **where: Any) -> None:
+    """Install or upgrade the functions of tubes on NODE; a second call changes nothing.
 
     \b
     Examples:
       trueup tube install n1
       trueup tube install n1 --schema tube --node n1=postgresql://db1/shop
     """
-    as_json = options.pop("as_json")
-    with _open(node=node, **options) as tubes:
-        done = tubes.install()
+    from dataclasses import asdict
+
+    from trueup.capture.triggers.install import install
+
+    with open_node(node=node, **where) as session:
+        done = install(session)
     word = "installed" if done.before is None else "is up to date" if done.before == done.version else "upgraded"
-    result = {"node": done.node, "schema": done.schema, "before": done.before, "version": done.version}
-    _show(as_json, result, f"version {done.version} {word} in the schema {done.schema} of {done.node}")
+    show(as_json, asdict(done), f"version {done.version} {word} in the schema {done.schema} of {done.node}")
 
 
 @tube.command()
 @click.argument("node")
-@_options(_FORCE)
-def uninstall(node: str, force: bool, **options: Any) -> None:
+@options(FORCE)
+def uninstall(node: str, force: bool, as_json: bool, **where: Any) -> None:
     """Detach all tables and drop the schema with all tubes from NODE.
 
     \b
@@ -64,16 +60,17 @@ def uninstall(node: str, force: bool, **options: Any) -> None:
       trueup tube uninstall n1
       trueup tube uninstall n1 --force
     """
-    as_json = options.pop("as_json")
-    with _open(node=node, **options) as tubes:
-        dropped = tubes.uninstall(force=force)
-    _show(as_json, {"dropped": dropped}, f"dropped {dropped} tubes and the schema {options['schema']}")
+    from trueup.capture.triggers.install import uninstall
+
+    with open_node(node=node, **where) as session:
+        dropped = uninstall(session, force=force)
+    show(as_json, {"dropped": dropped}, f"dropped {dropped} tubes and the schema {where['schema']}")
 
 
 @tube.command("list")
-@_options(_ON)
-def list_(**options: Any) -> None:
-    """All tubes, the tables attached to them, and what is wrong with one.
+@options(ON)
+def list_(as_json: bool, **where: Any) -> None:
+    """List all tubes with their attached tables and problems.
 
     \b
     Examples:
@@ -81,49 +78,48 @@ def list_(**options: Any) -> None:
       trueup tube list --on n1 --json
     """
     from trueup.capture.triggers.model import as_json as plain
+    from trueup.capture.triggers.tubes import list_tubes
     from trueup.verbs.tube.text import tubes_text
 
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        found = tubes.list()
-    _show(as_json, [plain(each) for each in found], tubes_text(found))
+    with open_node(**where) as session:
+        found = list_tubes(session)
+    show(as_json, [plain(info) for info in found], tubes_text(found))
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
-@_options(
+@options(
     click.option(
         "--partitions",
         type=click.IntRange(min=1),
         default=1,
         show_default=True,
         metavar="N",
-        help="Workers that share the tube; shard modulo N says which one has a shard.",
+        help="Number of workers that can share the tube; the partition of a shard is shard modulo N.",
     ),
-    click.option("--predicate", default="", metavar="SQL", help="Only rows of which this is true, before or after."),
+    FILTER,
     click.option(
-        "--pod-size", type=click.IntRange(min=1), default=250, show_default=True, metavar="N", help="Keys of a pod."
+        "--pod-size", type=click.IntRange(min=1), default=250, show_default=True, metavar="N", help="Keys per pod."
     ),
-    _ON,
+    ON,
 )
-def ensure(name: str, partitions: int, predicate: str, pod_size: int, **options: Any) -> None:
-    """Make TUBE, or give the one that is there these settings.
+def ensure(name: str, partitions: int, predicate: str, pod_size: int, as_json: bool, **where: Any) -> None:
+    """Create TUBE, or change the settings of an existing one.
 
     \b
     Examples:
       trueup tube ensure search
-      trueup tube ensure search --partitions 3 --predicate "NOT is_draft"
+      trueup tube ensure search --partitions 3 --filter "NOT is_draft"
     """
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        tubes.ensure(name, partitions=partitions, predicate=predicate, pod_size=pod_size)
-    _show(as_json, {"tube": name}, f"the tube {name} is there")
+    with open_tube(name, **where) as chosen:
+        chosen.ensure(partitions=partitions, predicate=predicate, pod_size=pod_size)
+    show(as_json, {"tube": name}, f"the tube {name} exists")
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
-@_options(_FORCE, _PATIENCE, _ON)
-def drop(name: str, force: bool, patience: float, **options: Any) -> None:
+@options(FORCE, PATIENCE, ON)
+def drop(name: str, force: bool, patience: float, as_json: bool, **where: Any) -> None:
     """Detach all tables from TUBE and drop it.
 
     \b
@@ -131,78 +127,91 @@ def drop(name: str, force: bool, patience: float, **options: Any) -> None:
       trueup tube drop search
       trueup tube drop search --force
     """
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        dropped = tubes.drop(name, force=force, patience=patience)
-    _show(as_json, {"dropped": dropped}, f"the tube {name} is dropped" if dropped else f"there was no tube {name}")
+    with open_tube(name, **where) as chosen:
+        dropped = chosen.drop(force=force, patience=patience)
+    show(as_json, {"dropped": dropped}, f"dropped the tube {name}" if dropped else f"the tube {name} did not exist")
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@_options(
-    click.option("--shard", type=int, metavar="N", help="The shard; without it, the number in the table's name."),
-    click.option("--routing", default="", metavar="SQL", help="An expression over the row that gives its shard."),
-    click.option("--predicate", default="", metavar="SQL", help="Only rows of which this is true, before or after."),
+@options(
+    click.option(
+        "--shard", type=int, metavar="N", help="The shard. [default: the number in the name of schema or table]"
+    ),
+    click.option("--routing", default="", metavar="SQL", help="An expression over the row that returns its shard."),
+    FILTER,
     click.option(
         "--capture",
         type=click.Choice(["statement", "row"]),
         default="statement",
         show_default=True,
-        help="row is slower, and for tables whose writers fire no triggers for statements.",
+        help="row is slower; use it for tables whose writers fire no statement triggers.",
     ),
-    _PATIENCE,
-    _ON,
+    PATIENCE,
+    ON,
 )
-def attach(name: str, table: str, **options: Any) -> None:
-    """Attach TABLE to TUBE: from now on every touched key is recorded.
+def attach(
+    name: str,
+    table: str,
+    shard: int | None,
+    routing: str,
+    predicate: str,
+    capture: str,
+    patience: float,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Attach TABLE to TUBE: every touched key is recorded from now on.
 
-    Called again, it gives new partitions their triggers and takes the predicate.
+    Called again, it creates the triggers of new partitions and changes the filter.
 
     \b
     Examples:
       trueup tube attach search public.orders --shard 0
-      trueup tube attach search public.orders --routing "tenant_id % 100" --predicate "NOT is_draft"
+      trueup tube attach search public.orders --routing "tenant_id % 100" --filter "NOT is_draft"
     """
     from trueup.capture.triggers.model import as_json as plain
     from trueup.verbs.tube.text import table_text
 
-    given = {each: options.pop(each) for each in ("shard", "routing", "predicate", "capture", "patience")}
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        found = tubes.attach(name, table, **given)
-    text = f"attached to {name}: {table_text(found)}\n  next: trueup tube backfill {name} {found.table}"
-    _show(as_json, plain(found), text)
+    with open_tube(name, **where) as chosen:
+        attached = chosen.attach(
+            table, shard=shard, routing=routing, predicate=predicate, capture=capture, patience=patience
+        )
+    text = f"attached to {name}: {table_text(attached)}\n  next: trueup tube backfill {name} {attached.table}"
+    show(as_json, plain(attached), text)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@_options(_PATIENCE, _ON)
-def detach(name: str, table: str, patience: float, **options: Any) -> None:
-    """Detach TABLE from TUBE; pods that wait stay.
+@options(PATIENCE, ON)
+def detach(name: str, table: str, patience: float, as_json: bool, **where: Any) -> None:
+    """Detach TABLE from TUBE; waiting pods stay.
 
     \b
     Examples:
       trueup tube detach search public.orders
     """
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        was = tubes.detach(name, table, patience=patience)
-    _show(as_json, {"detached": was}, f"{table} is detached" if was else f"{table} was not attached to {name}")
+    with open_tube(name, **where) as chosen:
+        detached = chosen.detach(table, patience=patience)
+    text = f"detached {table} from {name}" if detached else f"{table} was not attached to {name}"
+    show(as_json, {"detached": detached}, text)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@_options(
-    click.option("--query", default="", metavar="SQL", help="Touch all keys that this query finds, in its order."),
-    _SHARD,
-    _ON,
+@options(
+    click.option("--query", default="", metavar="SQL", help="Touch all keys that this query returns, in its order."),
+    SHARD,
+    ON,
 )
-def touch(name: str, table: str, keys: tuple[str, ...], query: str, shard: int | None, **options: Any) -> None:
-    """Touch keys of TABLE in TUBE by hand: each KEY, or what a query finds.
+def touch(
+    name: str, table: str, keys: tuple[str, ...], query: str, shard: int | None, as_json: bool, **where: Any
+) -> None:
+    """Touch keys of TABLE in TUBE: each KEY, or the keys that a query returns.
 
     A key of several columns is written as a JSON array of texts.
 
@@ -214,36 +223,44 @@ def touch(name: str, table: str, keys: tuple[str, ...], query: str, shard: int |
     from trueup.errors import ConfigError
 
     if bool(keys) == bool(query):
-        raise ConfigError("give keys, or a query", cure="see trueup tube touch --help")
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
-        pods = (
-            tubes.touch_query(name, table, query, shard=shard) if query else tubes.touch(name, table, keys, shard=shard)
-        )
-    _show(as_json, {"pods": pods}, f"touched: {pods} pods")
+        raise ConfigError("either keys or --query is required", cure="see trueup tube touch --help")
+    with open_tube(name, **where) as chosen:
+        pods = chosen.touch_query(table, query, shard=shard) if query else chosen.touch(table, keys, shard=shard)
+    show(as_json, {"pods": pods}, f"touched: {pods} pods")
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@_options(
-    click.option("--order-col", default="", metavar="C", help="The column to go by; without it, the key."),
-    _SHARD,
+@options(
+    click.option("--order-col", default="", metavar="C", help="Order of the keys by this column. [default: the key]"),
+    SHARD,
     click.option(
         "--timeout",
         type=click.FloatRange(min=0),
         default=300.0,
         show_default=True,
         metavar="S",
-        help="Seconds to wait for transactions that began before.",
+        help="Seconds to wait for older transactions.",
     ),
-    click.option("--restart", is_flag=True, help="Begin anew, and forget one that was stopped."),
-    click.option("--schedule", is_flag=True, help="Only ask the workers of the tube for it."),
+    click.option("--restart", is_flag=True, help="Start again instead of continuing an interrupted backfill."),
+    click.option("--schedule", is_flag=True, help="Let a worker of the tube run the backfill."),
     click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-    _ON,
+    ON,
 )
-def backfill(name: str, table: str, order_col: str, shard: int | None, **options: Any) -> None:
-    """Put all keys of TABLE into TUBE, behind the live touches; one that was stopped goes on.
+def backfill(
+    name: str,
+    table: str,
+    order_col: str,
+    shard: int | None,
+    timeout: float,
+    restart: bool,
+    schedule: bool,
+    quiet: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Put all keys of TABLE into TUBE, behind the live touches; continue an interrupted backfill.
 
     \b
     Examples:
@@ -255,55 +272,52 @@ def backfill(name: str, table: str, order_col: str, shard: int | None, **options
     from trueup.engine.progress import Shown
     from trueup.verbs.tube.text import backfill_text
 
-    as_json, quiet, schedule = options.pop("as_json"), options.pop("quiet"), options.pop("schedule")
-    timeout, restart = options.pop("timeout"), options.pop("restart")
-    with _open(**options) as tubes:
+    with open_tube(name, **where) as chosen:
         if schedule:
-            number = tubes.schedule_backfill(name, table, order_col=order_col, shard=shard)
-            _show(as_json, {"seq": number}, f"scheduled by the control pod {number}")
+            number = chosen.schedule_backfill(table, order_col=order_col, shard=shard)
+            show(as_json, {"seq": number}, f"scheduled by the control pod {number}")
             return
         with Shown(quiet=quiet) as progress:
-            done = tubes.backfill(
-                name, table, order_col=order_col, shard=shard, timeout=timeout, restart=restart, progress=progress
+            done = chosen.backfill(
+                table, order_col=order_col, shard=shard, timeout=timeout, restart=restart, progress=progress
             )
     if as_json or not quiet:
-        _show(as_json, plain(done), f"backfill {backfill_text(done)}")
+        show(as_json, plain(done), f"backfill {backfill_text(done)}")
 
 
 @tube.command()
-@_options(
-    click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C; with --json a line each time."),
+@options(
+    click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; with --json, print one line each time."),
     click.option(
-        "--every",
+        "--interval",
         type=click.FloatRange(min=0, min_open=True),
         default=1.0,
         show_default=True,
         metavar="S",
-        help="Seconds between two looks of --watch.",
+        help="Seconds between two outputs of --watch.",
     ),
     click.option(
-        "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Looks of --watch; 0: until Ctrl-C."
+        "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Outputs of --watch; 0: until Ctrl-C."
     ),
-    _ON,
+    ON,
 )
-def stats(watch: bool, every: float, times: int, **options: Any) -> None:
-    """What waits in each partition of each tube, who works on it and how fast, and where backfills are.
+def stats(watch: bool, interval: float, times: int, as_json: bool, **where: Any) -> None:
+    """Show waiting pods, worker and rate of each partition of each tube, and the progress of backfills.
 
     \b
     Examples:
       trueup tube stats
       trueup tube stats --watch
-      trueup tube stats --watch --every 10 --json
+      trueup tube stats --watch --interval 10 --json
     """
-    from trueup.verbs.tube import watch as looks
+    from trueup.verbs.tube import watch as output
 
-    as_json = options.pop("as_json")
-    with _open(**options) as tubes:
+    with open_node(**where) as session:
         if watch:
-            looks.watch(tubes.session, every=every, times=times, as_lines=as_json, write=click.echo)
+            output.watch(session, interval=interval, times=times, as_lines=as_json, write=click.echo)
             return
-        values, text = looks.look(tubes.session)
-    _show(as_json, values, text)
+        values, text = output.look(session)
+    show(as_json, values, text)
 
 
 tube.add_command(run)

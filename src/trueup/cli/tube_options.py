@@ -1,4 +1,4 @@
-"""What the commands of `trueup tube` share: options, the node they mean, and how results are shown."""
+"""Shared by the commands of `trueup tube`: options, the choice of the node, and the output of results."""
 
 from __future__ import annotations
 
@@ -11,49 +11,62 @@ import click
 from trueup.cli.options import inline_nodes, verbose_option
 
 if TYPE_CHECKING:
-    from trueup.api.tube import Tubes
+    from trueup.api.tube import Tube
+    from trueup.capture.triggers.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONFIG = click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
 _INLINE = click.option(
-    "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address, ${VAR} in it filled in."
+    "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address; ${VAR} is replaced."
 )
-ON = click.option("--on", "node", metavar="NAME", help="The node; not needed where there is only one.")
-_SCHEMA = click.option(
-    "--schema", default="tube", show_default=True, metavar="NAME", help="The schema that the tubes are installed in."
-)
+ON = click.option("--on", "node", metavar="NAME", help="The node; not needed if there is only one.")
+_SCHEMA = click.option("--schema", default="tube", show_default=True, metavar="NAME", help="The schema of the tubes.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON value.")
-FORCE = click.option("--force", is_flag=True, help="Also if pods wait, which are lost then.")
+FORCE = click.option("--force", is_flag=True, help="Drop waiting pods as well.")
 PATIENCE = click.option(
     "--patience",
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
     metavar="S",
-    help="Seconds to try for the locks on a table in use; every attempt is short.",
+    help="Seconds to keep trying for the locks on a table in use; each attempt is short.",
 )
-SHARD = click.option("--shard", type=int, metavar="N", help="The shard; without it, that of the table.")
+SHARD = click.option("--shard", type=int, metavar="N", help="The shard. [default: the shard of the table]")
+FILTER = click.option(
+    "--filter",
+    "predicate",
+    default="",
+    metavar="SQL",
+    help="Record only rows that match this condition before or after the change.",
+)
 
 
 def options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Options of a command, and those that all commands of tubes have."""
+    """Add options to a command, and those that all commands of tubes have."""
 
-    def give(command: F) -> F:
+    def add(command: F) -> F:
         for option in reversed((*more, _CONFIG, _INLINE, _SCHEMA, _JSON, verbose_option)):
             command = option(command)
         return command
 
-    return give
+    return add
 
 
-def open_tubes(*, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tubes:
-    """The tubes of the node that is meant."""
-    from trueup.api.tube import open as opened
+def open_tube(name: str, *, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tube:
+    """Return a tube of the chosen node."""
+    from trueup.api.tube import Tube
 
-    return opened(node, schema=schema, addresses=inline_nodes(inline), config=config)
+    return Tube(name, node, schema=schema, nodes=inline_nodes(inline), config=config)
+
+
+def open_node(*, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Session:
+    """Return a session with the tubes of the chosen node."""
+    from trueup.api.tube import open_session
+
+    return open_session(node, schema=schema, nodes=inline_nodes(inline), config=config)
 
 
 def show(as_json: bool, result: Any, text: str) -> None:
-    """A result on stdout, for people or for programs."""
+    """Print a result as JSON or as text."""
     click.echo(json.dumps(result) if as_json else text)

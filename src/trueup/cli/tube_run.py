@@ -1,4 +1,4 @@
-"""`trueup tube run` and `trueup tube dead-letters`: keep a sink in step, and what could not be delivered."""
+"""`trueup tube run` and `trueup tube dead-letters`: keep a sink in step, and the keys that could not be delivered."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.tube_options import ON, open_tubes, options, show
+from trueup.cli.tube_options import ON, open_tube, options, show
 
 if TYPE_CHECKING:
-    from trueup.config.model import Config
-    from trueup.verbs.tube.run import Summary
+    from trueup.verbs.tube.model import Summary
 
 
 @click.command("run")
 @click.argument("name", metavar="TUBE")
 @options(
     click.option(
-        "--to", "sink", required=True, metavar="SINK", help="Where rows go, as an address; ${VAR} in it is filled in."
+        "--to",
+        "sink",
+        required=True,
+        metavar="SINK",
+        help="Address of the sink, or name of a node; ${VAR} is replaced.",
     ),
     click.option(
-        "--option", "given", multiple=True, metavar="NAME=VALUE", help="A setting of the sink; may be given often."
+        "--option", "sink_options", multiple=True, metavar="NAME=VALUE", help="An option of the sink; can be repeated."
     ),
     click.option(
         "--map",
         "mapping",
         multiple=True,
         metavar="FROM=TO",
-        help="Of a PostgreSQL sink: only these columns of the source, under these names; may be given often.",
+        help="PostgreSQL sink: write only these source columns, under these names; can be repeated.",
     ),
-    click.option("--partitions", default="", metavar="0,2,…", help="Only these partitions; without it all."),
-    click.option("--until-empty", is_flag=True, help="End when the tube is empty and backfills have ended."),
+    click.option("--partitions", default="", metavar="0,2,…", help="Process only these partitions. [default: all]"),
+    click.option("--until-empty", is_flag=True, help="Stop when the tube is empty and all backfills are finished."),
     click.option(
         "--wait",
         type=click.FloatRange(min=0),
         default=0.0,
         show_default=True,
         metavar="S",
-        help="Seconds to wait for somebody else who works on the tube.",
+        help="Seconds to wait for a partition that another worker holds.",
     ),
     click.option(
-        "--batch-keys", type=click.IntRange(min=1), metavar="N", help="Keys of a batch at most. [default: 10000]"
+        "--batch-keys", type=click.IntRange(min=1), metavar="N", help="Maximum keys per batch. [default: 10000]"
     ),
     click.option(
         "--attempts",
@@ -53,13 +56,13 @@ if TYPE_CHECKING:
         default=5,
         show_default=True,
         metavar="N",
-        help="How often a row that the sink refuses is tried alone before it is parked.",
+        help="Attempts to deliver a refused row before it is parked.",
     ),
     click.option(
         "--engine",
         type=click.Choice(["auto", "spark", "local"]),
         default=None,
-        help="Where rows are read and written: auto is Spark where a master or remote is set. [default: auto]"
+        help="Where rows are read and written: auto uses Spark if a master or remote is set. [default: auto]"
         " [env: TRUEUP__SPARK__ENGINE]",
     ),
     click.option("--master", metavar="URL", help="Spark master. [env: TRUEUP__SPARK__MASTER]"),
@@ -68,11 +71,28 @@ if TYPE_CHECKING:
     click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
     ON,
 )
-def run(name: str, **given: Any) -> int:
-    """Keep SINK in step with the tables of TUBE: read the rows of touched keys as they are now, write, acknowledge.
+def run(
+    name: str,
+    sink: str,
+    sink_options: tuple[str, ...],
+    mapping: tuple[str, ...],
+    partitions: str,
+    until_empty: bool,
+    wait: float,
+    batch_keys: int | None,
+    attempts: int,
+    engine: str | None,
+    master: str | None,
+    remote: str | None,
+    quiet: bool,
+    task_db: str | None,
+    as_json: bool,
+    **where: Any,
+) -> int:
+    """Keep SINK in step with the tables of TUBE: read the current rows of touched keys, write them, acknowledge.
 
-    It runs until it is stopped (Ctrl-C, SIGTERM), which ends it in order: the batch is finished, and the exit code is
-    0. A second signal stops at once; nothing is lost by it. Sinks and nodes that are down are waited for.
+    It runs until it is stopped. After Ctrl-C or SIGTERM it finishes the batch and exits with code 0; a second signal
+    stops at once, and nothing is lost. If a sink or node is down, the job waits for it.
 
     \b
     Examples:
@@ -84,55 +104,59 @@ def run(name: str, **given: Any) -> int:
     import os
     from dataclasses import asdict, replace
 
+    from trueup.cli.options import inline_nodes
+    from trueup.config.load import load
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
-    from trueup.verbs.tube.run import Limits
 
-    as_json, quiet = given.pop("as_json"), given.pop("quiet")
-    wanted = {each: given.pop(each) for each in ("until_empty", "wait", "task_db")}
-    sink = interpolate(given.pop("sink"), os.environ, "--to")
-    extra = _pairs(given.pop("given"))
-    if mapping := given.pop("mapping"):
+    extra = _pairs(sink_options)
+    if mapping:
         extra["map"] = ",".join(mapping)
-    partitions = _numbers(given.pop("partitions"))
-    limits = Limits(most_keys=given.pop("batch_keys") or 0, letter_attempts=given.pop("attempts"))
-    spark = {each: value for each in ("engine", "master", "remote") if (value := given.pop(each)) is not None}
-    with open_tubes(**given) as tubes, Shown(quiet=quiet) as progress, _stopping() as stop:
-        config = _config(given)
-        summary = tubes.run(
-            name,
-            sink,
-            options=extra,
-            nodes=config.nodes,
-            partitions=partitions,
-            limits=limits,
-            spark=replace(config.spark, **spark).validated(),
+    spark = load(where["config"], nodes=inline_nodes(where["inline"])).spark
+    spark = replace(
+        spark, engine=engine or spark.engine, master=master or spark.master, remote=remote or spark.remote
+    ).validated()
+    with open_tube(name, **where) as chosen, Shown(quiet=quiet) as progress, _stopping() as stop:
+        summary = chosen.run(
+            interpolate(sink, os.environ, "--to"),
+            sink_options=extra,
+            partitions=_numbers(partitions),
+            until_empty=until_empty,
+            wait=wait,
+            max_keys=batch_keys or 0,
+            attempts=attempts,
+            spark=spark,
             progress=progress,
             stop=stop,
-            configured=config.tasks.task_db,
-            **wanted,
+            task_db=task_db,
         )
     if as_json or not quiet:
         show(as_json, asdict(summary), _text(summary))
-    # What nobody could deliver is not "all is well", once the work is said to be at its end.
-    return 2 if wanted["until_empty"] and summary.dead_letters else 0
+    return 2 if until_empty and summary.dead_letters else 0
 
 
 @click.command("dead-letters")
 @click.argument("name", metavar="TUBE")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @options(
-    click.option("--retry", is_flag=True, help="Have them tried again by whoever works on the tube."),
-    click.option("--drop", is_flag=True, help="Forget them: their documents stay as they are."),
+    click.option("--retry", is_flag=True, help="Let the worker of the tube deliver them again."),
+    click.option("--drop", is_flag=True, help="Delete them; their documents in the sink stay as they are."),
     click.option(
-        "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="Show so many."
+        "--limit",
+        type=click.IntRange(min=1),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="Maximum entries to show.",
     ),
     ON,
 )
-def dead_letters(name: str, keys: tuple[str, ...], retry: bool, drop: bool, limit: int, **given: Any) -> None:
-    """Keys of TUBE that could not be delivered, and why: all, or each KEY that is given.
+def dead_letters(
+    name: str, keys: tuple[str, ...], retry: bool, drop: bool, limit: int, as_json: bool, **where: Any
+) -> None:
+    """Show the keys of TUBE that could not be delivered, and why: all, or only each KEY.
 
-    A later touch of a key that succeeds takes it out by itself.
+    A later successful touch of a key removes its entry.
 
     \b
     Examples:
@@ -145,31 +169,31 @@ def dead_letters(name: str, keys: tuple[str, ...], retry: bool, drop: bool, limi
     from trueup.verbs.tube.text import letters_text
 
     if retry and drop:
-        raise ConfigError("--retry and --drop cannot be given together", cure="choose one")
-    as_json = given.pop("as_json")
+        raise ConfigError("--retry and --drop cannot be combined", cure="choose one")
     chosen = list(keys) or None
-    with open_tubes(**given) as tubes:
-        if retry or drop:
-            count = (tubes.retry_letters if retry else tubes.drop_letters)(name, keys=chosen)
-            word = "retried" if retry else "dropped"
-            text = f"{count} dead letters are tried again" if retry else f"{count} dead letters are forgotten"
-            show(as_json, {word: count}, text)
-            return
-        found = tubes.dead_letters(name, keys=chosen, most=limit)
-    show(as_json, [plain(each) for each in found], letters_text(found))
+    with open_tube(name, **where) as tube:
+        if retry:
+            count = tube.retry_letters(keys=chosen)
+            show(as_json, {"retried": count}, f"{count} dead letters will be retried")
+        elif drop:
+            count = tube.drop_letters(keys=chosen)
+            show(as_json, {"dropped": count}, f"{count} dead letters deleted")
+        else:
+            found = tube.dead_letters(keys=chosen, limit=limit)
+            show(as_json, [plain(letter) for letter in found], letters_text(found))
 
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that the first signal sets; the second one interrupts."""
+    """Yield an event that the first signal sets; the second signal raises KeyboardInterrupt."""
     stop = threading.Event()
 
-    def heed(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, heed) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
@@ -177,29 +201,21 @@ def _stopping() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _config(given: dict[str, Any]) -> Config:
-    from trueup.cli.options import inline_nodes
-    from trueup.config.load import load
-
-    return load(given["config"], nodes=inline_nodes(given["inline"]))
-
-
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
     from trueup.errors import ConfigError
 
-    pairs = dict(text.partition("=")[::2] for text in texts)
-    if wrong := [text for text in texts if "=" not in text]:
-        raise ConfigError(f"--option {wrong[0].split('=')[0]}: this is not NAME=VALUE", cure="--option table=copy")
-    return pairs
+    if invalid := [text for text in texts if "=" not in text]:
+        raise ConfigError(f"--option {invalid[0]}: expected NAME=VALUE", cure="write it as --option table=copy")
+    return dict(text.partition("=")[::2] for text in texts)
 
 
 def _numbers(text: str) -> list[int]:
     from trueup.errors import ConfigError
 
     try:
-        return [int(each) for each in text.split(",") if each.strip()]
+        return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise ConfigError(f"--partitions {text}: these are no numbers", cure="--partitions 0,2") from None
+        raise ConfigError(f"--partitions {text}: expected numbers", cure="write it as --partitions 0,2") from None
 
 
 def _text(summary: Summary) -> str:
@@ -209,7 +225,7 @@ def _text(summary: Summary) -> str:
         f" ({rate:,.0f} keys/s): {summary.written:,} written, {summary.removed:,} removed"
     ]
     if summary.troubles:
-        lines.append(f"  TROUBLE was told {summary.troubles:,} times: see above")
+        lines.append(f"  {summary.troubles:,} capture problems were reported (see above)")
     if summary.dead_letters:
-        lines.append(f"  {summary.dead_letters:,} dead letters: trueup tube dead-letters {summary.tube}")
+        lines.append(f"  {summary.dead_letters:,} dead letters: see trueup tube dead-letters {summary.tube}")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ Locks of two numbers and locks of one number never meet. The first of the two is
 | `(FAMILY, APPLICATION)` | shared: an application, for each transaction; exclusive: a switchover, for the pause |
 | `(FAMILY, SWITCHOVER)` | whoever executes, rolls back or finishes a switchover; one at a time in a database |
 | `(FAMILY, SYNC)` | on the source: whoever copies or carries rounds over; one at a time in a database |
-| one number, `hashtextextended('trueup tube …', 0)` | tubes: `tube/sql/tube_lock_key.sql`, and who installs them |
+| one number, `hashtextextended('trueup tube …', 0)` | tubes: `tube_lock_key.sql`, and the installation |
 | one number, `hashtextextended('trueup validate …', 0)` | in the meta database: who runs that validation |
 """
 

@@ -1,4 +1,4 @@
-"""The demo of tubes: a table that is written to all the time, a backfill, a copy that follows, and the proof."""
+"""The demo of tubes: a table with continuous writes, a backfill, and a copy that follows and is equal at the end."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psycopg
+
 from trueup.api.diff import diff
-from trueup.api.tube import Tubes
-from trueup.api.tube import open as open_tubes
+from trueup.api.tube import Tube
+from trueup.db.connection import Connection
 from trueup.db.statements import load as load_statements
 from trueup.engine.progress import Progress
 from trueup.errors import TrueupError
 from trueup.report.model import DiffResult
 from trueup.sinks.postgres_target import MARKS
 from trueup.testing.postgres import Database, Server
-from trueup.verbs.tube.run import Summary
+from trueup.verbs.tube.model import Summary
 from trueup.verbs.tube.watch import look
 
 TUBE = "shop"
 TABLE = "public.orders"
 _LOOK_SECONDS = 3.0
-_PATIENCE = 300.0
+_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What there is to show: what the job did, what was written meanwhile, how late the copy was, if it is equal."""
+    """The result: summary of the job, statements of the application, delays of the copy, and the final diff."""
 
     summary: Summary
     statements: int
@@ -41,7 +43,7 @@ class Shown:
 
 
 class Background(threading.Thread):
-    """Something that goes on beside; what went wrong in it is raised where it is looked at."""
+    """A background thread; its error is raised by `check` and `end`."""
 
     def __init__(self, work: Callable[[threading.Event], Any]) -> None:
         super().__init__(daemon=True)
@@ -51,27 +53,27 @@ class Background(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Work until it is at its end, or told to stop."""
+        """Run the function until it returns."""
         try:
             self.result = self._work(self.stop)
         except BaseException as error:
             self.error = error
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the error of the thread, if any."""
         if self.error is not None:
             raise self.error
 
     def end(self) -> Any:
-        """Stop it, and give what it has to tell."""
+        """Stop the thread and return its result."""
         self.stop.set()
-        self.join(_PATIENCE)
+        self.join(_TIMEOUT)
         self.check()
         return self.result
 
 
 def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Progress) -> Shown:
-    """Two nodes; the first is written to for so many seconds, while a job keeps a copy on the second in step."""
+    """Start two nodes, write to the first one for some seconds, and keep a copy on the second one in step."""
     statements = load_statements("trueup.demo", "tube.sql")
     with Server.start(name="n1") as first, Server.start(name="n2") as second, TemporaryDirectory() as folder:
         source, copy = first.create_database("shop"), second.create_database("shop")
@@ -80,17 +82,17 @@ def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Pr
         source.execute(statements["load"], {"rows": rows})
         source.execute("ANALYZE public.orders")
         progress.advance(rows=rows)
-        with open_tubes(source.uri) as tubes:
+        Tube.install(source.uri)
+        with Tube(TUBE, source.uri) as tube:
             say(f"{TABLE} is attached to the tube {TUBE}; a job keeps {TABLE} of the other node in step")
-            tubes.install()
-            tubes.ensure(TUBE)
-            tubes.attach(TUBE, TABLE, shard=0)
-            with _beside(lambda stop: _job(source, copy, Path(folder), stop)) as job:
-                _wait_for(lambda: _is_there(copy), job)
-                with _beside(lambda stop: _write(source, copy, rows, stop)) as writer:
-                    _backfill(tubes, seconds, say, job, writer)
+            tube.ensure()
+            tube.attach(TABLE, shard=0)
+            with _in_background(lambda stop: _job(source, copy, Path(folder), stop)) as job:
+                _wait_for(lambda: _exists(copy), job)
+                with _in_background(lambda stop: _write(source, copy, rows, stop)) as writer:
+                    _backfill(tube, seconds, say, job, writer)
                     statements_done, latencies = writer.end()
-                _wait_for(lambda: _is_empty(tubes), job)
+                _wait_for(lambda: _is_empty(tube), job)
                 summary: Summary = job.end()
         result = diff(
             TABLE,
@@ -103,34 +105,32 @@ def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Pr
     return Shown(summary, statements_done, tuple(latencies), result)
 
 
-def _backfill(tubes: Tubes, seconds: float, say: Callable[[str], object], job: Background, writer: Background) -> None:
-    """Put all keys into the tube, behind the live ones, and look at it while they are worked off."""
+def _backfill(tube: Tube, seconds: float, say: Callable[[str], object], job: Background, writer: Background) -> None:
+    """Put all keys into the tube, behind the live touches, and show its statistics until they are delivered."""
     began = time.monotonic()
-    say("a backfill begins, and the application goes on writing")
-    tubes.backfill(TUBE, TABLE)
+    say("the backfill starts, and the application continues to write")
+    tube.backfill(TABLE)
     while True:
-        values, text = look(tubes.session)
+        values, text = look(tube.session)
         say(text)
         job.check()
         writer.check()
-        delivered = not any(each["backfill_pods"] for each in values["stats"])
+        delivered = not any(row["backfill_pods"] for row in values["stats"])
         if delivered and time.monotonic() - began >= seconds:
             return
-        if time.monotonic() - began > _PATIENCE:
-            raise TrueupError("the backfill takes too long", cure="try fewer --rows")
+        if time.monotonic() - began > _TIMEOUT:
+            raise TrueupError(f"the backfill was not delivered within {_TIMEOUT:.0f} s", cure="use fewer --rows")
         time.sleep(min(_LOOK_SECONDS, max(seconds / 5, 0.1)))
 
 
 def _job(source: Database, copy: Database, folder: Path, stop: threading.Event) -> Summary:
-    """What `trueup tube run shop --to postgresql://…` does."""
-    with open_tubes(source.uri) as tubes:
-        return tubes.run(TUBE, copy.uri, stop=stop, task_db=str(folder / "tasks.db"))
+    """Run the same job as `trueup tube run shop --to postgresql://…`."""
+    with Tube(TUBE, source.uri) as tube:
+        return tube.run(copy.uri, stop=stop, task_db=str(folder / "tasks.db"))
 
 
 def _write(source: Database, copy: Database, rows: int, stop: threading.Event) -> tuple[int, list[float]]:
-    """The application: single rows, bulk updates, deletes, new keys; now and then a look how late the copy is."""
-    import psycopg
-
+    """Act as the application: single rows, bulk updates, deletes, new keys; measure the delay of the copy."""
     statements = load_statements("trueup.demo", "tube.sql")
     kinds = [*["change"] * 20, "discount", "delete", "renumber", "insert"]
     chance, done, latencies = random.Random(7), 0, list[float]()
@@ -148,41 +148,41 @@ def _write(source: Database, copy: Database, rows: int, stop: threading.Event) -
     return done, latencies
 
 
-def _latency(reading: Any, note: str, stop: threading.Event) -> list[float]:
-    """Seconds until the copy has what was just committed; nothing if there is no time to wait for it."""
+def _latency(reading: Connection, note: str, stop: threading.Event) -> list[float]:
+    """Return the seconds until the copy has the last commit; nothing if the thread is stopped before."""
     began = time.monotonic()
     while not stop.is_set():
-        found = reading.execute("SELECT note FROM public.orders WHERE id = 0").fetchone()
-        if found and found[0] == note:
+        row = reading.execute("SELECT note FROM public.orders WHERE id = 0").fetchone()
+        if row and row[0] == note:
             return [time.monotonic() - began]
         time.sleep(0.01)
     return []
 
 
 @contextmanager
-def _beside(work: Callable[[threading.Event], Any]) -> Iterator[Background]:
-    """Goes on beside the block, and is stopped at its end whatever happens."""
+def _in_background(work: Callable[[threading.Event], Any]) -> Iterator[Background]:
+    """Run a function in a background thread, and stop it at the end of the block."""
     thread = Background(work)
     thread.start()
     try:
         yield thread
     finally:
         thread.stop.set()
-        thread.join(_PATIENCE)
+        thread.join(_TIMEOUT)
 
 
 def _wait_for(condition: Callable[[], bool], job: Background) -> None:
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIMEOUT
     while not condition():
         job.check()
         if time.monotonic() > end:
-            raise TrueupError("the job takes too long", cure="try fewer --rows")
+            raise TrueupError(f"the job was not finished within {_TIMEOUT:.0f} s", cure="use fewer --rows")
         time.sleep(0.05)
 
 
-def _is_there(copy: Database) -> bool:
+def _exists(copy: Database) -> bool:
     return bool(copy.execute("SELECT to_regclass('public.orders') IS NOT NULL")[0][0])
 
 
-def _is_empty(tubes: Tubes) -> bool:
-    return not any(each.live_pods + each.backfill_pods + each.control_pods for each in tubes.stats())
+def _is_empty(tube: Tube) -> bool:
+    return not any(row.live_pods + row.backfill_pods + row.control_pods for row in tube.stats())

@@ -25,7 +25,7 @@ UPDATE public.orders SET total = round(total * 0.99, 2) WHERE id BETWEEN %(id)s 
 DELETE FROM public.orders WHERE id BETWEEN %(id)s AND %(id)s + 3 AND id > 0
 
 -- name: renumber
--- The key itself changes: the old one has to go, the new one to come.
+-- Changes the key: the old document must be removed, the new one written.
 UPDATE public.orders SET id = id + 10 * %(rows)s WHERE id = %(id)s AND id > 0
 
 -- name: insert

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import psycopg
 import pytest
 
+from support.tube import Place
 from trueup.errors import QueryError
 
 ITEMS = """CREATE TABLE items (id int PRIMARY KEY, at timestamptz, n int);
@@ -17,14 +17,14 @@ ORDERED = "SELECT id FROM items WHERE {} ORDER BY at, id"
 
 
 @pytest.fixture
-def items(place: Any) -> Any:
+def items(place: Place) -> Place:
     place.run(ITEMS)
-    place.tubes.attach("t", "items", shard=4)
+    place.tube.attach("items", shard=4)
     return place
 
 
-def test_all_keys_in_order_behind_live_touches_and_then_the_end(items: Any) -> None:
-    done = items.tubes.backfill("t", "items", order_col="at")
+def test_all_keys_in_order_behind_live_touches_and_then_the_end(items: Place) -> None:
+    done = items.tube.backfill("items", order_col="at")
     items.run("UPDATE items SET n = 9 WHERE id = 5")
     live, *pods = items.pods()
     assert (live.op, live.ids) == ("U", (5,))
@@ -32,85 +32,85 @@ def test_all_keys_in_order_behind_live_touches_and_then_the_end(items: Any) -> N
     assert [key for pod in pods for key in pod.ids] == [row[0] for row in items.run(ORDERED.format("true"))]
     assert (done.keys, done.pods, done.shard) == (900, 4, 4)
     # The end comes when everything before it is done.
-    items.tubes.delete("t", [pod.seq for pod in pods[:3]])
+    items.tube.delete([pod.seq for pod in pods[:3]])
     assert [pod.op for pod in items.pods()] == ["U", "B"]
-    items.tubes.delete("t", [pods[3].seq])
+    items.tube.delete([pods[3].seq])
     end, _ = items.pods()
-    assert (end.op, end.ids, end.payload["type"]) == ("}", (), "backfill_end")
-    assert (end.payload["start_seq"], end.payload["shards"]) == (done.start_seq, 4)
+    assert (end.op, end.ids, end.message["type"]) == ("}", (), "backfill_end")
+    assert (end.message["start_seq"], end.message["shards"]) == (done.start_seq, 4)
     assert done.start_seq < pods[0].seq
 
 
 @pytest.mark.parametrize("order_col", ["", "at", "n"])
-def test_in_parts_it_is_the_same(items: Any, order_col: str) -> None:
-    items.tubes.backfill("t", "items", order_col=order_col, part_keys=70)
+def test_in_parts_it_is_the_same(items: Place, order_col: str) -> None:
+    items.tube.backfill("items", order_col=order_col, part_keys=70)
     parts = [key for pod in items.take() for key in pod.ids]
-    items.tubes.backfill("t", "items", order_col=order_col)
+    items.tube.backfill("items", order_col=order_col)
     assert parts == [key for pod in items.take() for key in pod.ids]
     assert sorted(parts) == list(range(1, 901))
 
 
-def test_predicates_and_composite_keys(place: Any) -> None:
+def test_predicates_and_composite_keys(place: Place) -> None:
     place.run("CREATE TABLE pairs (a text, b int, n int, PRIMARY KEY (a, b))")
     place.run("INSERT INTO pairs SELECT chr(97 + g % 5), g, g % 4 FROM generate_series(1, 200) g")
-    place.tubes.attach("t", "pairs", shard=1, predicate="n = 1")
-    place.tubes.backfill("t", "pairs", order_col="n", part_keys=7)
+    place.tube.attach("pairs", shard=1, predicate="n = 1")
+    place.tube.backfill("pairs", order_col="n", part_keys=7)
     found = [tuple(json.loads(key)) for pod in place.take() for key in pod.keys or ()]
     expected = place.run("SELECT a, b::text FROM pairs WHERE n = 1 ORDER BY a, pairs.b")
     assert found == expected
 
 
-def test_routing(place: Any) -> None:
-    place.tubes.ensure("r", partitions=2)
+def test_routing(place: Place) -> None:
+    place.of("r").ensure(partitions=2)
     place.run(ITEMS)
-    place.tubes.attach("r", "items", routing="n")
-    place.tubes.backfill("r", "items")
+    place.of("r").attach("items", routing="n")
+    place.of("r").backfill("items")
     for partition in (0, 1):
         pods = place.take("r", partition)
         assert {pod.shard for pod in pods if pod.op == "B"} == {n for n in range(5) if n % 2 == partition}
         (end,) = place.take("r", partition)
-        assert (end.op, end.payload["shards"]) == ("}", "all")
-    assert place.tubes.backfill("r", "items", shard=3).keys == 180
+        assert (end.op, end.message["shards"]) == ("}", "all")
+    assert place.of("r").backfill("items", shard=3).keys == 180
     assert {pod.shard for pod in place.take("r", 1)} == {3}
 
 
-def test_a_stopped_one_goes_on(items: Any) -> None:
-    step1 = items.tubes.session.call("tube_backfill_step1")
-    items.tubes.session.call("tube_backfill_step2")
-    part = items.tubes.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
+def test_a_stopped_one_goes_on(items: Place) -> None:
+    step1 = items.tube.session.call("tube_backfill_step1")
+    items.tube.session.call("tube_backfill_step2")
+    part = items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
     assert (part["keys"], part["finished_at"]) == (200, None)
-    again = items.tubes.session.call("tube_backfill_step1")
-    items.tubes.session.call("tube_backfill_step2")
+    again = items.tube.session.call("tube_backfill_step1")
+    items.tube.session.call("tube_backfill_step2")
     with pytest.raises(QueryError, match="is not finished"):
-        items.tubes.session.call("tube_backfill_step3", json.dumps(again), "t", "public.items", "at")
+        items.tube.session.call("tube_backfill_step3", json.dumps(again), "t", "public.items", "at")
     items.run("UPDATE items SET at = '1999-01-01' WHERE id = 900; DELETE FROM items WHERE id = 450")
-    done = items.tubes.backfill("t", "items")
+    done = items.tube.backfill("items")
     assert (done.start_seq, done.order_col, done.finished_at is not None) == (step1["start_seq"], "at", True)
     touched = items.ids()
     assert touched == list(range(1, 901))
     assert sum(pod.op == "}" for pod in items.take()) == 1
 
 
-def test_begun_anew(items: Any) -> None:
-    step1 = items.tubes.session.call("tube_backfill_step1")
-    items.tubes.session.call("tube_backfill_step2")
-    items.tubes.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
+def test_begun_anew(items: Place) -> None:
+    step1 = items.tube.session.call("tube_backfill_step1")
+    items.tube.session.call("tube_backfill_step2")
+    items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
     items.take()
-    done = items.tubes.backfill("t", "items", restart=True)
+    done = items.tube.backfill("items", restart=True)
     assert (done.start_seq > step1["start_seq"], done.keys, done.order_col) == (True, 900, "id")
 
 
-def test_only_one_at_a_time(items: Any) -> None:
-    step1 = json.dumps(items.tubes.session.call("tube_backfill_step1"))
-    items.tubes.session.call("tube_backfill_step2")
+def test_only_one_at_a_time(items: Place) -> None:
+    step1 = json.dumps(items.tube.session.call("tube_backfill_step1"))
+    items.tube.session.call("tube_backfill_step2")
     call = "SELECT tube.tube_backfill_step3(%s, 't', 'public.items', NULL, NULL, 10)"
     with psycopg.connect(items.database.uri) as other:
         other.execute(call, [step1])
-        with pytest.raises(QueryError, match="somebody else runs a backfill"):
-            items.tubes.session.call("tube_backfill_step3", step1, "t", "public.items", None, None, 10)
+        with pytest.raises(QueryError, match="another backfill of"):
+            items.tube.session.call("tube_backfill_step3", step1, "t", "public.items", None, None, 10)
 
 
-def test_steps_want_transactions_of_their_own(items: Any) -> None:
+def test_steps_want_transactions_of_their_own(items: Place) -> None:
     with psycopg.connect(items.database.uri) as one:
         step1 = one.execute("SELECT tube.tube_backfill_step1()").fetchone()
         with pytest.raises(psycopg.errors.ActiveSqlTransaction):
@@ -118,34 +118,34 @@ def test_steps_want_transactions_of_their_own(items: Any) -> None:
     assert step1 is not None
     with psycopg.connect(items.database.uri) as holder:
         holder.execute("SELECT pg_current_xact_id()")
-        later = items.tubes.session.call("tube_backfill_step1")
+        later = items.tube.session.call("tube_backfill_step1")
         with pytest.raises(QueryError, match="still open"):
-            items.tubes.session.call("tube_backfill_step3", json.dumps(later), "t", "public.items")
+            items.tube.session.call("tube_backfill_step3", json.dumps(later), "t", "public.items")
 
 
-def test_an_open_writer_holds_the_barrier_and_is_named(items: Any) -> None:
+def test_an_open_writer_holds_the_barrier_and_is_named(items: Place) -> None:
     with psycopg.connect(items.database.uri, application_name="slow writer") as writer:
         writer.execute("INSERT INTO items VALUES (5000)")
         with pytest.raises(
             QueryError, match=rf"process {writer.info.backend_pid} \(postgres in database .*slow writer"
         ):
-            items.tubes.backfill("t", "items", timeout=0.1)
+            items.tube.backfill("items", timeout=0.1)
         assert items.pods() == []
-    assert items.tubes.backfill("t", "items").keys == 901
+    assert items.tube.backfill("items").keys == 901
 
 
-def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: Any) -> None:
+def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: Place) -> None:
     items.run("BEGIN; INSERT INTO items VALUES (5000); PREPARE TRANSACTION 'two phases'")
     try:
         with pytest.raises(QueryError, match="prepared transaction 'two phases' of postgres") as caught:
-            items.tubes.backfill("t", "items", timeout=0.1)
+            items.tube.backfill("items", timeout=0.1)
         assert caught.value.cure
     finally:
         items.run("COMMIT PREPARED 'two phases'")
-    assert items.tubes.backfill("t", "items").keys == 901
+    assert items.tube.backfill("items").keys == 901
 
 
-def test_the_barrier_needs_no_right_to_see_others(items: Any) -> None:
+def test_the_barrier_needs_no_right_to_see_others(items: Place) -> None:
     items.run("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA tube TO worker")
     try:
         with psycopg.connect(items.database.uri, application_name="hidden") as writer:
@@ -157,17 +157,17 @@ def test_the_barrier_needs_no_right_to_see_others(items: Any) -> None:
         items.run("DROP OWNED BY worker; DROP ROLE worker")
 
 
-def test_scheduled_by_a_control_pod(items: Any) -> None:
-    number = items.tubes.schedule_backfill("t", "items", order_col="at")
+def test_scheduled_by_a_control_pod(items: Place) -> None:
+    number = items.tube.schedule_backfill("items", order_col="at")
     (pod,) = items.take()
     assert (pod.seq, pod.op, pod.shard) == (number, "{", 4)
-    assert pod.payload | {"reason": ""} == {
+    assert pod.message | {"reason": ""} == {
         "type": "backfill_schedule", "table": "public.items", "order_col": "at", "shard": 4, "shards": 4, "reason": "",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("column", ["nothing", "xmin"])
-def test_wrong_columns_are_named(items: Any, column: str) -> None:
+def test_wrong_columns_are_named(items: Place, column: str) -> None:
     with pytest.raises(QueryError):
-        items.tubes.backfill("t", "items", order_col=column)
+        items.tube.backfill("items", order_col=column)
     assert items.pods() == []

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.tube import Place
 from trueup.errors import QueryError
 
 ITEMS = "CREATE TABLE items (id bigint PRIMARY KEY, name text, n int);"
 
 
 @pytest.fixture
-def items(place: Any) -> Any:
+def items(place: Place) -> Place:
     place.run(ITEMS)
-    place.tubes.attach("t", "items", shard=7)
+    place.tube.attach("items", shard=7)
     return place
 
 
-def test_600_rows_make_three_pods(items: Any) -> None:
+def test_600_rows_make_three_pods(items: Place) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 600) g")
     pods = items.take()
     assert [(pod.op, pod.shard, len(pod.ids)) for pod in pods] == [("I", 7, 250), ("I", 7, 250), ("I", 7, 100)]
@@ -31,12 +30,12 @@ def test_600_rows_make_three_pods(items: Any) -> None:
     assert [(pod.op, len(pod.ids)) for pod in items.take()] == [("U", 250), ("U", 250), ("U", 100), ("D", 250)]
 
 
-def test_statements_that_touch_nothing_leave_nothing(items: Any) -> None:
+def test_statements_that_touch_nothing_leave_nothing(items: Place) -> None:
     items.run("UPDATE items SET n = 1; DELETE FROM items; INSERT INTO items SELECT 1 WHERE false")
     assert items.pods() == []
 
 
-def test_a_key_update_touches_both(items: Any) -> None:
+def test_a_key_update_touches_both(items: Place) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 300) g")
     items.take()
     items.run("UPDATE items SET id = id + 1000 WHERE id IN (1, 2)")
@@ -45,16 +44,16 @@ def test_a_key_update_touches_both(items: Any) -> None:
     assert len(items.ids()) == 600
 
 
-def test_truncate_is_a_control_pod(items: Any) -> None:
+def test_truncate_is_a_control_pod(items: Place) -> None:
     items.run("INSERT INTO items VALUES (1); TRUNCATE items")
     pod = items.take()[-1]
     assert (pod.op, pod.ids, pod.is_control) == ("X", (), True)
-    assert pod.payload["type"] == "truncate"
-    assert (pod.payload["table"], pod.payload["shards"]) == ("public.items", 7)
-    assert pod.payload["start_seq"] < pod.seq
+    assert pod.message["type"] == "truncate"
+    assert (pod.message["table"], pod.message["shards"]) == ("public.items", 7)
+    assert pod.message["start_seq"] < pod.seq
 
 
-def test_on_conflict_merge_copy_and_cte(items: Any) -> None:
+def test_on_conflict_merge_copy_and_cte(items: Place) -> None:
     items.run("INSERT INTO items VALUES (1), (2)")
     items.take()
     items.run("INSERT INTO items VALUES (1), (3) ON CONFLICT (id) DO UPDATE SET n = 5")
@@ -77,11 +76,11 @@ def test_on_conflict_merge_copy_and_cte(items: Any) -> None:
     assert [len(pod.ids) for pod in items.take()] == [250, 50]
 
 
-def test_cascades(place: Any) -> None:
+def test_cascades(place: Place) -> None:
     place.run("""CREATE TABLE a (id int PRIMARY KEY);
                  CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a ON DELETE CASCADE ON UPDATE CASCADE);
                  INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (10, 1), (11, 1), (12, 2)""")
-    place.tubes.attach("t", "b", shard=1)
+    place.tube.attach("b", shard=1)
     place.run("DELETE FROM a WHERE id = 1")
     assert place.ids() == [10, 11]
     place.run("UPDATE a SET id = 5")
@@ -108,9 +107,11 @@ def test_cascades(place: Any) -> None:
         ("k int NOT NULL UNIQUE", "(3)", None, [3]),
     ],
 )
-def test_keys_of_every_kind(place: Any, columns: str, values: str, key: str | None, expected: list[int] | None) -> None:
+def test_keys_of_every_kind(
+    place: Place, columns: str, values: str, key: str | None, expected: list[int] | None
+) -> None:
     place.run(f"CREATE TABLE kinds ({columns}, other int)")
-    place.tubes.attach("t", "kinds", shard=1)
+    place.tube.attach("kinds", shard=1)
     pinned = "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'; SET extra_float_digits = -3;"
     pinned += " SET bytea_output = 'escape';"
     place.run(f"{pinned} INSERT INTO kinds VALUES {values}; UPDATE kinds SET other = 1; DELETE FROM kinds")
@@ -120,21 +121,21 @@ def test_keys_of_every_kind(place: Any, columns: str, values: str, key: str | No
     assert {pod.keys for pod in pods} == {None if key is None else (key,)}
 
 
-def test_600_text_keys_make_three_pods(place: Any) -> None:
+def test_600_text_keys_make_three_pods(place: Place) -> None:
     place.run("CREATE TABLE words (w text PRIMARY KEY)")
-    place.tubes.attach("t", "words", shard=1)
+    place.tube.attach("words", shard=1)
     place.run("INSERT INTO words SELECT 'w' || g FROM generate_series(1, 600) g")
-    assert [len(pod.keys) for pod in place.pods()] == [250, 250, 100]
+    assert [len(pod.keys or ()) for pod in place.pods()] == [250, 250, 100]
     assert len(place.keys()) == 600
     place.run("UPDATE words SET w = 'x' || w WHERE w IN ('w1', 'w2')")
     assert place.keys() == ["w1", "w2", "xw1", "xw2"]
 
 
-def test_a_row_that_leaves_the_predicate_is_touched(place: Any) -> None:
+def test_a_row_that_leaves_the_predicate_is_touched(place: Place) -> None:
     place.run(ITEMS + "CREATE TABLE others (id int PRIMARY KEY, n int, live boolean)")
-    place.tubes.ensure("t", predicate="n > 0 -- those that count")
-    place.tubes.attach("t", "items", shard=1, predicate="name <> 'draft'")
-    place.tubes.attach("t", "others", shard=2)
+    place.tube.ensure(predicate="n > 0 -- those that count")
+    place.tube.attach("items", shard=1, predicate="name <> 'draft'")
+    place.tube.attach("others", shard=2)
     place.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'draft', 1), (3, 'a', 0), (4, NULL, 1)")
     assert place.ids() == [1]
     place.run("UPDATE items SET n = 0 WHERE id = 1")
@@ -147,20 +148,20 @@ def test_a_row_that_leaves_the_predicate_is_touched(place: Any) -> None:
     assert place.ids() == [5]
 
 
-def test_a_predicate_that_comes_later_sees_both_sides(items: Any) -> None:
+def test_a_predicate_that_comes_later_sees_both_sides(items: Place) -> None:
     items.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 0)")
     items.take()
-    items.tubes.attach("t", "items", shard=7, predicate="n > 0")
+    items.tube.attach("items", shard=7, predicate="n > 0")
     items.run("UPDATE items SET n = n - 1")
     assert items.ids() == [1]
-    items.tubes.attach("t", "items", shard=7)
+    items.tube.attach("items", shard=7)
     items.run("UPDATE items SET id = id + 10")
     assert items.ids() == [1, 2, 11, 12]
 
 
-def test_routing_by_row(place: Any) -> None:
+def test_routing_by_row(place: Place) -> None:
     place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
-    place.tubes.attach("t", "docs", routing="tenant * 10")
+    place.tube.attach("docs", routing="tenant * 10")
     place.run("INSERT INTO docs SELECT g, g % 3 FROM generate_series(1, 900) g")
     assert sorted((pod.shard, len(pod.ids)) for pod in place.take()) == sorted(
         [(s, n) for s in (0, 10, 20) for n in (250, 50)]
@@ -170,13 +171,13 @@ def test_routing_by_row(place: Any) -> None:
     place.run("DELETE FROM docs WHERE id = 3; INSERT INTO docs VALUES (1000, NULL)")
     assert [(pod.op, pod.shard, pod.ids) for pod in place.take()] == [("D", 90, (3,)), ("I", 0, (1000,))]
     place.run("TRUNCATE docs")
-    assert [pod.payload["shards"] for pod in place.take()] == ["all"]
+    assert [pod.message["shards"] for pod in place.take()] == ["all"]
 
 
-def test_1000_shards(place: Any) -> None:
-    place.tubes.ensure("many", partitions=3)
+def test_1000_shards(place: Place) -> None:
+    place.of("many").ensure(partitions=3)
     place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
-    place.tubes.attach("many", "docs", routing="tenant")
+    place.of("many").attach("docs", routing="tenant")
     place.run("INSERT INTO docs SELECT g, g % 1000 FROM generate_series(1, 5000) g; TRUNCATE docs")
     seen = set()
     for partition in range(3):
@@ -187,19 +188,19 @@ def test_1000_shards(place: Any) -> None:
     assert seen == set(range(1000))
 
 
-def test_two_tubes_on_one_table(items: Any) -> None:
-    items.tubes.ensure("u", predicate="n = 1")
-    items.tubes.attach("u", "items", shard=3)
+def test_two_tubes_on_one_table(items: Place) -> None:
+    items.of("u").ensure(predicate="n = 1")
+    items.of("u").attach("items", shard=3)
     items.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 2)")
     assert (items.ids("t"), items.ids("u")) == ([1, 2], [1])
-    items.tubes.drop("u", force=True)
+    items.of("u").drop(force=True)
     items.run("UPDATE items SET n = 5")
     assert items.ids("t") == [1, 2]
 
 
-def test_names_that_want_quotes(place: Any) -> None:
+def test_names_that_want_quotes(place: Place) -> None:
     place.run('CREATE SCHEMA "Sh 12"; CREATE TABLE "Sh 12"."Odd ""{key}""" ("{where} Id" int PRIMARY KEY, "_op" int)')
-    attached = place.tubes.attach("t", '"Sh 12"."Odd ""{key}"""', predicate="\"_op\" = 1 AND '{key}%' <> 'x'")
+    attached = place.tube.attach('"Sh 12"."Odd ""{key}"""', predicate="\"_op\" = 1 AND '{key}%' <> 'x'")
     assert attached.shard == 12
     place.run('INSERT INTO "Sh 12"."Odd ""{key}""" VALUES (1, 1), (2, 2)')
     assert place.ids() == [1]
@@ -207,7 +208,7 @@ def test_names_that_want_quotes(place: Any) -> None:
     assert place.ids() == [1, 5]
 
 
-def test_replica_role_and_read_only_roles(items: Any) -> None:
+def test_replica_role_and_read_only_roles(items: Place) -> None:
     """Rows that are put right are touched; who writes needs no right on the tube, and no search path misleads it."""
     items.run("SET session_replication_role = replica; INSERT INTO items VALUES (1); UPDATE items SET id = 2")
     assert items.ids() == [1, 2]
@@ -223,7 +224,7 @@ def test_replica_role_and_read_only_roles(items: Any) -> None:
         items.run("DROP OWNED BY plain; DROP ROLE plain")
 
 
-def test_isolation_levels_and_prepared_transactions(items: Any) -> None:
+def test_isolation_levels_and_prepared_transactions(items: Place) -> None:
     for number, level in enumerate(("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")):
         items.run(f"BEGIN ISOLATION LEVEL {level}; INSERT INTO items VALUES ({number}); COMMIT")
     assert items.ids() == [0, 1, 2]
@@ -233,63 +234,63 @@ def test_isolation_levels_and_prepared_transactions(items: Any) -> None:
     assert items.ids() == [50]
 
 
-def test_a_session_named_backfill_goes_behind(items: Any) -> None:
+def test_a_session_named_backfill_goes_behind(items: Place) -> None:
     items.run("SET application_name = 'nightly backfill 3'; INSERT INTO items VALUES (1)")
     items.run("INSERT INTO items VALUES (2)")
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (2,)), ("B", (1,))]
 
 
 @pytest.mark.parametrize("rows", [1, 600])
-def test_a_failing_predicate_fails_no_write(place: Any, rows: int) -> None:
+def test_a_failing_predicate_fails_no_write(place: Place, rows: int) -> None:
     place.run(ITEMS)
-    place.tubes.attach("t", "items", shard=1, predicate="10 / n > 0")
+    place.tube.attach("items", shard=1, predicate="10 / n > 0")
     place.run(f"INSERT INTO items SELECT g, 'a', g - 1 FROM generate_series(1, {rows}) g")
     place.run("UPDATE items SET name = 'b'")
     pods = place.take()
     troubles = [pod for pod in pods if pod.op == "!"]
-    assert [pod.payload["lost"] for pod in troubles] == [False]
-    assert troubles[0].payload["error"] == "division by zero"
+    assert [pod.message["lost"] for pod in troubles] == [False]
+    assert troubles[0].message["error"] == "division by zero"
     assert sorted({key for pod in pods for key in pod.ids}) == list(range(1, rows + 1))
 
 
-def test_a_failing_routing_fails_no_write(place: Any) -> None:
+def test_a_failing_routing_fails_no_write(place: Place) -> None:
     place.run(ITEMS)
-    place.tubes.attach("t", "items", routing="name::int")
+    place.tube.attach("items", routing="name::int")
     place.run("INSERT INTO items VALUES (1, '5'), (2, 'x')")
     *pods, trouble = place.take()
     assert sorted((pod.shard, pod.ids) for pod in pods) == [(0, (1, 2))]
-    assert trouble.payload["lost"] is True
-    assert place.tubes.stats()[0].troubles == 0
+    assert trouble.message["lost"] is True
+    assert place.tube.stats()[0].troubles == 0
 
 
-def test_a_renamed_key_column_loses_nothing(items: Any) -> None:
+def test_a_renamed_key_column_loses_nothing(items: Place) -> None:
     items.run("INSERT INTO items VALUES (1); ALTER TABLE items RENAME id TO key; INSERT INTO items VALUES (2)")
     items.run("UPDATE items SET key = 3 WHERE key = 1; DELETE FROM items WHERE key = 2")
     pods = items.take()
     assert sorted({key for pod in pods for key in pod.ids}) == [1, 2, 3]
-    assert [pod.payload["lost"] for pod in pods if pod.op == "!"] == [False]
-    items.tubes.attach("t", "items", shard=7)
+    assert [pod.message["lost"] for pod in pods if pod.op == "!"] == [False]
+    items.tube.attach("items", shard=7)
     items.run("INSERT INTO items VALUES (9)")
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (9,))]
 
 
-def test_a_dropped_key_column_is_said_loudly(items: Any) -> None:
+def test_a_dropped_key_column_is_said_loudly(items: Place) -> None:
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         items.run("ALTER TABLE items DROP COLUMN id")
     items.run("ALTER TABLE items DROP COLUMN id CASCADE; INSERT INTO items VALUES ('a', 1); UPDATE items SET n = 3")
-    assert [(pod.op, pod.payload["lost"]) for pod in items.pods()] == [("!", True)]
-    assert items.tubes.stats()[0].troubles == 1
-    assert "key" in (items.tubes.list()[0].tables[0].problem or "")
+    assert [(pod.op, pod.message["lost"]) for pod in items.pods()] == [("!", True)]
+    assert items.tube.stats()[0].troubles == 1
+    assert "key" in (items.tubes()[0].tables[0].problem or "")
 
 
-def test_a_dropped_text_key_fails_no_write(place: Any) -> None:
+def test_a_dropped_text_key_fails_no_write(place: Place) -> None:
     place.run("CREATE TABLE words (w text PRIMARY KEY, n int)")
-    place.tubes.attach("t", "words", shard=1)
+    place.tube.attach("words", shard=1)
     place.run("ALTER TABLE words DROP COLUMN w; INSERT INTO words VALUES (1); DELETE FROM words")
-    assert [(pod.op, pod.payload["lost"]) for pod in place.pods()] == [("!", True)]
+    assert [(pod.op, pod.message["lost"]) for pod in place.pods()] == [("!", True)]
 
 
-def test_a_huge_statement(items: Any) -> None:
+def test_a_huge_statement(items: Place) -> None:
     """More keys than are held in memory at once."""
     items.run("UPDATE tube.tubes SET pod_size = 10000")
     items.run("SELECT tube.tube_trigger_functions(source) FROM tube.sources")
@@ -299,7 +300,7 @@ def test_a_huge_statement(items: Any) -> None:
     ]
 
 
-def test_what_cannot_be_captured_is_refused(place: Any) -> None:
+def test_what_cannot_be_captured_is_refused(place: Place) -> None:
     place.run("""CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS id;
                  CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
                  CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE up (id int PRIMARY KEY);
@@ -315,29 +316,29 @@ def test_what_cannot_be_captured_is_refused(place: Any) -> None:
         ("u", "unlogged"),
         ("up", "inherit from it"),
         ("down", "inherits from another"),
-        ("tube.tubes", "of the tubes"),
-        ("pg_catalog.pg_class", "of the system"),
+        ("tube.tubes", "a table of the tubes"),
+        ("pg_catalog.pg_class", "a system table"),
     ):
         with pytest.raises(QueryError, match=why) as caught:
-            place.tubes.attach("t", table, shard=1)
+            place.tube.attach(table, shard=1)
         assert caught.value.cure, table
     for options, why in (
-        ({}, "has no number"),
-        ({"shard": 1, "routing": "id"}, "together"),
+        ({}, "contains no number"),
+        ({"shard": 1, "routing": "id"}, "cannot be combined"),
         ({"shard": 1, "predicate": "nothing = 1"}, "nothing"),
         ({"shard": 1, "predicate": "id ="}, "syntax"),
         ({"routing": "now()"}, "cannot cast"),
         ({"shard": 1, "capture": "all"}, "statement"),
     ):
         with pytest.raises(QueryError, match=why):
-            place.tubes.attach("t", "plain", **options)
-    assert place.tubes.list()[0].tables == ()
+            place.tube.attach("plain", **options)
+    assert place.tubes()[0].tables == ()
     assert place.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
-def test_an_inheriting_table_can_be_captured_row_by_row(place: Any) -> None:
+def test_an_inheriting_table_can_be_captured_row_by_row(place: Place) -> None:
     place.run("CREATE TABLE up (id int PRIMARY KEY, n int); CREATE TABLE down (PRIMARY KEY (id)) INHERITS (up)")
-    place.tubes.attach("t", "down", shard=1, capture="row")
+    place.tube.attach("down", shard=1, capture="row")
     place.run("INSERT INTO down VALUES (1), (2); UPDATE up SET n = 1; DELETE FROM up WHERE id = 1; TRUNCATE up")
     assert [pod.op for pod in place.take()] == ["I", "I", "U", "U", "D", "X"]
 
@@ -349,7 +350,7 @@ def test_an_inheriting_table_can_be_captured_row_by_row(place: Any) -> None:
         max_size=8,
     )
 )
-def test_whatever_changed_was_touched(items: Any, steps: list[tuple[str, int, int]]) -> None:
+def test_whatever_changed_was_touched(items: Place, steps: list[tuple[str, int, int]]) -> None:
     """The keys on which two states differ are among the touched, whatever happened between them."""
     items.run("TRUNCATE items; INSERT INTO items SELECT g, 'a', 0 FROM generate_series(1, 5) g")
     items.take()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from support.tube import Place
 from trueup.errors import QueryError
 
 TABLE = """
@@ -19,16 +20,16 @@ CREATE TABLE events_2b PARTITION OF events_2 DEFAULT;
 
 
 @pytest.fixture
-def events(place: Any) -> Any:
+def events(place: Place) -> Any:
     place.run(TABLE)
-    place.tubes.attach("t", "events", shard=1)
+    place.tube.attach("events", shard=1)
     return place
 
 
 @pytest.mark.parametrize("capture", ["statement", "row"])
-def test_all_levels(place: Any, capture: str) -> None:
+def test_all_levels(place: Place, capture: str) -> None:
     place.run(TABLE)
-    place.tubes.attach("t", "events", shard=1, capture=capture)
+    place.tube.attach("events", shard=1, capture=capture)
     place.run("""INSERT INTO events VALUES (1, 1), (2, 10), (3, 50); INSERT INTO events_1 VALUES (4, 2);
                  INSERT INTO events_2 VALUES (5, 11); INSERT INTO events_2a (id, day) VALUES (6, 10)""")
     assert place.keys() == [f'["{a}", "{b}"]' for a, b in ((1, 1), (2, 10), (3, 50), (4, 2), (5, 11), (6, 10))]
@@ -48,10 +49,10 @@ def test_all_levels(place: Any, capture: str) -> None:
 
 @pytest.mark.parametrize("capture", ["statement", "row"])
 @pytest.mark.parametrize("more", ["", " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)"])
-def test_rows_that_a_merge_moves(place: Any, capture: str, more: str) -> None:
+def test_rows_that_a_merge_moves(place: Place, capture: str, more: str) -> None:
     """PostgreSQL hides such rows from triggers for statements."""
     place.run(TABLE + "INSERT INTO events VALUES (4, 2), (5, 5)")
-    place.tubes.attach("t", "events", shard=1, capture=capture)
+    place.tube.attach("events", shard=1, capture=capture)
     place.run(f"""MERGE INTO events e USING (VALUES (4, 2, 12), (5, 5, 6), (9, 9, 9)) v(id, day, d)
                   ON e.id = v.id AND e.day = v.day WHEN MATCHED THEN UPDATE SET day = d{more}""")
     assert place.keys() == sorted(
@@ -92,18 +93,18 @@ def test_partitions_that_come_later(events: Any) -> None:
     events.run("""CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110);
                   INSERT INTO events_3 SELECT g, 100 FROM generate_series(1, 3) g""")
     assert [len(pod.keys) for pod in events.take()] == [1, 1, 1]
-    assert "partitions" in (events.tubes.list()[0].tables[0].problem or "")
-    assert events.tubes.cover("t") == 1
-    assert events.tubes.cover("t") == 0
+    assert "partitions" in (events.tubes()[0].tables[0].problem or "")
+    assert events.tube.cover() == 1
+    assert events.tube.cover() == 0
     (scheduled,) = events.take()
-    assert (scheduled.op, scheduled.payload["type"], scheduled.payload["table"]) == (
+    assert (scheduled.op, scheduled.message["type"], scheduled.message["table"]) == (
         "{",
         "backfill_schedule",
         "public.events_3",
     )
     events.run("INSERT INTO events_3 SELECT g, 101 FROM generate_series(1, 3) g")
     assert [len(pod.keys) for pod in events.take()] == [3]
-    assert events.tubes.list()[0].tables[0].problem is None
+    assert events.tubes()[0].tables[0].problem is None
 
 
 def test_a_table_with_rows_becomes_a_partition_and_goes(events: Any) -> None:
@@ -112,37 +113,37 @@ def test_a_table_with_rows_becomes_a_partition_and_goes(events: Any) -> None:
                   ALTER TABLE events ATTACH PARTITION other FOR VALUES FROM (200) TO (300)""")
     events.run("UPDATE other SET note = 'x' WHERE id = 1")
     assert events.keys() == ['["1", "200"]']
-    events.tubes.attach("t", "events", shard=1)
+    events.tube.attach("events", shard=1)
     (scheduled,) = events.take()
-    done = events.tubes.backfill("t", scheduled.payload["table"])
+    done = events.tube.backfill(scheduled.message["table"])
     assert done.keys == 5
     assert events.keys() == [f'["{n}", "200"]' for n in range(1, 6)]
     assert [pod.op for pod in events.take()] == ["}"]
     events.run("ALTER TABLE events DETACH PARTITION other")
-    events.tubes.cover()
+    events.tube.cover()
     (scheduled,) = events.take()
-    assert (scheduled.payload["table"], scheduled.payload["reason"]) == ("public.events", "a partition is gone")
-    assert events.tubes.detach("t", "events")
+    assert (scheduled.message["table"], scheduled.message["reason"]) == ("public.events", "a partition is gone")
+    assert events.tube.detach("events")
     assert events.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
-def test_cascades_onto_partitions(place: Any) -> None:
+def test_cascades_onto_partitions(place: Place) -> None:
     place.run(
         TABLE
         + """CREATE TABLE days (day int PRIMARY KEY); INSERT INTO days VALUES (1), (10), (50);
         ALTER TABLE events ADD FOREIGN KEY (day) REFERENCES days ON DELETE CASCADE ON UPDATE CASCADE;
         INSERT INTO events VALUES (1, 1), (2, 10), (3, 50)"""
     )
-    place.tubes.attach("t", "events", shard=1)
+    place.tube.attach("events", shard=1)
     place.run("DELETE FROM days WHERE day = 1; UPDATE days SET day = 5 WHERE day = 10")
     assert place.keys() == ['["1", "1"]', '["2", "10"]', '["2", "5"]']
 
 
-def test_a_partition_alone_is_refused_unless_row_by_row(place: Any) -> None:
+def test_a_partition_alone_is_refused_unless_row_by_row(place: Place) -> None:
     place.run(TABLE)
     with pytest.raises(QueryError, match="it is a partition"):
-        place.tubes.attach("t", "events_1")
-    place.tubes.attach("t", "events_1", capture="row")
+        place.tube.attach("events_1")
+    place.tube.attach("events_1", capture="row")
     place.run("INSERT INTO events VALUES (1, 1), (2, 50)")
     assert place.keys() == ['["1", "1"]']
 
@@ -150,7 +151,7 @@ def test_a_partition_alone_is_refused_unless_row_by_row(place: Any) -> None:
 def test_bulk_backfill_of_a_partitioned_table(events: Any) -> None:
     events.run("INSERT INTO events SELECT g, g % 40 FROM generate_series(1, 600) g")
     events.take()
-    assert events.tubes.backfill("t", "events", order_col="day").keys == 600
+    assert events.tube.backfill("events", order_col="day").keys == 600
     days = [int(key.split('"')[3]) for pod in events.take() for key in pod.keys]
     assert days == sorted(days)
     assert len(days) == 600

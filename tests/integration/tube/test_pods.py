@@ -5,23 +5,23 @@ from __future__ import annotations
 import random
 import threading
 import time
-from typing import Any
 
 import psycopg
 import pytest
 
-from trueup.api.tube import open as open_tubes
+from support.tube import Place
+from trueup.api.tube import Tube
 from trueup.errors import CheckFailed, QueryError
 
 
 @pytest.fixture
-def items(place: Any) -> Any:
+def items(place: Place) -> Place:
     place.run("CREATE TABLE items (id bigint PRIMARY KEY, n int)")
-    place.tubes.attach("t", "items", shard=0)
+    place.tube.attach("items", shard=0)
     return place
 
 
-def test_a_lower_number_that_commits_later_is_delivered(items: Any) -> None:
+def test_a_lower_number_that_commits_later_is_delivered(items: Place) -> None:
     with psycopg.connect(items.database.uri) as early:
         early.execute("INSERT INTO items VALUES (1)")
         items.run("INSERT INTO items VALUES (2)")
@@ -31,20 +31,20 @@ def test_a_lower_number_that_commits_later_is_delivered(items: Any) -> None:
     assert (pod.ids, pod.seq < later.seq) == ((1,), True)
 
 
-def test_claimed_ones_are_skipped_and_read_again(items: Any) -> None:
+def test_claimed_ones_are_skipped_and_read_again(items: Place) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 1000) g")
-    first = items.tubes.claim("t", most=2)
-    second = items.tubes.claim("t", most=10, skip=[pod.seq for pod in first])
+    first = items.tube.claim(limit=2)
+    second = items.tube.claim(limit=10, skip=[pod.seq for pod in first])
     assert [pod.seq for pod in second] == [pod.seq + 2 for pod in first]
     numbers = [pod.seq for pod in (*second, *first)]
-    assert items.tubes.read("t", numbers) == [*first, *second]
-    assert items.tubes.delete("t", [first[0].seq, 999_999]) == 1
-    assert items.tubes.read("t", numbers) == [first[1], *second]
+    assert items.tube.read(numbers) == [*first, *second]
+    assert items.tube.delete([first[0].seq, 999_999]) == 1
+    assert items.tube.read(numbers) == [first[1], *second]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_the_order_is_that_of_the_index(items: Any, partitions: int) -> None:
-    items.tubes.ensure("t", partitions=partitions)
+def test_the_order_is_that_of_the_index(items: Place, partitions: int) -> None:
+    items.tube.ensure(partitions=partitions)
     items.run("""INSERT INTO tube.pods_t (shard, source, op, ids)
                  SELECT g % 9, 1, CASE WHEN g % 2 = 0 THEN 'B' ELSE 'I' END, '{1}' FROM generate_series(1, 20000) g;
                  ANALYZE tube.pods_t""")
@@ -56,39 +56,39 @@ def test_the_order_is_that_of_the_index(items: Any, partitions: int) -> None:
     pods = items.pods()
     assert [(pod.op == "B", pod.seq) for pod in pods] == sorted((pod.op == "B", pod.seq) for pod in pods)
     assert {pod.shard % partitions for pod in pods} == {0}
-    assert items.tubes.delete("t", [pod.seq for pod in pods]) == len(pods)
+    assert items.tube.delete([pod.seq for pod in pods]) == len(pods)
 
 
-def test_one_worker_a_partition(items: Any) -> None:
-    items.tubes.ensure("t", partitions=2)
-    with open_tubes(items.database.uri) as other, items.tubes.lock("t", 0):
-        pid = items.tubes.session.connection.info.backend_pid
+def test_one_worker_a_partition(items: Place) -> None:
+    items.tube.ensure(partitions=2)
+    with Tube("t", items.database.uri) as other, items.tube.lock(0):
+        pid = items.tube.session.connection.info.backend_pid
         with (
             pytest.raises(
-                CheckFailed, match=rf"partition 0 of the tube t is worked on by process {pid} \(postgres, trueup"
+                CheckFailed, match=rf"partition 0 of the tube t is locked by process {pid} \(postgres, trueup"
             ),
-            other.lock("t", 0, wait=0.3),
+            other.lock(0, wait=0.3),
         ):
             pass
-        with other.lock("t", 1):
+        with other.lock(1):
             pass
-        with pytest.raises(QueryError, match="somebody works on partition 0"):
-            other.ensure("t", partitions=3)
-    with open_tubes(items.database.uri) as other, other.lock("t", 0):
+        with pytest.raises(QueryError, match="partition 0 of the tube t is locked"):
+            other.ensure(partitions=3)
+    with Tube("t", items.database.uri) as other, other.lock(0):
         pass
     with pytest.raises(CheckFailed, match="has no partition 2"):
-        items.tubes.claim("t", 2)
+        items.tube.claim(2)
 
 
-def test_a_lock_is_waited_for(items: Any) -> None:
+def test_a_lock_is_waited_for(items: Place) -> None:
     entered = threading.Event()
-    with open_tubes(items.database.uri) as other:
+    with Tube("t", items.database.uri) as other:
 
         def wait() -> None:
-            with other.lock("t", wait=30):
+            with other.lock(wait=30):
                 entered.set()
 
-        with items.tubes.lock("t"):
+        with items.tube.lock():
             thread = threading.Thread(target=wait)
             thread.start()
             assert not entered.is_set()
@@ -96,11 +96,11 @@ def test_a_lock_is_waited_for(items: Any) -> None:
         assert entered.is_set()
 
 
-def test_touches_by_hand(items: Any) -> None:
+def test_touches_by_hand(items: Place) -> None:
     items.run("INSERT INTO items SELECT g, g % 2 FROM generate_series(1, 600) g")
     items.take()
-    assert items.tubes.touch("t", "items", [5, 7]) == 1
-    assert items.tubes.touch_query("t", "items", "SELECT id FROM public.items WHERE n = 1 ORDER BY id DESC") == 2
+    assert items.tube.touch("items", [5, 7]) == 1
+    assert items.tube.touch_query("items", "SELECT id FROM public.items WHERE n = 1 ORDER BY id DESC") == 2
     pods = items.take()
     assert [(pod.op, len(pod.ids)) for pod in pods] == [("T", 2), ("T", 250), ("T", 50)]
     assert list(pods[1].ids) == list(range(599, 99, -2))
@@ -108,27 +108,27 @@ def test_touches_by_hand(items: Any) -> None:
     assert [(pod.op, pod.ids) for pod in items.take()] == [("B", (9,))]
     items.run("CREATE TABLE other (id int PRIMARY KEY)")
     with pytest.raises(QueryError, match="not attached"):
-        items.tubes.touch("t", "other", [1])
+        items.tube.touch("other", [1])
 
 
-def test_touches_by_hand_are_routed(place: Any) -> None:
+def test_touches_by_hand_are_routed(place: Place) -> None:
     place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int); INSERT INTO docs VALUES (1, 5), (2, 6)")
-    place.tubes.attach("t", "docs", routing="tenant")
-    place.tubes.touch("t", "docs", [1, 2])
+    place.tube.attach("docs", routing="tenant")
+    place.tube.touch("docs", [1, 2])
     assert sorted((pod.shard, pod.ids) for pod in place.take()) == [(5, (1,)), (6, (2,))]
-    with pytest.raises(QueryError, match="not known") as caught:
-        place.tubes.touch("t", "docs", [1, 99])
-    assert caught.value.cure == "give the shard"
-    place.tubes.touch("t", "docs", [99], shard=8)
-    place.tubes.touch_query("t", "docs", "SELECT tenant, id FROM public.docs")
+    with pytest.raises(QueryError, match="cannot be computed") as caught:
+        place.tube.touch("docs", [1, 99])
+    assert caught.value.cure == "specify the shard"
+    place.tube.touch("docs", [99], shard=8)
+    place.tube.touch_query("docs", "SELECT tenant, id FROM public.docs")
     assert sorted((pod.shard, pod.ids) for pod in place.take()) == [(5, (1,)), (6, (2,)), (8, (99,))]
 
 
-def test_stats(items: Any) -> None:
-    items.tubes.ensure("t", partitions=2)
+def test_stats(items: Place) -> None:
+    items.tube.ensure(partitions=2)
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 300) g; TRUNCATE items; INSERT INTO items VALUES (1)")
-    items.tubes.backfill("t", "items")
-    zero, one = items.tubes.stats()
+    items.tube.backfill("items")
+    zero, one = items.tube.stats()
     assert (zero.live_pods, zero.live_keys, zero.control_pods) == (3, 301, 2)
     assert (zero.backfill_pods, zero.backfill_keys, zero.troubles, zero.shards) == (1, 1, 0, 1)
     assert zero.oldest_live_s is not None
@@ -137,7 +137,7 @@ def test_stats(items: Any) -> None:
     assert (one.live_pods, one.oldest_live_s) == (0, None)
 
 
-def test_eight_writers_and_nothing_is_lost(items: Any) -> None:
+def test_eight_writers_and_nothing_is_lost(items: Place) -> None:
     """Random pauses, rollbacks, changed keys; a claimer that deletes by exact number while they write."""
     writers, rounds = 8, 25
     committed: list[set[int]] = [set() for _ in range(writers)]
@@ -165,11 +165,11 @@ def test_eight_writers_and_nothing_is_lost(items: Any) -> None:
         thread.start()
     while True:
         working = any(thread.is_alive() for thread in threads)
-        pods = items.tubes.claim("t", most=7)
+        pods = items.tube.claim(limit=7)
         overtaken += sum(pod.seq < highest for pod in pods)
         highest = max([highest, *(pod.seq for pod in pods)])
         seen |= {key for pod in pods for key in pod.ids}
-        items.tubes.delete("t", [pod.seq for pod in pods])
+        items.tube.delete([pod.seq for pod in pods])
         if not working and not pods:
             break
     expected = set().union(*committed)

@@ -18,17 +18,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from integration.tube.keeper import Keeper
 from support.fixtures import FreshServer
-from trueup.api.tube import open as open_tubes
+from support.keeper import Keeper
+from support.tube import Place
+from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import batch_of
 from trueup.capture.triggers.hold import Hold, HoldLost
-from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.store import TaskStore
-from trueup.verbs.tube.job import Running
-from trueup.verbs.tube.run import Limits, Summary
+from trueup.verbs.tube.model import Summary
 
 ROOT = str(Path(__file__).parents[2])
 
@@ -39,16 +38,16 @@ def keeper(tmp_path: Path) -> Keeper:
 
 
 @pytest.fixture
-def items(place: Any) -> Any:
+def items(place: Place) -> Place:
     place.run("CREATE TABLE items (id bigint PRIMARY KEY, n int, note text)")
-    place.tubes.attach("t", "items", shard=0)
+    place.tube.attach("items", shard=0)
     return place
 
 
-def empty(place: Any, keeper: Keeper, **options: Any) -> Summary:
+def empty(place: Place, keeper: Keeper, **options: Any) -> Summary:
     """One job until the tube is empty."""
-    with open_tubes(place.database.uri) as tubes:
-        summary: Summary = tubes.run("t", Keeper(keeper.path), until_empty=True, **options)
+    with Tube("t", place.database.uri) as tube:
+        summary: Summary = tube.run(Keeper(keeper.path), until_empty=True, **options)
         return summary
 
 
@@ -74,7 +73,7 @@ class Following:
 
 
 @contextmanager
-def following(place: Any, keeper: Keeper, **options: Any) -> Iterator[Following]:
+def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Following]:
     """A job that runs until the end of the block, and ends in order."""
     stop, job, progress = threading.Event(), Following(), Saying()
     job.said = progress.said
@@ -82,8 +81,8 @@ def following(place: Any, keeper: Keeper, **options: Any) -> Iterator[Following]
 
     def run() -> None:
         try:
-            with open_tubes(place.database.uri) as tubes:
-                job.summary = tubes.run("t", Keeper(keeper.path), stop=stop, progress=progress, **options)
+            with Tube("t", place.database.uri) as tube:
+                job.summary = tube.run(Keeper(keeper.path), stop=stop, progress=progress, **options)
         except BaseException as error:
             errors.append(error)
 
@@ -107,7 +106,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def source(place: Any, table: str = "items", where: str = "true") -> dict[Any, Any]:
+def source(place: Place, table: str = "items", where: str = "true") -> dict[Any, Any]:
     found = place.run(f"SELECT to_jsonb(r) FROM {table} r WHERE {where}")
     return {str(row["id"]): row for (row,) in found}
 
@@ -118,7 +117,7 @@ def kept(keeper: Keeper, table: str = "public.items") -> dict[Any, Any]:
     return {key[0]: row for (_, key), row in rows.items()}
 
 
-def test_the_sink_follows(items: Any, keeper: Keeper) -> None:
+def test_the_sink_follows(items: Place, keeper: Keeper) -> None:
     items.run("INSERT INTO items SELECT g, g, 'x' FROM generate_series(1, 600) g")
     summary = empty(items, keeper)
     assert (summary.keys, summary.written, summary.removed, summary.pods) == (600, 600, 0, 3)
@@ -140,7 +139,7 @@ def test_the_sink_follows(items: Any, keeper: Keeper) -> None:
     assert items.pods() == []
 
 
-def test_what_counts_as_absent(place: Any, keeper: Keeper) -> None:
+def test_what_counts_as_absent(place: Place, keeper: Keeper) -> None:
     """Predicates, routing, keys of several columns, keys that are equal and not the same; every type to the letter."""
     place.run("""
         CREATE TABLE docs (tenant int, name text, n numeric, is_draft boolean, f float8, at timestamptz, j jsonb,
@@ -152,13 +151,13 @@ def test_what_counts_as_absent(place: Any, keeper: Keeper) -> None:
             '\\x00ff', 'ab', '{{1},{NULL}}' FROM generate_series(1, 40) g;
         INSERT INTO nums VALUES (1.0), (2);
         INSERT INTO uids SELECT md5(g::text)::uuid, g FROM generate_series(1, 20) g""")
-    place.tubes.attach("t", "docs", routing="tenant", predicate="NOT is_draft")
-    place.tubes.attach("t", "nums", shard=3)
-    place.tubes.attach("t", "uids", shard=4, predicate="100 / (n - 13) IS NOT NULL")
+    place.tube.attach("docs", routing="tenant", predicate="NOT is_draft")
+    place.tube.attach("nums", shard=3)
+    place.tube.attach("uids", shard=4, predicate="100 / (n - 13) IS NOT NULL")
     for table in ("docs", "nums"):
-        place.tubes.backfill("t", table)
+        place.tube.backfill(table)
     place.run("UPDATE uids SET n = n")
-    empty(place, keeper, limits=Limits(letter_attempts=2, letter_pause=0.05))
+    empty(place, keeper, attempts=2, retry_pause=0.05)
     docs = keeper.rows("public.docs")
     assert {key for _, key in docs} == {(str(g % 5), f'n"\\,{g}') for g in range(1, 41, 2)}
     assert all(str(shard) == key[0] for shard, key in docs)
@@ -169,7 +168,7 @@ def test_what_counts_as_absent(place: Any, keeper: Keeper) -> None:
     assert (fifth["b"], fifth["c"], fifth["a"]) == ("\\x00ff", "ab   ", "{{1},{NULL}}")
     # A predicate that fails on one row is a dead letter of that row; the others are there.
     assert len(keeper.rows("public.uids")) == 19
-    (letter,) = place.tubes.dead_letters("t")
+    (letter,) = place.tube.dead_letters()
     assert (letter.table, letter.attempts, letter.next_at) == ("public.uids", 2, None)
     assert "division by zero" in letter.error
     # A row that leaves the predicate leaves; one whose routing changes moves; 1.0 becomes 1.00.
@@ -180,10 +179,10 @@ def test_what_counts_as_absent(place: Any, keeper: Keeper) -> None:
     assert {shard for shard, _ in docs} == {2, 3, 4, 9}
     assert {key for shard, key in docs if shard == 9} == {("9", f'n"\\,{g}') for g in (1, 11, 21, 31)}
     assert set(keeper.rows("public.nums")) == {(3, ("1.00",)), (3, ("2",))}
-    assert (len(keeper.rows("public.uids")), place.tubes.dead_letters("t")) == (20, [])
+    assert (len(keeper.rows("public.uids")), place.tube.dead_letters()) == (20, [])
 
 
-def test_columns_and_tables_that_change(items: Any, keeper: Keeper) -> None:
+def test_columns_and_tables_that_change(items: Place, keeper: Keeper) -> None:
     items.run("INSERT INTO items VALUES (1, 1, 'a')")
     with following(items, keeper):
         until(lambda: kept(keeper) == source(items))
@@ -194,14 +193,14 @@ def test_columns_and_tables_that_change(items: Any, keeper: Keeper) -> None:
         )
         until(lambda: kept(keeper) == source(items))
         items.run("CREATE TABLE others (id int PRIMARY KEY); SELECT 1")
-        items.tubes.attach("t", "others", shard=2)
+        items.tube.attach("others", shard=2)
         items.run("INSERT INTO others VALUES (5); UPDATE items SET more = 7")
         until(lambda: set(kept(keeper, "public.others")) == {"5"} and kept(keeper) == source(items))
         items.run("DROP TABLE others; UPDATE items SET more = 8")
         until(lambda: kept(keeper) == source(items))
 
 
-def test_eight_writers_a_backfill_and_garbage(items: Any, keeper: Keeper) -> None:
+def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> None:
     """Random pauses, rollbacks and changed keys while a backfill runs; the sink had old rubbish."""
     items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
     empty(items, keeper)
@@ -232,27 +231,27 @@ def test_eight_writers_a_backfill_and_garbage(items: Any, keeper: Keeper) -> Non
                     connection.commit()
 
     threads = [threading.Thread(target=write, args=[number]) for number in range(8)]
-    with following(items, keeper, limits=Limits(most_pods=7)):
+    with following(items, keeper, max_pods=7):
         for thread in threads:
             thread.start()
-        items.tubes.schedule_backfill("t", "items", order_col="n")
+        items.tube.schedule_backfill("items", order_col="n")
         for thread in threads:
             thread.join()
         until(lambda: not items.pods() and kept(keeper) == source(items))
     assert len(kept(keeper)) > 3500
-    (found,) = items.tubes.backfills()
+    (found,) = items.tube.backfills()
     assert found.finished_at is not None
-    assert items.tubes.stats()[0].keys_done > 6000
+    assert items.tube.stats()[0].keys_done > 6000
 
 
-def test_a_thousand_shards(place: Any, keeper: Keeper) -> None:
+def test_a_thousand_shards(place: Place, keeper: Keeper) -> None:
     place.run(
         "CREATE TABLE items (id bigint PRIMARY KEY, n int);"
         " INSERT INTO items SELECT g, g FROM generate_series(1, 4000) g"
     )
-    place.tubes.ensure("t", partitions=4)
-    place.tubes.attach("t", "items", routing="n % 1000")
-    place.tubes.backfill("t", "items")
+    place.tube.ensure(partitions=4)
+    place.tube.attach("items", routing="n % 1000")
+    place.tube.backfill("items")
     place.run("DELETE FROM items WHERE id % 7 = 0")
     summary = empty(place, keeper)
     assert kept(keeper) == source(place)
@@ -264,24 +263,24 @@ def test_a_thousand_shards(place: Any, keeper: Keeper) -> None:
     assert summary.removed > 500
 
 
-def test_a_sink_that_is_down_and_poison(items: Any, keeper: Keeper) -> None:
+def test_a_sink_that_is_down_and_poison(items: Place, keeper: Keeper) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
     keeper.fault("down")
-    with following(items, keeper, limits=Limits(letter_attempts=3, letter_pause=0.05)) as job:
-        until(lambda: (items.tubes.stats()[0].waiting or "").startswith("the sink is down: out of order"))
+    with following(items, keeper, attempts=3, retry_pause=0.05) as job:
+        until(lambda: (items.tube.stats()[0].waiting or "").startswith("the sink is down: out of order"))
         assert any("the sink is down: out of order" in line for line in job.said)
         items.run("UPDATE items SET n = 0 WHERE id < 20")
-        assert items.tubes.stats()[0].live_pods == 3
+        assert items.tube.stats()[0].live_pods == 3
         keeper.fault("down", None)
         until(lambda: kept(keeper) == source(items))
         # Poison: the sink names it, or just fails. Either is parked after some tries; the others go on.
         for how in ("named", "silent"):
             keeper.fault("poison", f"{how} 5 250")
             items.run("UPDATE items SET n = n + 1000")
-            until(lambda: items.tubes.stats()[0].parked == 2)
+            until(lambda: items.tube.stats()[0].parked == 2)
             right, found = source(items), kept(keeper)
             assert {key for key in right if right[key] != found[key]} == {"5", "250"}
-            letters = items.tubes.dead_letters("t")
+            letters = items.tube.dead_letters()
             assert {(each.key, each.attempts, "cannot be digested" in each.error) for each in letters} == {
                 ("5", 3, True),
                 ("250", 3, True),
@@ -289,26 +288,26 @@ def test_a_sink_that_is_down_and_poison(items: Any, keeper: Keeper) -> None:
             # A later touch that succeeds takes one out; the other is tried again when somebody asks.
             keeper.fault("poison", None)
             items.run("UPDATE items SET n = n + 1 WHERE id = 5")
-            until(lambda: [each.key for each in items.tubes.dead_letters("t")] == ["250"])
-            assert items.tubes.retry_letters("t", keys=["250"]) == 1
-            until(lambda: items.tubes.dead_letters("t") == [])
+            until(lambda: [each.key for each in items.tube.dead_letters()] == ["250"])
+            assert items.tube.retry_letters(keys=["250"]) == 1
+            until(lambda: items.tube.dead_letters() == [])
             assert kept(keeper) == source(items)
-        # A sink that refuses everything is not poisoned by a million rows: it is waited for.
+        # A sink that refuses all documents is not poisoned by a million rows: it is waited for.
         keeper.fault("poison", "silent all")
         items.run("UPDATE items SET n = 7")
-        until(lambda: "refuses everything" in (items.tubes.stats()[0].waiting or ""))
-        assert items.tubes.dead_letters("t") == []
+        until(lambda: "refuses all documents" in (items.tube.stats()[0].waiting or ""))
+        assert items.tube.dead_letters() == []
         keeper.fault("poison", None)
         until(lambda: kept(keeper) == source(items))
     assert job.summary.parked == 4
     assert job.summary.outages == 2
 
 
-def test_two_jobs_on_one_tube(items: Any, keeper: Keeper) -> None:
-    items.tubes.ensure("t", partitions=2)
+def test_two_jobs_on_one_tube(items: Place, keeper: Keeper) -> None:
+    items.tube.ensure(partitions=2)
     with following(items, keeper, partitions=[0]):
-        until(lambda: items.tubes.stats()[0].worker is not None)
-        with pytest.raises(CheckFailed, match="partition 0 of the tube t is worked on by process"):
+        until(lambda: items.tube.stats()[0].worker is not None)
+        with pytest.raises(CheckFailed, match="partition 0 of the tube t is locked by process"):
             empty(items, keeper)
         empty(items, keeper, partitions=[1])
         with pytest.raises(CheckFailed, match="has no partition 2"):
@@ -323,7 +322,7 @@ def test_two_jobs_on_one_tube(items: Any, keeper: Keeper) -> None:
     assert ended
 
 
-def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, keeper: Keeper) -> None:
+def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Place, keeper: Keeper) -> None:
     """The write that is under way ends before the successor's begins, and nothing is deleted by the loser."""
     items.run("INSERT INTO items VALUES (1, 1)")
     keeper.fault("slow")
@@ -347,40 +346,32 @@ def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Any, ke
         assert keeper.writes == before + 1
     # A worker of an older generation: it may not delete, nor write.
     items.run("INSERT INTO items VALUES (3, 3)")
-    with open_tubes(items.database.uri) as tubes, open_tubes(items.database.uri) as other:
-        hold = Hold(tubes.session, "t", [0])
+    with Tube("t", items.database.uri) as tube, Tube("t", items.database.uri) as other:
+        hold = Hold(tube.session, "t", [0])
         hold.take(wait=0, say=print)
-        claimed = [(0, pod) for pod in tubes.claim("t")]
-        tubes.session.rows(sql.SQL("SELECT pg_advisory_unlock_all()").format())
+        claimed = [(0, pod) for pod in tube.claim()]
+        tube.session.rows(sql.SQL("SELECT pg_advisory_unlock_all()").format())
         said: list[str] = []
         successor = Hold(other.session, "t", [0], grace=0.5)
         successor.take(wait=0, say=said.append)
         assert "waiting until it writes no more" in said[0]
         for call in (hold.check, lambda: hold.acknowledge(batch_of(claimed, set()))):
-            with pytest.raises(HoldLost, match="was taken over by somebody else"):
+            with pytest.raises(HoldLost, match="another worker has taken partition"):
                 call()
-        assert [pod.ids for pod in tubes.claim("t")] == [(3,)]
+        assert [pod.ids for pod in tube.claim()] == [(3,)]
         successor.release()
-
-
-class Where:
-    """A database that `source` and `following` can use."""
-
-    def __init__(self, database: Any) -> None:
-        self.database = database
-        self.run = database.execute
 
 
 def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshServer, keeper: Keeper) -> None:
     """The job waits for its node, takes the lock again and goes on; rows that fit into no chunk come in several."""
     server = fresh_server(name="restarted")
     database = server.create_database("shop")
-    with open_tubes(database.uri) as tubes:
-        tubes.install()
-        tubes.ensure("t")
+    Tube.install(database.uri)
+    with Tube("t", database.uri) as tube:
+        tube.ensure()
         database.execute("CREATE TABLE items (id int PRIMARY KEY, n int, note text)")
-        tubes.attach("t", "items", shard=0)
-    place = Where(database)
+        tube.attach("items", shard=0)
+    place = Place(database)
     with following(place, keeper) as job:
         database.execute("INSERT INTO items VALUES (1, 1)")
         until(lambda: set(kept(keeper)) == {"1"})
@@ -390,8 +381,8 @@ def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshSe
         with TaskStore() as store:
             (task,) = store.list(status="RUNNING")
             store.ask(task.task_id, "pause")
-            with open_tubes(database.uri) as tubes:
-                until(lambda: (tubes.stats()[0].waiting or "").startswith("paused"))
+            with Tube("t", database.uri) as tube:
+                until(lambda: (tube.stats()[0].waiting or "").startswith("paused"))
                 database.execute("UPDATE items SET n = 0")
                 assert kept(keeper) != source(place)
                 store.ask(task.task_id, "")
@@ -399,19 +390,8 @@ def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshSe
     assert job.summary.outages >= 1
     database.execute("UPDATE items SET n = 5; UPDATE items SET n = 6")
     writes = keeper.count
-    with open_tubes(database.uri) as tubes:
-        limits, silent = Limits(until_empty=True), Silent()
-        running = Running(
-            tubes.session,
-            "t",
-            Keeper(keeper.path),
-            limits=limits,
-            spark=SparkSettings(engine="local"),
-            most_bytes=100_000,
-            progress=silent,
-            stop=threading.Event(),
-        )
-        assert running.run().written == 301
+    with Tube("t", database.uri) as tube:
+        assert tube.run(Keeper(keeper.path), until_empty=True, max_bytes=100_000).written == 301
     assert kept(keeper) == source(place)
     assert keeper.count - writes > 10, "all rows were in one chunk"
 
@@ -419,25 +399,25 @@ def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshSe
 STEPS = """
 import os, signal, sys
 from trueup.capture.triggers import hold
-from trueup.verbs.tube import run
-from trueup.api.tube import open as open_tubes
+from trueup.capture.triggers import queue
+from trueup.api.tube import Tube
 sys.path.append({root!r})
-from integration.tube.keeper import Keeper
+from support.keeper import Keeper
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 if {step!r} == "claim":
-    run.batch_of = die
+    queue.batch_of = die
 elif {step!r} == "delete":
     hold.delete = die
-with open_tubes({uri!r}) as tubes:
-    tubes.run("t", Keeper({path!r}), until_empty=True)
+with Tube("t", {uri!r}) as tube:
+    tube.run(Keeper({path!r}), until_empty=True)
 """
 
 
 @pytest.mark.parametrize("step", ["claim", "before", "after", "delete"])
-def test_killed_at_each_step(items: Any, keeper: Keeper, step: str) -> None:
+def test_killed_at_each_step(items: Place, keeper: Keeper, step: str) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g; DELETE FROM items WHERE id = 3")
     if step in ("before", "after"):
         keeper.fault("kill", step)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from support.tube import Place
 from trueup.errors import QueryError
 
 
 @pytest.fixture
-def publisher(place: Any, databases: Callable[[int], list[Any]]) -> Iterator[Any]:
+def publisher(place: Place, databases: Callable[[int], list[Any]]) -> Iterator[Any]:
     """Another database, of which a subscription fills the table items here."""
     other = databases(1)[0]
     for database in (other, place.database):
@@ -32,11 +33,11 @@ def publisher(place: Any, databases: Callable[[int], list[Any]]) -> Iterator[Any
     other.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
-def test_row_by_row(place: Any, publisher: Any) -> None:
+def test_row_by_row(place: Place, publisher: Any) -> None:
     with pytest.raises(QueryError, match="filled by a subscription") as caught:
-        place.tubes.attach("t", "items", shard=1)
-    assert "capture => 'row'" in caught.value.cure
-    place.tubes.attach("t", "items", shard=1, capture="row")
+        place.tube.attach("items", shard=1)
+    assert "--capture row" in caught.value.cure
+    place.tube.attach("items", shard=1, capture="row")
     publisher.execute("INSERT INTO items VALUES (1), (2)")
     publisher.execute("UPDATE items SET id = 3 WHERE id = 1; DELETE FROM items WHERE id = 2")
     _wait(lambda: place.run("SELECT id FROM items") == [(3,)])

@@ -207,11 +207,11 @@ def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plai
     _start(plain)
     assert plain.fence().exit_code == 0
     plain.stop()
-    with trueup.tube.open(plain.up.uri, schema="trueup_changes") as logs:
-        (log,) = (each.tube for each in logs.list())
-        logs.detach(log, "t")
+    (log,) = trueup.Tube.list(plain.up.uri, schema="trueup_changes")
+    with trueup.Tube(log.tube, plain.up.uri, schema="trueup_changes") as tube:
+        tube.detach("t")
         plain.up.execute("INSERT INTO t VALUES (1, 1)")
-        logs.attach(log, "t", shard=0)
+        tube.attach("t", shard=0)
     plain.go_on()
     assert plain.fence().exit_code == 2
     plain.validations.update("v", sweep=0.5)
@@ -312,9 +312,8 @@ def test_it_ends_at_the_cut_over(plain: Copy) -> None:
 
 def test_a_change_log_that_is_gone_needs_a_full_check(plain: Copy) -> None:
     _start(plain)
-    with trueup.tube.open(plain.up.uri, schema="trueup_changes") as logs:
-        plain.stop()
-        logs.uninstall(force=True)
+    plain.stop()
+    trueup.Tube.uninstall(plain.up.uri, schema="trueup_changes", force=True)
     plain.up.execute("INSERT INTO t VALUES (7, 7)")
     with pytest.raises(trueup.TrueupError, match="change log is gone"):
         plain.validations.start("v", engine="local")
@@ -328,11 +327,11 @@ def test_a_change_log_that_is_gone_needs_a_full_check(plain: Copy) -> None:
 
 
 def test_a_tube_that_notes_only_some_rows_is_no_source(plain: Copy) -> None:
-    with trueup.tube.open(plain.up.uri) as tubes:
-        tubes.install()
-        tubes.ensure("q")
-        tubes.attach("q", "t", shard=0, predicate="n > 0")
-        tubes.attach("q", "words", shard=0)
+    trueup.Tube.install(plain.up.uri)
+    with trueup.Tube("q", plain.up.uri) as tube:
+        tube.ensure()
+        tube.attach("t", shard=0, predicate="n > 0")
+        tube.attach("words", shard=0)
     plain.start("public.t,public.words", changes="tube", tube="q", syncer="lag:0.2")
     assert "only rows of a predicate" in _reasons(plain)["public.t"]
     assert _reasons(plain)["public.words"] == ""
@@ -345,11 +344,8 @@ def test_subscribers_of_all_tables_are_not_stopped_by_tables_of_ours(copy: Copy)
     refused = r"the publication p of the database .* publishes all tables: its subscribers would stop at"
     with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup_changes.installation"):
         copy.validations.start("v", engine="local")
-    with (
-        trueup.tube.open(copy.up.uri) as tubes,
-        pytest.raises(trueup.CheckFailed, match=f"{refused} tube.installation"),
-    ):
-        tubes.install()
+    with pytest.raises(trueup.CheckFailed, match=f"{refused} tube.installation"):
+        trueup.Tube.install(copy.up.uri)
     there = trueup.Validations(nodes={"n1": copy.up.uri, "n2": copy.down.uri}, meta="n1")
     with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup.validation"):
         there.create("w", source="n1", target="n2", tables=("public.t",))

@@ -330,11 +330,11 @@ def test_a_tube_does_where_the_log_is_not_logical(copy: Any) -> None:
     import trueup
 
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE k (a text, b text, PRIMARY KEY (a, b))")
-    with trueup.tube.open(copy.up.uri) as tubes:
-        tubes.install()
-        tubes.ensure("q")
-        tubes.attach("q", "t", shard=0)
-        tubes.attach("q", "k", shard=0)
+    trueup.Tube.install(copy.up.uri)
+    with trueup.Tube("q", copy.up.uri) as tube:
+        tube.ensure()
+        tube.attach("t", shard=0)
+        tube.attach("k", shard=0)
     copy.start("public.t,public.k", changes="tube", tube="q", syncer="lag:0.5")
     copy.up.execute("INSERT INTO t SELECT i FROM generate_series(1, 50) i; INSERT INTO k VALUES ('[\"', E'\\t')")
     copy.down.execute(

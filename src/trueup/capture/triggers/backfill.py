@@ -1,4 +1,4 @@
-"""A backfill: all keys of a table go into the tube, behind the live touches, in three steps and many transactions."""
+"""Backfill: puts all keys of a table into the tube, behind the live touches, in three steps and many transactions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from psycopg import sql
 from trueup.capture.triggers.model import Backfill
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.tubes import backfills
-from trueup.engine.progress import Progress
+from trueup.engine.progress import Progress, Silent
 from trueup.errors import QueryError
 
-# Keys of a transaction at least. Without an index on the order's column each one reads the whole table, so there are
-# not many of them.
-LEAST_KEYS = 250_000
-MOST_PARTS = 20
+# Minimum keys per transaction. Without an index on the order column each transaction reads the whole table, so the
+# number of transactions is limited.
+_MIN_KEYS = 250_000
+_MAX_PARTS = 20
 
 
 def backfill(
@@ -25,75 +25,74 @@ def backfill(
     tube: str,
     table: str,
     *,
-    order_col: str,
-    shard: int | None,
-    timeout: float,
-    restart: bool,
-    part_keys: int,
-    progress: Progress,
+    order_col: str = "",
+    shard: int | None = None,
+    timeout: float = 300.0,
+    restart: bool = False,
+    part_keys: int = 0,
+    progress: Progress | None = None,
 ) -> Backfill:
-    """Begin or go on, wait for the barrier, insert part by part; killed at any point it can be called again."""
+    """Start a backfill or continue an interrupted one; return its final state.
+
+    It waits at most `timeout` seconds for older transactions, then inserts `part_keys` keys per transaction. After an
+    interruption at any point it can be called again.
+    """
+    progress = progress or Silent()
     name = session.find_table(table)
     if restart:
         session.call("tube_backfill_cancel", tube, name, shard)
-    begun = _unfinished(session, tube, name, shard)
-    if begun is None:
-        step1: dict[str, Any] = session.call("tube_backfill_step1")
-        progress.say(f"backfill of {table} into {tube}: waiting for transactions that began before")
+    unfinished = _unfinished(session, tube, name, shard)
+    if unfinished is None:
+        start: dict[str, Any] = session.call("tube_backfill_step1")
+        progress.say(f"backfill of {table} into {tube}: waiting for older transactions")
         session.call("tube_backfill_step2", timedelta(seconds=timeout))
+        done = 0
     else:
-        step1 = {"start_seq": begun.start_seq, "started_at": begun.started_at.isoformat()}
-        order_col = order_col or begun.order_col
-        progress.say(f"backfill of {table} into {tube}: going on after {begun.keys:,} keys")
-    return _insert(session, tube, name, step1, order_col, shard, part_keys, begun.keys if begun else 0, progress)
-
-
-def _insert(
-    session: Session,
-    tube: str,
-    name: str,
-    step1: dict[str, Any],
-    order_col: str,
-    shard: int | None,
-    part_keys: int,
-    done: int,
-    progress: Progress,
-) -> Backfill:
+        start = {"start_seq": unfinished.start_seq, "started_at": unfinished.started_at.isoformat()}
+        order_col = order_col or unfinished.order_col
+        done = unfinished.keys
+        progress.say(f"backfill of {table} into {tube}: continuing after {done:,} keys")
     total = _estimate(session, name)
-    part_keys = part_keys or max(LEAST_KEYS, total // MOST_PARTS)
+    part_keys = part_keys or max(_MIN_KEYS, total // _MAX_PARTS)
     progress.stage("backfill", max(total, done))
     progress.advance(done)
     while True:
-        found: dict[str, Any] = session.call(
-            "tube_backfill_step3", json.dumps(step1), tube, name, order_col or None, shard, part_keys
+        state: dict[str, Any] = session.call(
+            "tube_backfill_step3", json.dumps(start), tube, name, order_col or None, shard, part_keys
         )
-        progress.advance(found["keys"] - done, rows=found["keys"] - done)
-        done = found["keys"]
-        if found["finished_at"] is not None:
-            break
-    return next(each for each in backfills(session) if each.start_seq == found["start_seq"])
+        progress.advance(state["keys"] - done, rows=state["keys"] - done)
+        done = state["keys"]
+        if state["finished_at"] is not None:
+            return next(row for row in backfills(session) if row.start_seq == state["start_seq"])
+
+
+def schedule(session: Session, tube: str, table: str, *, order_col: str = "", shard: int | None = None) -> int:
+    """Request a backfill from the worker of the tube; return the number of the control pod."""
+    number: int = session.call("tube_backfill_schedule", tube, session.find_table(table), order_col or None, shard)
+    return number
 
 
 def _unfinished(session: Session, tube: str, name: str, shard: int | None) -> Backfill | None:
+    """Return the interrupted backfill of this table and shard; raise if one of another table has the same source."""
     query = sql.SQL("SELECT (s).source, (s).shard FROM (SELECT {}(%s, %s) AS s) x").format(session.name("tube_source"))
-    source, fixed = session.rows(query, [tube, name])[0]
-    shard = fixed if shard is None else shard
-    for each in backfills(session):
-        if each.source == source and each.shard == shard and each.finished_at is None:
-            same = session.rows(sql.SQL("SELECT %s::regclass = %s::regclass").format(), [each.table, name])
+    source, fixed_shard = session.rows(query, [tube, name])[0]
+    shard = fixed_shard if shard is None else shard
+    for row in backfills(session):
+        if row.source == source and row.shard == shard and row.finished_at is None:
+            same = session.rows(sql.SQL("SELECT %s::regclass = %s::regclass").format(), [row.table, name])
             if not same[0][0]:
                 raise QueryError(
-                    f"a backfill of {each.table} is not finished",
-                    cure=f"trueup tube backfill {tube} {each.table}, or --restart",
+                    f"a backfill of {row.table} is not finished",
+                    cure=f"finish it with trueup tube backfill {tube} {row.table}, or use --restart",
                     node=session.node.name,
                     table=name,
                 )
-            return each
+            return row
     return None
 
 
 def _estimate(session: Session, name: str) -> int:
-    """Rows of the table and its partitions, as the planner knows them."""
+    """Return the planner's estimate of the rows of a table and its partitions."""
     query = sql.SQL(
         "SELECT coalesce(sum(greatest(c.reltuples, 0)), 0)::bigint FROM {}(%s::regclass) t(place)"
         " JOIN pg_class c ON c.oid = t.place::oid WHERE c.relkind = 'r'"

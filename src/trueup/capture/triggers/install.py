@@ -1,4 +1,4 @@
-"""Puts the tables and functions of tubes into a schema of a node, brings them to this version, takes them out again."""
+"""Installs, upgrades and removes the tables and functions of tubes in a schema of a node."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trueup.errors import CheckFailed
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
-# Raised whenever anything in the folder sql changes what is in a database.
-VERSION = 2
-# Version -> what must be done to the tables of the version before it; new tables and functions are made anyway.
-# 2: who works on a tube (workers), what could not be delivered (dead_letters).
+# Increased with every change of the folder sql that changes what is in a database.
+VERSION = 3
+# Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
+# 2: workers and dead letters. 3: messages and comments of the functions.
 MIGRATIONS: dict[int, LiteralString] = {}
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What an installation did: the version that was there (None: none), and the one that is there now."""
+    """Result of an installation: the previous version (None: it was not installed) and the current one."""
 
     node: str
     schema: str
@@ -31,7 +31,7 @@ class Installed:
 
 
 def install(session: Session) -> Installed:
-    """Make the schema, or bring it to this version in place; a second call changes nothing."""
+    """Create the schema, or upgrade it in place; a second call changes nothing."""
     with session.errors(), session.connection.transaction():
         connection = session.connection
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup tube install', 0))")
@@ -39,7 +39,7 @@ def install(session: Session) -> Installed:
         before = installed_version(session)
         if before is not None and before > VERSION:
             raise CheckFailed(
-                [f"the tubes in the schema {session.schema} are of version {before}; this trueup knows {VERSION}"],
+                [f"the tubes in the schema {session.schema} have version {before}; this trueup supports {VERSION}"],
                 cure="upgrade trueup",
                 node=session.node.name,
             )
@@ -55,7 +55,7 @@ def install(session: Session) -> Installed:
 
 
 def installed_version(session: Session) -> int | None:
-    """The version in the schema; None where there is none."""
+    """Return the version installed in the schema; None if nothing is installed."""
     name = f"{session.schema}.installation"
     found = session.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
     if found is None or found[0] is None:
@@ -65,7 +65,10 @@ def installed_version(session: Session) -> int | None:
 
 
 def uninstall(session: Session, *, force: bool) -> int:
-    """Detach all tables and drop the schema; with pods that wait only by force. Gives the number of dropped tubes."""
+    """Detach all tables, drop the schema, and return the number of dropped tubes.
+
+    Raise CheckFailed if pods are waiting, unless `force` is set.
+    """
     with session.errors(), session.connection.transaction():
         if installed_version(session) is None:
             return 0
@@ -76,8 +79,8 @@ def uninstall(session: Session, *, force: bool) -> int:
         ).fetchone()
         if waiting and waiting[0] and not force:
             raise CheckFailed(
-                [f"{waiting[0]:,} pods wait in the tubes of the schema {session.schema}, and would be lost"],
-                cure="work them off, or say --force",
+                [f"{waiting[0]:,} pods are waiting in the tubes of the schema {session.schema} and would be lost"],
+                cure="process them with trueup tube run, or use --force",
                 node=session.node.name,
             )
         tubes = session.connection.execute(
@@ -91,7 +94,7 @@ def _check_server(session: Session) -> None:
     version = session.connection.info.server_version
     if version < 140000:
         raise CheckFailed(
-            [f"the server is PostgreSQL {version // 10000}; tubes want 14 or newer"],
+            [f"the server is PostgreSQL {version // 10000}; tubes need version 14 or newer"],
             cure="upgrade the server",
             node=session.node.name,
         )
@@ -105,8 +108,8 @@ def _make_schema(session: Session, *, is_new: bool) -> None:
     ).fetchone()
     if is_new and found and found[0]:
         raise CheckFailed(
-            [f"the schema {session.schema} is there already, and holds other things"],
-            cure="choose another one with --schema",
+            [f"the schema {session.schema} already exists and contains other objects"],
+            cure="choose another schema with --schema",
             node=session.node.name,
         )
     if not found:
@@ -115,9 +118,9 @@ def _make_schema(session: Session, *, is_new: bool) -> None:
 
 
 def _make_functions(session: Session) -> None:
-    """All functions anew, then the trigger functions of attached tables; tables and triggers are not locked."""
+    """Create all functions, then the trigger functions of attached tables; tables and triggers are not locked."""
     connection = session.connection
-    # Another version may have had other arguments or results; not those that triggers of attached tables hold.
+    # Arguments or results may have changed since the installed version. Trigger functions are kept: triggers use them.
     old = connection.execute(
         "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = to_regnamespace(%s)"
         r" AND p.proname LIKE 'tube\_%%' AND p.prorettype <> 'trigger'::regtype",
@@ -137,7 +140,7 @@ def _make_functions(session: Session) -> None:
 
 
 def function_files() -> list[str]:
-    """The files of the folder sql that hold a function."""
+    """Return the files of the folder sql that define a function."""
     folder = resources.files("trueup.capture.triggers").joinpath("sql")
     return [file.name for file in folder.iterdir() if file.name.startswith("tube_")]
 
@@ -157,5 +160,5 @@ def _filled(session: Session, file: str) -> LiteralString:
 
 
 def _sql(text: str, session: Session) -> LiteralString:
-    # The schema's name is checked to need no quotes; files of the package are as trustworthy as its code.
+    # The name of the schema was checked and needs no quotes; files of the package are trusted.
     return text.replace("@schema@", session.schema)  # type: ignore[return-value, unused-ignore]

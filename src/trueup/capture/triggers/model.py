@@ -1,33 +1,33 @@
-"""What is known of tubes, attached tables, pods, backfills, and what waits: frozen dataclasses."""
+"""Dataclasses of tubes, attached tables, pods, statistics and backfills."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Attached:
-    """A table that is attached to a tube; pods name it by `source`."""
+    """A table attached to a tube; pods refer to it by `source`."""
 
     source: int
     table: str
-    # Of shard and routing, one is set.
+    # Either the shard or the routing expression is set.
     shard: int | None
     routing: str | None
     predicate: str | None
     capture: str
-    # The columns of the key. One column of integers is in `Pod.ids`, everything else in `Pod.keys`.
+    # Key columns. Keys of one integer column are in `Pod.ids`, all others in `Pod.keys`.
     key: tuple[str, ...]
     attached_at: datetime
-    # Why writes may go unseen now; None if all is well.
+    # Why writes may not be captured at present; None if there is no problem.
     problem: str | None
 
 
 @dataclass(frozen=True)
 class TubeInfo:
-    """One tube: its partitions, its predicate, and the tables attached to it."""
+    """A tube: its settings and the tables attached to it."""
 
     tube: str
     partitions: int
@@ -38,31 +38,37 @@ class TubeInfo:
 
 @dataclass(frozen=True)
 class Pod:
-    """One batch of touched keys of one table and shard, or a control pod with a payload."""
+    """Touched keys of one table and shard, or a control pod with a payload."""
 
     seq: int
     shard: int
     source: int
     op: str
     ids: tuple[int, ...]
-    # The text of the column; of a key of several columns, a JSON array of texts.
+    # The text of the key column; for several columns, a JSON array of texts.
     keys: tuple[str, ...] | None
     payload: dict[str, Any] | None
     at: datetime
 
     @property
     def is_control(self) -> bool:
-        """Whether it carries a message instead of keys."""
+        """Whether the pod has a payload instead of keys."""
         return self.payload is not None
 
+    @property
+    def message(self) -> dict[str, Any]:
+        """Return the payload of a control pod; empty for other pods."""
+        return self.payload or {}
 
-# Where `list` is something else.
-Pods: TypeAlias = "list[Pod]"
+    @property
+    def size(self) -> int:
+        """Return the number of keys."""
+        return len(self.ids) + len(self.keys or ())
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What waits in one partition of a tube. Ages are seconds; None where nothing waits."""
+    """Statistics of one partition of a tube. Ages are in seconds; None if nothing is waiting."""
 
     tube: str
     partition: int
@@ -71,17 +77,17 @@ class Stats:
     backfill_pods: int
     backfill_keys: int
     control_pods: int
-    # Control pods that say that a trigger met an error, also those that a worker has told and deleted.
+    # Capture problems reported by control pods, including those that a worker has already processed.
     troubles: int
     shards: int
     oldest_live_s: float | None
     oldest_backfill_s: float | None
-    # Of the whole tube.
+    # Size of the tube, all partitions together.
     bytes: int
-    # Keys that could not be delivered, and how many of them nobody tries any more.
+    # Keys that could not be delivered, and how many of them are not retried any more.
     dead_letters: int = 0
     parked: int = 0
-    # Who works on it ("PID on HOST"), when it was last heard of, how fast it is, what it has done, what it waits for.
+    # The worker ("PID on HOST"), seconds since its last heartbeat, its rate, its total, and what it is waiting for.
     worker: str | None = None
     worker_seen_s: float | None = None
     keys_per_second: float = 0.0
@@ -104,19 +110,19 @@ class Backfill:
     finished_at: datetime | None
     keys: int
     pods: int
-    # Rows of the table as the planner knows them, and keys of backfills that wait in the tube for this table.
+    # Rows of the table as estimated by the planner, and backfill keys of this table that wait in the tube.
     rows: int = 0
     waiting_keys: int = 0
 
 
 def as_json(value: Any) -> dict[str, Any]:
-    """A dataclass as plain JSON values, times in ISO form."""
-    return {name: _plain(each) for name, each in asdict(value).items()}
+    """Return a dataclass as JSON values, with times in ISO format."""
+    return {name: _plain(item) for name, item in asdict(value).items()}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

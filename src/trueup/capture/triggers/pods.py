@@ -1,7 +1,7 @@
-"""How pods are taken out of a tube: lock a partition, claim, read the same ones again, delete by exact number.
+"""Take pods out of a tube: lock a partition, claim, read the same pods again, delete them by number.
 
-A number is not a place in the order of commits: a lower one may appear later. So nothing here ever asks for numbers
-greater than the last one.
+Numbers are not in the order of commits: a lower number may become visible later. So no query asks for numbers above the
+last one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LOCK_PAUSE = 0.2
 
 
 def claim(
-    session: Session, tube: str, partition: int, *, most: int, skip: Sequence[int], most_keys: int | None = None
+    session: Session, tube: str, partition: int, *, limit: int, skip: Sequence[int], max_keys: int | None = None
 ) -> list[Pod]:
-    """The next pods of a partition, live ones first, without those that are being worked on (`skip`).
+    """Return the next pods of a partition, live pods first, without the pods in `skip`, which are being processed.
 
-    Whoever claims holds the lock of the partition. The pod that ends a backfill comes only when all pods of backfills
-    before it are deleted. With `most_keys` the last pod is the one that reaches it.
+    The caller must hold the lock of the partition. The control pod at the end of a backfill is returned only when all
+    earlier backfill pods are deleted. With `max_keys`, the pod that reaches this number of keys is the last one.
     """
     partitions = partitions_of(session, tube)
     if not 0 <= partition < partitions:
@@ -38,11 +38,11 @@ def claim(
         mine=_in_partition("p", partitions, partition),
         same=_in_partition("b", partitions, partition),
     )
-    return _read(session, query, {"skip": list(skip), "most": most, "most_keys": most_keys})
+    return _read(session, query, {"skip": list(skip), "most": limit, "most_keys": max_keys})
 
 
 def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
-    """Exactly these pods again, live ones first; those that are deleted are left out."""
+    """Return the pods with these numbers, live pods first; deleted pods are omitted."""
     query = sql.SQL("SELECT {} FROM {} p, {} WHERE {} ORDER BY (p.op = 'B'), p.seq").format(
         _columns(), _pods(session, tube), *_exactly(partitions_of(session, tube))
     )
@@ -50,7 +50,7 @@ def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
 
 
 def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
-    """Delete exactly these pods: their keys are where they should be. Gives how many were there."""
+    """Delete the pods with these numbers, whose keys are delivered; return how many existed."""
     query = sql.SQL("DELETE FROM {} p USING {} WHERE {}").format(
         _pods(session, tube), *_exactly(partitions_of(session, tube))
     )
@@ -59,7 +59,7 @@ def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
 
 
 def _exactly(partitions: int) -> tuple[sql.Composable, sql.Composable]:
-    """Tables and a condition that find pods by their numbers through the one index there is."""
+    """Return tables and a condition that find pods by number through the only index of the tube."""
     tables = sql.SQL("unnest(%(numbers)s::bigint[]) x(seq), (VALUES (true), (false)) y(later)")
     condition = sql.SQL("p.seq = x.seq AND (p.op = 'B') = y.later")
     if partitions == 1:
@@ -72,7 +72,7 @@ def _exactly(partitions: int) -> tuple[sql.Composable, sql.Composable]:
 
 @contextmanager
 def lock(session: Session, tube: str, partition: int, *, wait: float) -> Iterator[None]:
-    """Hold the lock of a partition: nobody else works on its shards meanwhile. It ends with the session."""
+    """Hold the lock of a partition: no other worker processes its shards. The lock ends with the session."""
     take_lock(session, tube, partition, wait=wait)
     try:
         yield
@@ -81,22 +81,22 @@ def lock(session: Session, tube: str, partition: int, *, wait: float) -> Iterato
 
 
 def take_lock(session: Session, tube: str, partition: int, *, wait: float) -> None:
-    """Take the lock of a partition, or raise an error that names who has it."""
+    """Take the lock of a partition; raise CheckFailed, which names the holder, after `wait` seconds."""
     partitions_of(session, tube)
     key = session.call("tube_lock_key", tube, partition)
     give_up = time.monotonic() + wait
     while not session.rows(sql.SQL("SELECT pg_try_advisory_lock(%s)").format(), [key])[0][0]:
         if time.monotonic() >= give_up:
             raise CheckFailed(
-                [f"partition {partition} of the tube {tube} is worked on by {_holder(session, key)}"],
-                cure="stop that one first: a key must never be worked on twice at the same time",
+                [f"partition {partition} of the tube {tube} is locked by {_holder(session, key)}"],
+                cure="stop that worker first, or wait for it with --wait: two workers must not process the same keys",
                 node=session.node.name,
             )
         time.sleep(LOCK_PAUSE)
 
 
 def release_lock(session: Session, tube: str, partition: int) -> None:
-    """Give the lock of a partition back; if the session is gone, so is the lock."""
+    """Release the lock of a partition. If the session is closed, the lock is already released."""
     if session.is_open:
         key = session.call("tube_lock_key", tube, partition)
         session.rows(sql.SQL("SELECT pg_advisory_unlock(%s)").format(), [key])
@@ -112,11 +112,11 @@ def _holder(session: Session, key: int) -> str:
         ).format(),
         [key, key],
     )
-    return str(found[0][0]) if found else "somebody else"
+    return str(found[0][0]) if found else "another session"
 
 
 def partitions_of(session: Session, tube: str) -> int:
-    """How many partitions a tube has; an error if there is no such tube."""
+    """Return the number of partitions of a tube; raise an error if it does not exist."""
     query = sql.SQL("SELECT (t).partitions FROM (SELECT {}(%s) AS t) x").format(session.name("tube_get"))
     return int(session.rows(query, [tube])[0][0])
 
@@ -132,13 +132,13 @@ def partitions_to_hold(session: Session, tube: str, partitions: Sequence[int]) -
 def _no_partition(session: Session, tube: str, partition: int, count: int) -> CheckFailed:
     return CheckFailed(
         [f"the tube {tube} has no partition {partition}: it has {count}"],
-        cure=f"Use a partition from 0 to {count - 1}.",
+        cure=f"use a partition from 0 to {count - 1}",
         node=session.node.name,
     )
 
 
 def _in_partition(alias: str, partitions: int, partition: int) -> sql.Composed:
-    """As the index of the order has it."""
+    """Return the condition for one partition, in the form of the index expression."""
     if partitions == 1:
         return sql.SQL("true").format()
     return sql.SQL("abs({}.shard %% {}) = {}").format(sql.Identifier(alias), partitions, partition)

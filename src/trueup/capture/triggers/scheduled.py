@@ -1,4 +1,4 @@
-"""Backfills that were asked for by a control pod: one at a time, beside the work, in a session of their own."""
+"""Backfills requested by control pods: one at a time, in a background thread with a session of its own."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from trueup.capture.triggers.backfill import backfill
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
-from trueup.engine.progress import Silent
 from trueup.errors import TrueupError
 
-# Of a transaction: small enough that live touches wait for no lock, and a stopped job is soon at its end.
+# Keys per transaction: few, so that live touches do not wait for locks and a stopped job ends soon.
 _PART_KEYS = 100_000
-_TIMEOUT = 300.0
-_AGAIN_SECONDS = 30.0
+_RETRY_SECONDS = 30.0
 
 
 class Scheduled:
-    """The backfills that wait, and the one that runs. A pod is given back when its backfill is in the tube."""
+    """The requested backfills, and the one that is running."""
 
-    def __init__(self, node: Node, schema: str, tube: str, *, again: float = _AGAIN_SECONDS) -> None:
+    def __init__(self, node: Node, schema: str, tube: str, *, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._node = node
         self._schema = schema
         self._tube = tube
-        self._again = again
+        self._retry_seconds = retry_seconds
         self._waiting: deque[tuple[int, Pod]] = deque()
         self._thread: threading.Thread | None = None
         self._error: TrueupError | None = None
-        self._begin_at = 0.0
+        self._start_at = 0.0
         self._session: Session | None = None
 
     def __bool__(self) -> bool:
@@ -39,35 +37,38 @@ class Scheduled:
 
     @property
     def pods(self) -> list[int]:
-        """The control pods that are being heeded."""
+        """Return the numbers of the control pods that are not finished."""
         return [pod.seq for _, pod in self._waiting]
 
     def add(self, partition: int, pod: Pod) -> None:
-        """Heed a control pod."""
+        """Add the backfill that a control pod requests."""
         self._waiting.append((partition, pod))
 
     def step(self) -> tuple[tuple[int, Pod] | None, TrueupError | None]:
-        """Begin the next one if none runs; the pod of one that has ended, or its error, after which it begins again."""
+        """Start the next backfill if none is running.
+
+        Return the partition and pod of a backfill that has finished, or the error of one that failed and is retried.
+        """
         if self._thread is not None:
             if self._thread.is_alive():
                 return None, None
             self._thread = None
             if self._error is not None:
-                self._begin_at = time.monotonic() + self._again
+                self._start_at = time.monotonic() + self._retry_seconds
                 error, self._error = self._error, None
                 return None, error
             return self._waiting.popleft(), None
-        if self._waiting and time.monotonic() >= self._begin_at:
-            self._thread = threading.Thread(target=self._run, args=[self._waiting[0][1].payload or {}], daemon=True)
+        if self._waiting and time.monotonic() >= self._start_at:
+            self._thread = threading.Thread(target=self._run, args=[self._waiting[0][1].message], daemon=True)
             self._thread.start()
         return None, None
 
     def give_up(self) -> tuple[int, Pod]:
-        """Forget the first one."""
+        """Remove the first backfill and return its partition and pod."""
         return self._waiting.popleft()
 
     def close(self) -> None:
-        """End the one that runs; whoever works on the tube next goes on with it."""
+        """Cancel the running backfill; the next worker of the tube continues it."""
         session = self._session
         if self._thread is not None and session is not None and session.is_open:
             session.connection.cancel_safe(timeout=5)
@@ -76,20 +77,16 @@ class Scheduled:
         self._thread = None
 
     def _run(self, payload: dict[str, Any]) -> None:
-        session = self._session = Session(self._node, self._schema)
         try:
-            backfill(
-                session,
-                self._tube,
-                payload["table"],
-                order_col=payload.get("order_col") or "",
-                shard=payload.get("shard"),
-                timeout=_TIMEOUT,
-                restart=False,
-                part_keys=_PART_KEYS,
-                progress=Silent(),
-            )
+            with Session(self._node, self._schema) as session:
+                self._session = session
+                backfill(
+                    session,
+                    self._tube,
+                    payload["table"],
+                    order_col=payload.get("order_col") or "",
+                    shard=payload.get("shard"),
+                    part_keys=_PART_KEYS,
+                )
         except TrueupError as error:
             self._error = error
-        finally:
-            session.close()

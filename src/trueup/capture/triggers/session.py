@@ -1,4 +1,4 @@
-"""One session with the node whose tubes are worked on: calls of the installed functions, errors by name."""
+"""A session with the node of the tubes: calls of the installed functions, and errors with node and cure."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 
-# Short: triggers are named after the schema and the tube, and a name has 63 bytes.
+# Short, because trigger names consist of the schema and the tube, and names are limited to 63 bytes.
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,14}")
 
 
 class Session:
-    """A connection that may write, opened when it is first needed."""
+    """A connection for reading and writing, opened on first use."""
 
     def __init__(self, node: Node, schema: str) -> None:
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigError(
-                f"'{schema}' cannot be the schema of tubes",
-                cure="small letters, digits and _, at most 15, not beginning with a digit or pg_",
+                f"invalid schema name for tubes: '{schema}'",
+                cure="use at most 15 lower-case letters, digits and _; do not start with a digit or pg_",
             )
         self.node = node
         self.schema = schema
@@ -39,16 +39,16 @@ class Session:
 
     @property
     def connection(self) -> Connection:
-        """The connection, in autocommit."""
+        """Return the connection, which is in autocommit mode."""
         if self._connection is None:
             self._connection = connect(self.node, application="trueup tube", read_only=False)
-            # Every statement its own snapshot: barriers wait on it, and no reader ever fails a writer.
+            # A new snapshot per statement: barriers need it, and reads never fail with a serialization error.
             self._connection.execute("SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0")
         return self._connection
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session, and so may be locks."""
+        """Whether the connection is open and may hold locks."""
         return self._connection is not None and not self._connection.closed
 
     def __enter__(self) -> Session:
@@ -72,39 +72,39 @@ class Session:
         return Node(self.node.name, join({**settings, **server}))
 
     def name(self, *parts: str) -> sql.Identifier:
-        """A name in the schema of the tubes."""
+        """Return a quoted name in the schema of the tubes."""
         return sql.Identifier(self.schema, *parts)
 
-    def call(self, function: str, *positional: Any, **given: Any) -> Any:
-        """What a function of the installation returns."""
+    def call(self, function: str, *positional: Any, **named: Any) -> Any:
+        """Call an installed function and return its result."""
         arguments: list[sql.Composable] = [sql.Placeholder()] * len(positional)
-        arguments += [sql.SQL("{} => %s").format(sql.Identifier(name)) for name in given]
+        arguments += [sql.SQL("{} => %s").format(sql.Identifier(name)) for name in named]
         query = sql.SQL("SELECT {}({})").format(self.name(function), sql.SQL(", ").join(arguments))
-        return self.rows(query, [*positional, *given.values()])[0][0]
+        return self.rows(query, [*positional, *named.values()])[0][0]
 
     def rows(
         self, query: sql.Composed, values: Sequence[Any] | Mapping[str, Any] = (), *, table: str | None = None
     ) -> list[tuple[Any, ...]]:
-        """The rows of a query; an error says what to do."""
+        """Run a query and return its rows."""
         with self.errors(table=table):
             cursor = self.connection.execute(query, values or None)
             return cursor.fetchall() if cursor.description else []
 
     def records(self, query: sql.Composed, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
-        """The rows of a query, by column."""
+        """Run a query and return its rows as dictionaries."""
         with self.errors(), self.connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(query, values or None).fetchall()
 
     @contextmanager
     def errors(self, *, table: str | None = None) -> Iterator[None]:
-        """Errors of the driver as ours; the hint of our own functions is the cure."""
+        """Convert errors of the driver; the hint of an installed function becomes the cure."""
         try:
             yield
-        except psycopg.errors.UndefinedTable as error:
-            raise self._not_installed(error) from None
-        except psycopg.errors.UndefinedFunction as error:
-            raise self._not_installed(error) from None
-        except psycopg.errors.InvalidSchemaName as error:
+        except (
+            psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedFunction,
+            psycopg.errors.InvalidSchemaName,
+        ) as error:
             raise self._not_installed(error) from None
         except psycopg.Error as error:
             raise _with_hint(error_from_server(error, self.node, table=table), error.diag.message_hint) from None
@@ -114,16 +114,16 @@ class Session:
         if f"{self.schema}." not in text and f'"{self.schema}"' not in text:
             return _with_hint(error_from_server(error, self.node), error.diag.message_hint)
         return CheckFailed(
-            [f"tubes of this version are not installed in the schema {self.schema} ({text})"],
-            cure=f"trueup tube install {self.node.name}"
+            [f"this version of the tube functions is not installed in the schema {self.schema} ({text})"],
+            cure=f"run trueup tube install {self.node.name}"
             + (f" --schema {self.schema}" if self.schema != "tube" else ""),
             node=self.node.name,
         )
 
     def find_table(self, text: str) -> str:
-        """The quoted name of a table as a regclass takes it; or an error that names the one that was meant."""
+        """Return the quoted name of a table for regclass; raise CheckFailed with similar names if it does not exist."""
         if text.strip().isdigit():
-            return text.strip()  # a table that was dropped has only its number left
+            return text.strip()  # the OID of a dropped table
         parts = parse_table_name(text)
         with self.errors():
             for schema in parts[0].spellings():
@@ -134,11 +134,11 @@ class Session:
                         return name
             shown = display_name(parts[0].text, parts[1].text)
             near = nearest_table(self.connection, shown)
-        raise CheckFailed([f"there is no table {shown}{near}"], cure="check the name", node=self.node.name)
+        raise CheckFailed([f"the table {shown} does not exist{near}"], cure="check the name", node=self.node.name)
 
 
 def block(session: Session, name: str, **parts: sql.Composable) -> sql.Composed:
-    """A statement of work.sql, in the schema of the tubes."""
+    """Return a statement of work.sql for the schema of the session."""
     text = load("trueup.capture.triggers", "work.sql")[name]
     return sql.SQL(text).format(schema=sql.Identifier(session.schema), **parts)
 

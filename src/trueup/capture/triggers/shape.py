@@ -1,4 +1,4 @@
-"""What enrichment must know of the attached tables: columns, key, predicates, routing; read again when one changes."""
+"""The shape of an attached table (columns, key, predicates, routing), read again when it changes."""
 
 from __future__ import annotations
 
@@ -17,72 +17,75 @@ from trueup.rows.types import TypeRow, type_named
 
 @dataclass(frozen=True)
 class Shape:
-    """One attached table, ready to be read by key: what is selected is SQL that was made from its catalog."""
+    """What is needed to read an attached table by key: SQL fragments built from the catalog."""
 
     source: int
     table: str
-    # None: the table is gone, and with it the rows.
+    # None: the table does not exist any more.
     relation: str | None
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
-    # As SQL: the base type of each column of the key, its equality, how pods write it, and the columns' values.
+    # SQL: base type and equality operator of each key column, the key as in pods, and the values of the columns.
     key_types: tuple[str, ...]
     equals: tuple[str, ...]
     key_sql: str
     values_sql: str
     is_integer: bool
-    # The shard of a row; None where the table has a fixed one.
+    # The shard of a row; None if the table has a fixed shard.
     shard_sql: str | None
     condition: str
-    # Where in a row the floats are, and the texts.
+    # Positions of floats and of texts in a row.
     floats: tuple[int, ...]
     texts: tuple[int, ...]
 
     @property
     def for_sink(self) -> SourceTable:
-        """As a sink is told of it."""
+        """Return the table as sinks see it."""
         return SourceTable(self.table, self.columns, self.key, routed=self.shard_sql is not None)
 
 
 class Shapes:
-    """The shapes of a tube's tables, kept as long as they are true."""
+    """The shapes of the tables of a tube, cached until they change. `changed` is set when one was read again."""
 
     def __init__(self, session: Session, tube: str) -> None:
         self._session = session
         self._tube = tube
         self._known: dict[int, tuple[str, Shape]] = {}
+        self.changed = False
 
     def attached(self) -> list[int]:
-        """The sources of all tables that are attached now."""
+        """Return the sources of all attached tables."""
         return [row[0] for row in self._rows("attached", {"tube": self._tube})]
 
-    def get(self, sources: Collection[int]) -> tuple[dict[int, Shape], bool]:
-        """The shapes of these sources as they are now, and whether one is new or has changed."""
-        wanted = {"tube": self._tube, "sources": sorted(sources)}
-        prints = dict(self._rows("prints", wanted))
-        stale = [each for each, text in prints.items() if each not in self._known or self._known[each][0] != text]
+    def get(self, sources: Collection[int]) -> dict[int, Shape]:
+        """Return the current shapes of these sources."""
+        values = {"tube": self._tube, "sources": sorted(sources)}
+        prints = dict(self._rows("prints", values))
+        stale = [
+            source for source, text in prints.items() if source not in self._known or self._known[source][0] != text
+        ]
         if stale:
+            self.changed = True
             query = block(self._session, "sources")
-            for row in self._session.records(query, {**wanted, "sources": stale}):
+            for row in self._session.records(query, {**values, "sources": stale}):
                 self._known[row["source"]] = prints[row["source"]], _shape(self._session, row)
-        return {each: self._known[each][1] for each in prints}, bool(stale)
+        return {source: self._known[source][1] for source in prints}
 
     def forget(self) -> None:
-        """Read all of them again next time."""
+        """Clear the cache."""
         self._known.clear()
 
     def _rows(self, name: str, values: Mapping[str, Any]) -> list[Any]:
         return self._session.rows(block(self._session, name), values)
 
     def all(self) -> list[Shape]:
-        """All that are known."""
+        """Return all cached shapes."""
         return [shape for _, shape in self._known.values()]
 
 
-def tables_of(shapes: Mapping[int, Shape] | Sequence[Shape]) -> list[SourceTable]:
-    """What a sink is set up with: tables that are gone are left out."""
-    found = shapes.values() if isinstance(shapes, Mapping) else shapes
-    return [each.for_sink for each in found if each.relation is not None]
+def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
+    """Return the existing tables for `Sink.setup`."""
+    return [shape.for_sink for shape in shapes if shape.relation is not None]
 
 
 def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
@@ -124,12 +127,12 @@ def _joined(parts: Sequence[sql.Composable], session: Session) -> str:
 
 
 def _equality(column: Column) -> str:
-    """Other people's types bring their own, in their own schema; the search path is pinned to the server's."""
+    """Return the equality operator of a type; with its schema for types of extensions, as the search path is pinned."""
     if column.base_schema == "pg_catalog" or column.base_kind != "b" or column.base_name.startswith("_"):
         return "="
     return sql.SQL("OPERATOR({}.=)").format(sql.Identifier(column.base_schema)).as_string(None)
 
 
 def _key_text(column: Column, *, plain: bool) -> sql.Composed:
-    """As a pod has it: an integer, or the text of the column."""
+    """Return the key column as it is in pods: an integer, or text."""
     return sql.SQL("r.{}::{}").format(sql.Identifier(column.name), sql.SQL("int8" if plain else "text"))

@@ -31,7 +31,7 @@ def drop(session: Session, tube: str, *, force: bool = False, patience: float = 
     if waiting and not force:
         raise CheckFailed(
             [f"{waiting:,} pods are waiting in the tube {tube} and would be lost"],
-            cure="Process them with trueup tube run, or use --force.",
+            cure="process them with trueup tube run, or use --force",
             node=session.node.name,
         )
     session.call("tube_ensure_absent", tube, timedelta(seconds=patience))

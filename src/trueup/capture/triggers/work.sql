@@ -1,5 +1,5 @@
 -- name: sources
--- What enrichment must know of attached tables, also of those that were detached while pods of them wait.
+-- Attached tables for enrichment, including detached tables with waiting pods.
 SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::text AS relation, c.relkind::text AS kind,
        s.routing IS NOT NULL AS is_routed, {schema}.tube_shard_sql(s.source) AS shard_sql,
        {schema}.tube_where(s.source) AS condition, s.detached_at IS NOT NULL AS is_detached,
@@ -13,7 +13,7 @@ SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::
  WHERE s.tube = %(tube)s AND s.source = ANY (%(sources)s)
 
 -- name: prints
--- One short text a source that changes whenever the answer of `sources`, or a column, does.
+-- One short text per source that changes whenever the result of `sources` or a column changes.
 SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.shard, s.key_numbers, s.detached_at,
                                s."table"::text, c.relkind, a.columns))
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube)
@@ -34,7 +34,7 @@ SELECT owner, ended_at IS NOT NULL, extract(epoch FROM clock_timestamp() - seen_
 SELECT generation FROM {schema}.workers WHERE tube = %(tube)s AND partition = %(partition)s
 
 -- name: touch_again
--- Keys of one source, in pods of its tube's size, behind the live touches.
+-- Inserts keys of one source as backfill pods of the tube's pod size.
 INSERT INTO {pods} (shard, source, op, ids, keys)
 SELECT x.shard, %(source)s, 'B', coalesce(array_agg(x.id ORDER BY x.n) FILTER (WHERE x.id IS NOT NULL), '{{}}'),
        array_agg(x.key ORDER BY x.n) FILTER (WHERE x.key IS NOT NULL)
@@ -44,7 +44,7 @@ SELECT x.shard, %(source)s, 'B', coalesce(array_agg(x.id ORDER BY x.n) FILTER (W
  GROUP BY x.shard, x.pod ORDER BY min(x.n)
 
 -- name: running_backfills
--- Of others too; one of which nothing was heard for a minute is not running.
+-- Backfills of all processes; one without progress for a minute is not running.
 SELECT count(*) FROM {schema}.backfills b JOIN {schema}.sources s USING (source)
  WHERE s.tube = %(tube)s AND b.finished_at IS NULL AND b.updated_at > clock_timestamp() - interval '1 min'
 

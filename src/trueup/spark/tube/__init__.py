@@ -1,7 +1,7 @@
-"""`spark.readStream.format("trueup_tube")`: the touched keys of a tube with their rows as they are now, as a stream.
+"""`spark.readStream.format("trueup_tube")`: a stream of the touched keys of a tube with their current rows.
 
-Reading order: `datasource` (what Spark calls), `options` (what the user may say), `offsets` (which pods a batch is),
-`claims` (the driver's half: locks, claim, delete), `tasks` (the executors' half: read, enrich, Arrow).
+Reading order: `datasource` (the interface of Spark), `options` (its options), `offsets` (the pods of a batch),
+`claims` (on the driver: lock, claim, delete), `tasks` (on the executors: read, enrich, Arrow).
 """
 
 from __future__ import annotations

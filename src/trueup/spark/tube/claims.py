@@ -1,4 +1,4 @@
-"""The driver's half of a stream: it holds the locks, claims pods for the next batch, deletes those that are done."""
+"""The driver part of a stream: holds the locks, claims the pods of a batch, deletes those of finished batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IDLE_SECONDS = 0.1
 
 
 class Claims:
-    """One session with the locks of the stream's partitions, as long as the query runs."""
+    """A session that holds the locks of the partitions of the stream while the query is running."""
 
     def __init__(self, options: StreamOptions) -> None:
         self.options = options
@@ -36,7 +36,7 @@ class Claims:
         self.partitions = pods.partitions_of(self.session, options.tube)
         self._scheduled = Scheduled(options.node, options.schema, options.tube)
         self._until: datetime | None = None
-        # Keys of the batches that are not deleted yet, for the statistics.
+        # Number of keys per partition of the batches that are not deleted yet, for the statistics.
         self._touches: dict[int, dict[int, int]] = {}
         self._deleted = 0
         self._lost: NodeError | None = None
@@ -44,13 +44,13 @@ class Claims:
         self._ended = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 
-    def only_what_is_here(self) -> None:
-        """Claim nothing that was written after this moment."""
+    def stop_at_now(self) -> None:
+        """Claim no pods that are written after this moment."""
         with self._lock:
             self._until = self.session.rows(sql.SQL("SELECT clock_timestamp()").format())[0][0]
 
     def next(self, start: Offset, most_keys: int | None) -> Offset:
-        """The batch after `start`, whose pods are done and deleted; `start` itself if nothing waits."""
+        """Delete the pods of `start`, which is committed, and return the next batch; `start` if no pods are waiting."""
         with self._lock:
             self._check()
             self._delete(start)
@@ -59,33 +59,34 @@ class Claims:
         if not claimed:
             self._ended.wait(_IDLE_SECONDS)
             return start
-        found: dict[int, list[int]] = {}
+        numbers: dict[int, list[int]] = {}
         touches = self._touches.setdefault(start.batch + 1, {})
         for partition, pod in claimed:
-            found.setdefault(partition, []).append(pod.seq)
-            touches[partition] = touches.get(partition, 0) + len(pod.ids) + len(pod.keys or ())
-        return Offset(start.batch + 1, {each: tuple(numbers) for each, numbers in found.items()})
+            numbers.setdefault(partition, []).append(pod.seq)
+            touches[partition] = touches.get(partition, 0) + pod.size
+        return Offset(start.batch + 1, {partition: tuple(seqs) for partition, seqs in numbers.items()})
 
     def done(self, end: Offset) -> None:
-        """Spark has committed this batch: delete exactly its pods, if they are still there."""
+        """Delete the pods of a batch that Spark has committed."""
         with self._lock:
             self._check()
             self._delete(end)
 
     def read(self, end: Offset) -> list[tuple[int, Pod]]:
-        """The pods of a batch that are still there, with their partitions."""
+        """Return the existing pods of a batch with their partitions."""
         with self._lock:
             self._check()
-            place = {seq: partition for partition, numbers in end.pods.items() for seq in numbers}
-            self._check_mine(end)
-            return [(place[pod.seq], pod) for pod in pods.read(self.session, self.options.tube, list(place))]
+            partition_of = {seq: partition for partition, numbers in end.pods.items() for seq in numbers}
+            self._check_partitions(end)
+            found = pods.read(self.session, self.options.tube, list(partition_of))
+            return [(partition_of[pod.seq], pod) for pod in found]
 
     def close(self) -> None:
-        """Give the locks back. Pods of a batch that Spark has not committed stay."""
+        """Release the locks. The pods of uncommitted batches stay."""
         self._ended.set()
         with self._lock:
             self._scheduled.close()
-            with suppress(NodeError):  # whoever took over has the lock
+            with suppress(NodeError):  # another worker has taken the lock
                 self.hold.release()
             self.session.close()
 
@@ -96,15 +97,15 @@ class Claims:
                 self.session,
                 self.options.tube,
                 partition,
-                most=self.options.most_pods if most_keys else 1_000_000,
+                limit=self.options.most_pods if most_keys else 1_000_000,
                 skip=self._scheduled.pods,
-                most_keys=max(1, most_keys // len(self.hold.partitions)) if most_keys else None,
+                max_keys=max(1, most_keys // len(self.hold.partitions)) if most_keys else None,
             )
             for pod in found:
                 if self._until is not None and pod.at > self._until:
                     continue
                 if pod.op == "{":
-                    # Nobody downstream can run a backfill better than the driver.
+                    # The driver runs requested backfills.
                     self._scheduled.add(partition, pod)
                 else:
                     claimed.append((partition, pod))
@@ -118,20 +119,20 @@ class Claims:
             raise error
 
     def _delete(self, offset: Offset) -> None:
-        # Spark asks again and again what comes after a batch, as long as nothing does.
+        # Spark asks repeatedly for the batch after the same offset while no pods are waiting.
         if offset.batch > self._deleted:
-            self._check_mine(offset)
-            numbers = {each: list(seqs) for each, seqs in offset.pods.items()}
+            self._check_partitions(offset)
+            numbers = {partition: list(seqs) for partition, seqs in offset.pods.items()}
             touches = self._touches.pop(offset.batch, {})
             self.hold.acknowledge(Batch({}, Mark(0, datetime.now().astimezone()), numbers, touches))
             self._deleted = offset.batch
 
-    def _check_mine(self, offset: Offset) -> None:
-        """A checkpoint of another share of the tube: its pods may be worked on by somebody else."""
-        if wrong := [each for each in offset.pods if each not in self.hold.partitions]:
+    def _check_partitions(self, offset: Offset) -> None:
+        """Raise CheckFailed if the checkpoint has partitions that this stream does not hold."""
+        if other := [partition for partition in offset.pods if partition not in self.hold.partitions]:
             raise CheckFailed(
-                [f"the checkpoint is of partition {wrong[0]}, which this stream does not have"],
-                cure="give the stream the partitions it had, or another checkpoint",
+                [f"the checkpoint contains partition {other[0]}, which this stream does not process"],
+                cure="use the same partitions as before, or another checkpoint",
                 node=self.session.node.name,
             )
 
@@ -140,7 +141,7 @@ class Claims:
             raise self._lost
 
     def _beat(self) -> None:
-        """Signs of life while Spark works; a lost session is noticed before the next batch."""
+        """Send heartbeats while Spark works; a lost session is noticed before the next batch."""
         while not self._ended.wait(_BEAT_SECONDS):
             try:
                 with self._lock:

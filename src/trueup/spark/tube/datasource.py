@@ -1,8 +1,8 @@
-"""What Spark calls: the data source, and the reader that claims in the driver's worker and reads in the executors'.
+"""The data source and its stream reader, which claims pods on the driver and reads rows on the executors.
 
-Spark calls `commit` for a batch only when the next one is planned. But it asks `latestOffset` for what comes after a
-batch only when that one is committed in its checkpoint: so that is when its pods are deleted, also those of the last
-one before the stream is idle.
+Spark calls `commit` for a batch only when the next one is planned. But it calls `latestOffset` with the end of a batch
+only when that batch is committed in the checkpoint. The pods are deleted at that point, so that those of the last batch
+do not stay in the tube while the stream is idle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trueup.spark.errors import errors_for_spark
 from trueup.spark.tube.claims import Claims
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions, parse_options
-from trueup.spark.tube.tasks import StreamTask, deal, rows_of
+from trueup.spark.tube.tasks import StreamTask, rows_of, split_pods
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,47 +33,49 @@ SCHEMA = StructType(
         StructField("table", StringType()),
         StructField("key", ArrayType(StringType())),
         StructField("op", StringType()),
-        # The row as it is now, as JSON; NULL: it is gone.
+        # The current row as JSON; NULL: the row does not exist.
         StructField("row", StringType()),
-        # Of the oldest pod of the batch: what to keep beside a document, for the garbage collection.
+        # Mark of the batch, to store with each document for garbage collection.
         StructField("seq", LongType()),
         StructField("at", TimestampType()),
-        # The message of a control pod, as JSON; all else is about keys.
+        # The payload of a control pod as JSON; NULL for keys.
         StructField("control", StringType()),
     ]
 )
 
 
 class TubeSource(DataSource):
-    """A tube. See docs/tubes.md for the options."""
+    """The format trueup_tube. The options are described in docs/tubes.md."""
 
-    # Of `trueup.register`: they travel inside of the pickled class, and so never among the options.
+    # Set by `trueup.register`: pickled with the class, so that addresses are not visible as options.
     nodes: ClassVar[Mapping[str, Node]] = {}
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> StructType:
-        """Always the same."""
+        """Return the schema, which is the same for all tubes."""
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> TubeStreamReader:
-        """The stream; nothing is locked before Spark asks for the first batch."""
+        """Return the reader. The locks are taken when Spark asks for the first batch."""
         with errors_for_spark():
             if [field.name for field in schema.fields] != SCHEMA.names:
-                raise CheckFailed(["the columns of a tube cannot be chosen"], cure="leave out .schema(), and select")
+                raise CheckFailed(
+                    ["the format trueup_tube has a fixed schema"], cure="remove .schema() and use .select()"
+                )
             return TubeStreamReader(parse_options(self.options, self.nodes))
 
 
 class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One stream; pickled it has the options only."""
+    """One stream. Only its options are pickled."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
         self._opened: Claims | None = None
-        self._only_what_is_here = False
+        self._stops_at_now = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TubeStreamReader, (self._options,)
@@ -82,30 +84,30 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claims(self) -> Claims:
         if self._opened is None:
             self._opened = Claims(self._options)
-            if self._only_what_is_here:
-                self._opened.only_what_is_here()
+            if self._stops_at_now:
+                self._opened.stop_at_now()
         return self._opened
 
     def initialOffset(self) -> dict[str, Any]:
-        """No pods."""
+        """Return the offset without pods."""
         return Offset().as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many keys a batch."""
+        """Return the limit of keys per batch."""
         return ReadMaxRows(self._options.most_keys)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Work off what is there now, then end."""
-        self._only_what_is_here = True
+        """Process the pods that exist now, then stop."""
+        self._stops_at_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The pods of the next batch; those of the last one are done."""
+        """Return the offset of the next batch; `start` is committed."""
         with errors_for_spark():
-            most = None if isinstance(limit, ReadAllAvailable) else self._options.most_keys
-            return self._claims.next(Offset.from_json(start), most).as_json()
+            max_keys = None if isinstance(limit, ReadAllAvailable) else self._options.most_keys
+            return self._claims.next(Offset.from_json(start), max_keys).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The pods of a batch, dealt by shard; after a crash, the same ones again."""
+        """Split the pods of a batch by shard; after a crash, the same pods again."""
         if start == end:
             return []
         with errors_for_spark():
@@ -116,20 +118,20 @@ class TubeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 InputPartition(
                     StreamTask(node, options.schema, options.tube, tuple(part), generations, options.most_bytes)
                 )
-                for part in deal(claims.read(Offset.from_json(end)), options.tasks)
+                for part in split_pods(claims.read(Offset.from_json(end)), options.tasks)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The keys of one task with their rows."""
+        """Yield the keys of one task with their rows."""
         with errors_for_spark():
             yield from rows_of(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Mostly done already, when the batch after it was asked for."""
+        """Delete the pods of a batch, unless `latestOffset` has already done that."""
         with errors_for_spark():
             self._claims.done(Offset.from_json(end))
 
     def stop(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         if self._opened is not None:
             self._opened.close()

@@ -1,6 +1,6 @@
-"""The offset of a batch: exactly its pods, by number and partition, so that a replay after a crash is the same batch.
+"""The offset of a batch: the numbers of its pods per partition, so that a replay after a crash is the same batch.
 
-Numbers are not in the order of commits, so no offset is "all below": each names its own pods, and nothing else.
+Numbers are not in commit order, so an offset cannot mean "all lower numbers": it lists the pods of its batch.
 """
 
 from __future__ import annotations
@@ -13,33 +13,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Offset:
-    """The pods of one batch by partition; `batch` tells it from all others."""
+    """The pods of one batch per partition; `batch` is its number."""
 
     batch: int = 0
     pods: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As Spark writes it into its checkpoint."""
-        return {"batch": self.batch, "pods": {str(each): packed(numbers) for each, numbers in self.pods.items()}}
+        """Return the offset as it is stored in the checkpoint."""
+        return {"batch": self.batch, "pods": {str(partition): packed(seqs) for partition, seqs in self.pods.items()}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Offset:
-        """As it was."""
-        return cls(int(value["batch"]), {int(each): unpacked(text) for each, text in value["pods"].items()})
-
-    @property
-    def numbers(self) -> list[int]:
-        """All of them."""
-        return [seq for numbers in self.pods.values() for seq in numbers]
+        """Parse an offset of the checkpoint."""
+        return cls(int(value["batch"]), {int(name): unpacked(text) for name, text in value["pods"].items()})
 
 
 def packed(numbers: Iterable[int]) -> str:
-    """`3-7,9`: pods mostly come in runs."""
-    found = sorted(numbers)
-    if not found:
+    """Return numbers as runs: `3-7,9`."""
+    ordered = sorted(numbers)
+    if not ordered:
         return ""
-    runs = [[found[0], found[0]]]
-    for before, seq in pairwise(found):
+    runs = [[ordered[0], ordered[0]]]
+    for before, seq in pairwise(ordered):
         if seq == before + 1:
             runs[-1][1] = seq
         else:
@@ -48,7 +43,7 @@ def packed(numbers: Iterable[int]) -> str:
 
 
 def unpacked(text: str) -> tuple[int, ...]:
-    """The numbers of `3-7,9`."""
+    """Parse runs of numbers: `3-7,9`."""
     numbers: list[int] = []
     for run in filter(None, text.split(",")):
         first, _, last = run.partition("-")

@@ -1,4 +1,4 @@
-"""What a user may say to `spark.readStream.format("trueup_tube")`; the node is named as for the format "trueup"."""
+"""Options of `spark.readStream.format("trueup_tube")`; the node is named as for the format `trueup`."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ _PLACES = ("address", "node", "config", "tube", "path")
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """All options of one stream; those with a default need not be given."""
+    """The options of a stream."""
 
     node: Node
     tube: str
     schema: str = "tube"
-    # Of the tube; none: all.
+    # Partitions of the tube; empty: all.
     partitions: tuple[int, ...] = ()
-    # Of a batch.
+    # Limits per batch.
     most_pods: int = 2_000
     most_keys: int = 50_000
     most_bytes: int = 32 * 1024 * 1024
-    # Spark tasks of a batch at most.
+    # Maximum number of Spark tasks per batch.
     tasks: int = 8
-    # Seconds to wait for somebody else who works on the tube.
+    # Seconds to wait for a partition that another worker holds.
     wait: float = 0.0
 
 
 OPTIONS = tuple(sorted({*_PLACES, *(field.name for field in fields(StreamOptions))}))
 
 
-def parse_options(given: Mapping[str, str], nodes: Mapping[str, Node]) -> StreamOptions:
-    """The options of a stream, checked; `nodes` are those that were registered."""
-    for name in given:
+def parse_options(values: Mapping[str, str], nodes: Mapping[str, Node]) -> StreamOptions:
+    """Parse and check the options; `nodes` are the registered nodes."""
+    for name in values:
         if name.lower() not in OPTIONS:
-            raise problem("", f'the source trueup_tube has no option "{name}"', suggest(name, OPTIONS))
-    options = {name.lower(): value for name, value in given.items()}
+            raise problem("", f'the format trueup_tube has no option "{name}"', suggest(name, OPTIONS))
+    options = {name.lower(): value for name, value in values.items()}
     tube = options.get("tube") or options.get("path", "")
     if not tube or ("tube" in options and "path" in options):
-        raise ConfigError("which tube?", cure='name one: .option("tube", "search"), or .load("search")')
+        raise ConfigError("the tube is not specified", cure='use .option("tube", "search") or .load("search")')
     return StreamOptions(
         node=find_node(options, nodes),
         tube=tube,
@@ -61,16 +61,16 @@ def parse_options(given: Mapping[str, str], nodes: Mapping[str, Node]) -> Stream
 
 def _partitions(text: str) -> tuple[int, ...]:
     try:
-        return tuple(sorted({int(each) for each in text.split(",") if each.strip()}))
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
     except ValueError:
-        raise problem("option partitions", "these are not numbers", "Write them as 0,2.") from None
+        raise problem("option partitions", "must be numbers", "Write them as 0,2.") from None
 
 
-def _number(options: Mapping[str, str], name: str, kind: type, least: int) -> Any:
+def _number(options: Mapping[str, str], name: str, kind: type, minimum: int) -> Any:
     default = next(field.default for field in fields(StreamOptions) if field.name == name)
     if name not in options:
         return default
     number = Setting(f"option {name}", options[name], is_text=True).convert(kind, {})
-    if number < least:
-        raise problem(f"option {name}", f"it must be at least {least}", "Give a larger number.")
+    if number < minimum:
+        raise problem(f"option {name}", f"must be at least {minimum}", "Use a larger number.")
     return number

@@ -1,4 +1,4 @@
-"""The executors' half of a stream: the pods of a task are read again, their keys enriched, and sent on as Arrow."""
+"""The executor part of a stream: reads the pods of a task again, enriches their keys, and returns them as Arrow."""
 
 from __future__ import annotations
 
@@ -22,61 +22,61 @@ from trueup.errors import TrueupError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Fewer keys are not worth a task of their own.
-_LEAST_KEYS = 500
-_MOST_KEYS = 10_000
+# Minimum number of keys per task.
+_MIN_KEYS = 500
+_MAX_KEYS = 10_000
 
 
 @dataclass(frozen=True)
 class StreamTask:
-    """The pods of some shards of a batch, and the generation that the driver must still have."""
+    """Pods of some shards of a batch, and the generations that the driver must still hold."""
 
     node: Node
     schema: str
     tube: str
     numbers: tuple[tuple[int, int], ...]
     generations: tuple[tuple[int, int], ...]
-    most_bytes: int
+    max_bytes: int
 
 
-def deal(claimed: Sequence[tuple[int, Pod]], most: int) -> list[list[tuple[int, int]]]:
-    """(partition, number) of the pods of each task; one shard is in exactly one of them."""
+def split_pods(claimed: Sequence[tuple[int, Pod]], max_tasks: int) -> list[list[tuple[int, int]]]:
+    """Return (partition, number) of the pods of each task. Each shard is in exactly one task."""
     sizes: dict[int, int] = {}
     for _, pod in claimed:
-        sizes[pod.shard] = sizes.get(pod.shard, 0) + len(pod.ids) + len(pod.keys or ()) + 1
-    parts = max(1, min(most, sum(sizes.values()) // _LEAST_KEYS))
-    place = places(sizes, parts)
-    dealt: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
+        sizes[pod.shard] = sizes.get(pod.shard, 0) + pod.size + 1
+    parts = max(1, min(max_tasks, sum(sizes.values()) // _MIN_KEYS))
+    part_of = places(sizes, parts)
+    tasks: list[list[tuple[int, int]]] = [[] for _ in range(parts)]
     for partition, pod in claimed:
-        dealt[place[pod.shard]].append((partition, pod.seq))
-    return [each for each in dealt if each]
+        tasks[part_of[pod.shard]].append((partition, pod.seq))
+    return [task for task in tasks if task]
 
 
 def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
-    """The keys of a task, each once, with their rows as they are now; then its control pods."""
+    """Yield the keys of a task, each once, with their current rows, then its control pods."""
     session = Session(task.node, task.schema)
     try:
         _check(session, task)
-        place = {seq: partition for partition, seq in task.numbers}
-        claimed = [(place[pod.seq], pod) for pod in pods.read(session, task.tube, list(place))]
-        shapes, _ = Shapes(session, task.tube).get({pod.source for _, pod in claimed})
+        partition_of = {seq: partition for partition, seq in task.numbers}
+        claimed = [(partition_of[pod.seq], pod) for pod in pods.read(session, task.tube, list(partition_of))]
+        shapes = Shapes(session, task.tube).get({pod.source for _, pod in claimed})
         batch = batch_of(claimed, {source for source, shape in shapes.items() if len(shape.key) > 1})
         refused: list[Refused] = []
         with borrow(task.node, None, application="trueup tube stream", retries=RETRIES) as reader:
-            for chunk in enriched(reader, batch.keys, shapes, Groups(_MOST_KEYS, task.most_bytes), refused):
+            for chunk in enriched(reader, batch.keys, shapes, Groups(_MAX_KEYS, task.max_bytes), refused):
                 _check(session, task)
                 yield _documents(chunk, batch)
-        # Of tables that are gone, the rows are gone too.
-        for shape in [each for each in shapes.values() if each.relation is None]:
+        # The rows of a table that does not exist any more do not exist either.
+        for shape in [shape for shape in shapes.values() if shape.relation is None]:
             keys = batch.keys.get(shape.source, {})
             yield _documents(
-                [Document(shape.table, each[0], texts(each[1]), op, None) for each, op in keys.items()], batch
+                [Document(shape.table, shard, texts(key), op, None) for (shard, key), op in keys.items()], batch
             )
         if refused:
             first = refused[0]
             raise TrueupError(
                 f"key {first.key} of shard {first.shard}: {first.error}",
-                cure="mend the row or the predicate: a stream cannot leave a key out",
+                cure="fix the row or the predicate: a stream cannot skip a key",
                 table=shapes[first.source].table,
             )
         if batch.controls:
@@ -86,7 +86,7 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
 
 
 def arrow_schema() -> pa.Schema:
-    """The columns of the stream."""
+    """Return the schema of the stream."""
     import pyarrow as pa
 
     return pa.schema(
@@ -113,11 +113,11 @@ def _documents(chunk: Sequence[Document], batch: Batch) -> pa.RecordBatch:
 
     count = len(chunk)
     columns = [
-        [each.shard for each in chunk],
-        [each.table for each in chunk],
-        [list(each.key) for each in chunk],
-        [each.op for each in chunk],
-        [None if each.row is None else json.dumps(each.row, ensure_ascii=False) for each in chunk],
+        [document.shard for document in chunk],
+        [document.table for document in chunk],
+        [list(document.key) for document in chunk],
+        [document.op for document in chunk],
+        [None if document.row is None else json.dumps(document.row, ensure_ascii=False) for document in chunk],
         [batch.mark.seq] * count,
         [batch.mark.at] * count,
         [None] * count,

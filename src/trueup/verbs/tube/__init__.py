@@ -1,12 +1,9 @@
-"""Tubes: queue tables in the database that record which keys were touched, never the rows.
+"""`trueup tube run`: keeps a sink in step with the tables of a tube. Tubes themselves are in trueup.capture.triggers.
 
-Reading order: `call` (`trueup.tube.open(...)` and all that can be asked of the tubes of a node), `model` (what comes
-back), `install` (the SQL of the folder `sql`, one function a file), `tubes` (tubes and the tables attached to them),
-`backfill` (all keys of a table, in three steps), `pods` (claim, read again, delete; the lock of a partition),
-`session` (one connection, errors by name). The job that keeps a sink in step: `run` (its path), `job` (around it),
-`hold` (locks and generations), `batch`, `shape` and `enrich` (from pods to documents), `lanes` and `deliver` (to the
-sink), `letters`, `garbage`, `scheduled`, `pace`, and the folders `sinks` and `stream`. How it works inside is in
-docs/design/tubes.md.
+Reading order: `model` (options, summary, job), `run` (the loop: claim, enrich, write, acknowledge), `restart` (the
+outer loop: locks, outages, the task store), `pipeline` and `pipeline_spark` (enrich and write, on threads or Spark),
+`deliver` (documents to the sink), `letters` (dead letters), `control` and `garbage` (control pods), `waiting` and
+`pace` (heartbeats, pauses, batch sizes), `text` and `watch` (output of the commands).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Garbage collection: documents that are older than a backfill or a TRUNCATE are touched again, through the tube.
+"""Garbage collection: touches the documents that are older than a backfill or a TRUNCATE again, through the tube.
 
-So they are enriched and rewritten, or found absent and removed, on the same path as all others, and never at the same
-time as a live touch of the same key. Only when all of them are in the tube is the control pod deleted.
+They are enriched and rewritten, or found absent and removed, like any other key, and never at the same time as a live
+touch of the same key. The control pod is deleted when all of them are in the tube.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Round:
 
 
 class Garbage:
-    """The rounds that are to be made, one page at a time, so that live touches need not wait."""
+    """The rounds of garbage collection that are not finished. One page at a time, so that live touches do not wait."""
 
     def __init__(self, hold: Hold, partitions: int) -> None:
         self._hold = hold
@@ -43,22 +43,25 @@ class Garbage:
 
     @property
     def pods(self) -> list[int]:
-        """The control pods that are being heeded."""
-        return [each.pod.seq for each in self._rounds]
+        """Return the numbers of the control pods of all rounds."""
+        return [current.pod.seq for current in self._rounds]
 
     @property
     def sources(self) -> list[int]:
-        """The tables that they are of."""
-        return [each.pod.source for each in self._rounds]
+        """Return the sources of all rounds."""
+        return [current.pod.source for current in self._rounds]
 
     def add(self, partition: int, pod: Pod) -> None:
-        """Heed a control pod that ends a backfill, or tells of a TRUNCATE."""
+        """Add a round for a control pod that reports the end of a backfill, or a TRUNCATE."""
         self._rounds.append(_Round(partition, pod))
 
     def step(self, sink: Sink, shapes: Mapping[int, Shape]) -> str:
-        """One page of the first round; the sink must not be written meanwhile. Something to say at the end of one."""
+        """Process one page of the first round; return a progress line at the end of a round.
+
+        The sink must not be written at the same time.
+        """
         current = self._rounds[0]
-        payload = current.pod.payload or {}
+        payload = current.pod.message
         shape = shapes[current.pod.source]
         page = (
             ()
@@ -74,14 +77,14 @@ class Garbage:
         )
         if page:
             current.after = page[-1][1]
-            # Of a table with a routing expression, every partition collects its own shards.
-            mine = [each for each in page if abs(each[0]) % self._partitions == current.partition]
-            self._touch(shape, mine)
-            current.touched += len(mine)
+            # With a routing expression, each partition collects the shards of its own.
+            documents = [place for place in page if abs(place[0]) % self._partitions == current.partition]
+            self._touch(shape, documents)
+            current.touched += len(documents)
             return ""
         self._hold.acknowledge_control(current.partition, current.pod.seq)
         self._rounds.popleft()
-        return f"{payload['type']} of {shape.table}: {current.touched:,} older documents are looked at again"
+        return f"{payload['type']} of {shape.table}: {current.touched:,} older documents are checked again"
 
     def _touch(self, shape: Shape, documents: list[tuple[int, tuple[str, ...]]]) -> None:
         session = self._hold.session
@@ -100,5 +103,5 @@ class Garbage:
 
 
 def _time(text: str) -> datetime:
-    """A time as the server writes it into JSON, without zeros at the end of its fraction, which Python 3.10 wants."""
-    return datetime.fromisoformat(re.sub(r"\.(\d+)", lambda found: "." + found[1].ljust(6, "0"), text))
+    """Parse a time from JSON. PostgreSQL omits trailing zeros of the fraction, which Python 3.10 requires."""
+    return datetime.fromisoformat(re.sub(r"\.(\d+)", lambda fraction: "." + fraction[1].ljust(6, "0"), text))

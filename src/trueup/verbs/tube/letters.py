@@ -1,25 +1,25 @@
-"""Dead letters: keys that could not be delivered, tried again alone, parked after some times, never forgotten."""
+"""Dead letters: keys that could not be delivered. Each is retried alone and parked after some attempts, never lost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from trueup.capture.triggers.batch import Batch, Key, parsed, written
+from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.enrich import Refused
 from trueup.capture.triggers.session import Session, block
-from trueup.capture.triggers.shape import Shape
+from trueup.capture.triggers.shape import Shape, Shapes
+from trueup.verbs.tube.model import Job
 
-ATTEMPTS = 5
-PAUSE = 1.0
-_AT_ONCE = 20
+_RETRIES_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
 class Letter:
-    """A key that could not be delivered. `next_at` None: it is parked, until a later touch of it succeeds."""
+    """A key that could not be delivered. `next_at` None: it is parked until a later touch of the key succeeds."""
 
     tube: str
     table: str | None
@@ -35,43 +35,50 @@ class Letter:
 
 
 class Letters:
-    """The dead letters of the partitions that a worker has; it alone makes and clears them."""
+    """The dead letters of the partitions of a job. Only that job creates and clears them."""
 
-    def __init__(
-        self, session: Session, tube: str, partitions: int, mine: Sequence[int], *, attempts: int, pause: float
-    ) -> None:
-        self._session = session
-        self._place = {"tube": tube, "partitions": partitions, "mine": list(mine)}
-        self._patience = {"attempts": attempts, "pause": pause}
-        self.count, self.trying = self._counted()
+    def __init__(self, job: Job, partitions: int) -> None:
+        self._session = job.session
+        self._hold = job.hold
+        self._where = {"tube": job.tube, "partitions": partitions, "mine": list(job.hold.partitions)}
+        self._limits = {"attempts": job.options.attempts, "pause": job.options.retry_pause}
+        self.refresh()
 
-    def look(self) -> None:
-        """How many there are now; somebody may have dropped some, or asked for another try."""
-        self.count, self.trying = self._counted()
+    def refresh(self) -> None:
+        """Count the dead letters again: `trueup tube dead-letters` may have dropped or retried some."""
+        total, retrying = self._session.rows(block(self._session, "letters_open"), self._where)[0]
+        self.count, self.retrying = int(total), int(retrying)
 
-    def due(self) -> list[tuple[int, int, str, str]]:
-        """Source, shard, key and operation of those that it is time to try again."""
-        if not self.trying:
-            return []
-        rows = self._session.rows(block(self._session, "letters_due"), {**self._place, "most": _AT_ONCE})
-        return [(source, shard, key, op) for source, shard, key, op in rows]
+    def due(self, shapes: Shapes, mark: Mark) -> Iterator[Batch]:
+        """Yield a batch of one key for each dead letter whose next attempt is due."""
+        if not self.retrying:
+            return
+        rows = self._session.rows(block(self._session, "letters_due"), {**self._where, "most": _RETRIES_AT_ONCE})
+        for source, shard, text, op in rows:
+            shape = shapes.get([source]).get(source)
+            batch = Batch({}, mark)
+            if shape is None or shape.relation is None:
+                self._refuse(batch, Refused(source, shard, text, op, "the table does not exist any more"))
+            else:
+                batch.keys[source] = {(shard, _parse_key(shape, text)): op}
+                yield batch
 
     def settle(self, batch: Batch, refused: Sequence[Refused]) -> int:
-        """Note what a batch could not deliver, and take out what it could; gives how many are parked from now on."""
+        """Record the refused keys of a batch and clear the delivered ones; return how many keys are parked now."""
         parked = 0
-        gone = {(each.source, each.shard, each.key) for each in refused}
         if self.count:
-            clear = [
+            failed = {(each.source, each.shard, each.key) for each in refused}
+            delivered = [
                 (source, shard, text)
                 for source, keys in batch.keys.items()
                 for shard, key in keys
-                if (source, shard, text := written(key)) not in gone
+                if (source, shard, text := written(key)) not in failed
             ]
-            self._session.rows(block(self._session, "letter_cleared"), {**self._place, **_columns(clear)})
+            self._session.rows(block(self._session, "letter_cleared"), {**self._where, **_columns(delivered)})
         if refused:
             values = {
-                **self._place,
-                **self._patience,
+                **self._where,
+                **self._limits,
                 **_columns([(each.source, each.shard, each.key) for each in refused]),
                 "ops": [each.op for each in refused],
                 "errors": [each.error for each in refused],
@@ -79,41 +86,39 @@ class Letters:
             rows = self._session.rows(block(self._session, "letter_refused"), values)
             parked = sum(is_parked for *_, is_parked in rows)
         if refused or self.count:
-            self.look()
+            self.refresh()
         return parked
 
-    def _counted(self) -> tuple[int, int]:
-        total, trying = self._session.rows(block(self._session, "letters_open"), self._place)[0]
-        return int(total), int(trying)
+    def _refuse(self, batch: Batch, refused: Refused) -> None:
+        self._hold.acknowledge(batch, also=lambda: self.settle(batch, [refused]))
 
 
-def key_of(shape: Shape, text: str) -> Key:
-    """The key of a letter, as batches have it."""
-    if shape.is_integer:
-        return int(text)
-    return next(iter(parsed([text], is_composite=len(shape.key) > 1)))
-
-
-def letters(session: Session, tube: str, *, keys: Sequence[str] | None = None, most: int = 1000) -> list[Letter]:
-    """The dead letters of a tube, newest first."""
-    values = {"tube": tube, "keys": None if keys is None else list(keys), "most": most}
+def letters(session: Session, tube: str, *, keys: Sequence[str] | None = None, limit: int = 1000) -> list[Letter]:
+    """Return the dead letters of a tube, newest first."""
+    values = {"tube": tube, "keys": None if keys is None else list(keys), "most": limit}
     return [Letter(**row) for row in session.records(block(session, "letters"), values)]
 
 
 def retry(session: Session, tube: str, *, keys: Sequence[str] | None = None) -> int:
-    """Have letters tried again by whoever works on the tube; gives how many."""
-    return _changed(session, "letters_retry", tube, keys)
+    """Let the worker of the tube deliver dead letters again; return how many."""
+    return _change(session, "letters_retry", tube, keys)
 
 
 def drop(session: Session, tube: str, *, keys: Sequence[str] | None = None) -> int:
-    """Forget letters; gives how many."""
-    return _changed(session, "letters_drop", tube, keys)
+    """Delete dead letters; return how many."""
+    return _change(session, "letters_drop", tube, keys)
 
 
-def _changed(session: Session, name: str, tube: str, keys: Sequence[str] | None) -> int:
+def _change(session: Session, statement: str, tube: str, keys: Sequence[str] | None) -> int:
     values = {"tube": tube, "keys": None if keys is None else list(keys)}
     with session.errors():
-        return session.connection.execute(block(session, name), values).rowcount
+        return session.connection.execute(block(session, statement), values).rowcount
+
+
+def _parse_key(shape: Shape, text: str) -> Key:
+    if shape.is_integer:
+        return int(text)
+    return next(iter(parsed([text], is_composite=len(shape.key) > 1)))
 
 
 def _columns(keys: Sequence[tuple[int, int, str]]) -> Mapping[str, Any]:

@@ -1,37 +1,38 @@
-"""How large the next batch is, and how long the next pause."""
+"""The size of the next batch, and the length of the next pause."""
 
 from __future__ import annotations
 
 import random
 
-_LEAST_KEYS = 250
-_LONGEST = 30.0
+_MIN_KEYS = 250
+_FIRST_KEYS = 2_000
+_MAX_SECONDS = 30.0
 
 
 class Pace:
-    """Batches that take about so long: large enough for the servers, small enough for a live touch behind one."""
+    """Batch sizes that take about the same time: large enough for the servers, small enough for live touches."""
 
-    def __init__(self, most_keys: int, seconds: float) -> None:
-        self._most = most_keys
+    def __init__(self, max_keys: int, seconds: float) -> None:
+        self._max_keys = max_keys
         self._seconds = seconds
-        self.keys = min(most_keys, 2_000)
+        self.keys = min(max_keys, _FIRST_KEYS)
 
     def learn(self, keys: int, seconds: float) -> None:
-        """A batch of so many keys took so long. One that was not full says little."""
+        """Adapt to the time that a batch took. A fast batch that was far from full says nothing."""
         if seconds > self._seconds or keys >= self.keys // 2:
             factor = max(0.5, min(2.0, self._seconds / max(seconds, 0.001)))
-            self.keys = int(max(min(_LEAST_KEYS, self._most), min(self._most, self.keys * factor)))
+            self.keys = int(max(min(_MIN_KEYS, self._max_keys), min(self._max_keys, self.keys * factor)))
 
 
 class Pause:
-    """Growing pauses, no two jobs in step."""
+    """Growing pauses with jitter, so that several jobs do not retry at the same moment."""
 
     def __init__(self, first: float = 0.2) -> None:
         self._seconds = first
         self.times = 0
 
     def next(self) -> float:
-        """The seconds to wait now."""
+        """Return the seconds to wait now."""
         self.times += 1
-        seconds, self._seconds = self._seconds, min(_LONGEST, self._seconds * 2)
+        seconds, self._seconds = self._seconds, min(_MAX_SECONDS, self._seconds * 2)
         return seconds * random.uniform(0.8, 1.2)

@@ -1,4 +1,4 @@
-"""What waits in tubes, looked at again and again: in place on a terminal, one below the other elsewhere."""
+"""`trueup tube stats`, once or repeatedly: in place on a terminal, one output below the other elsewhere."""
 
 from __future__ import annotations
 
@@ -16,55 +16,55 @@ from trueup.verbs.tube.text import stats_text
 
 
 def look(session: Session) -> tuple[dict[str, Any], str]:
-    """What waits now: for programs, and for people."""
+    """Return the current statistics as JSON values and as text."""
     stats, backfills = tubes.stats(session), tubes.backfills(session)
-    values = {"stats": [as_json(each) for each in stats], "backfills": [as_json(each) for each in backfills]}
+    values = {"stats": [as_json(row) for row in stats], "backfills": [as_json(row) for row in backfills]}
     return values, stats_text(stats, backfills)
 
 
-def watch(session: Session, *, every: float, times: int, as_lines: bool, write: Callable[[str], object]) -> None:
-    """Look every so many seconds, so many times (0: until Ctrl-C, which is no error here); `as_lines`: as JSON."""
+def watch(session: Session, *, interval: float, times: int, as_lines: bool, write: Callable[[str], object]) -> None:
+    """Print the statistics every `interval` seconds, `times` times (0: until Ctrl-C); `as_lines`: as lines of JSON."""
     try:
         if as_lines:
-            for values, _ in _looks(session, every, times):
+            for values, _ in _looks(session, interval, times):
                 write(json.dumps(values))
         elif sys.stdout.isatty():
-            _in_place(session, every, times)
+            _in_place(session, interval, times)
         else:
-            for _, text in _looks(session, every, times):
+            for _, text in _looks(session, interval, times):
                 write(f"{_clock()}\n{text}\n")
     except KeyboardInterrupt:
         return
 
 
-def _in_place(session: Session, every: float, times: int) -> None:
+def _in_place(session: Session, interval: float, times: int) -> None:
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     with Live(console=Console(), auto_refresh=False) as live:
-        for _, text in _looks(session, every, times):
-            live.update(Text(f"{_clock()}  every {every:g} s, Ctrl-C ends it\n{text}"), refresh=True)
+        for _, text in _looks(session, interval, times):
+            live.update(Text(f"{_clock()}  every {interval:g} s, Ctrl-C to stop\n{text}"), refresh=True)
 
 
-def _looks(session: Session, every: float, times: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """A node that is lost is asked again: whoever watches wants to see when it is back."""
+def _looks(session: Session, interval: float, times: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the statistics repeatedly; if the node is lost, yield the error and connect again."""
     number = 0
-    seen = False
+    connected = False
     while True:
         began = time.monotonic()
         try:
             yield look(session)
-            seen = True
+            connected = True
         except NodeError as error:
-            if not seen:
+            if not connected:
                 raise
             session.close()
-            yield {"error": str(error)}, f"{error}; asking again"
+            yield {"error": str(error)}, f"{error}; connecting again"
         number += 1
         if number == times:
             return
-        time.sleep(max(0.0, every - (time.monotonic() - began)))
+        time.sleep(max(0.0, interval - (time.monotonic() - began)))
 
 
 def _clock() -> str:

@@ -176,7 +176,7 @@ class TubeChanges:
             mark = of.mark()
             are_done = self._writers_are_done()
             found = [
-                tube_pods.claim(self._session, self._name, each, most=_MOST, skip=())
+                tube_pods.claim(self._session, self._name, each, limit=_MOST, skip=())
                 for each in range(self._partitions)
             ]
             self._held = [pod for pods in found for pod in pods]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from support.tube import Place
+
 SINKS = ["postgres", "redis", "search", "parquet", "delta", "chdb"]
 
 
@@ -14,19 +16,19 @@ def _names(rig: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rig", SINKS, indirect=True)
-def test_a_sink_follows_its_table(rig: Any, place: Any) -> None:
+def test_a_sink_follows_its_table(rig: Any, place: Place) -> None:
     place.run(
         "CREATE TABLE things (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz, n text);"
         "INSERT INTO things SELECT g, 'name ' || g, 1.50, '2024-01-01 00:00:00+00' FROM generate_series(1, 300) g"
     )
-    place.tubes.attach("t", "things", shard=7)
-    place.tubes.backfill("t", "things")
+    place.tube.attach("things", shard=7)
+    place.tube.backfill("things")
     sink = rig.open()
     # An embedded one is asked through the sink itself, which the job would close.
     sink.close = lambda: None
 
     def run() -> dict[str, Any]:
-        assert place.tubes.run("t", sink, until_empty=True).dead_letters == 0
+        assert place.tube.run(sink, until_empty=True).dead_letters == 0
         found = _names(rig)
         rows = place.run("SELECT id::text, name FROM things")
         assert found == {str(key): name for key, name in rows}
@@ -39,9 +41,9 @@ def test_a_sink_follows_its_table(rig: Any, place: Any) -> None:
     # What a TRUNCATE and a lost delete leave behind is found by its age.
     place.run("TRUNCATE things; INSERT INTO things VALUES (5, 'five')")
     assert run() == {"5": "five"}
-    place.tubes.detach("t", "things")
+    place.tube.detach("things")
     place.run("DELETE FROM things; INSERT INTO things VALUES (6, 'six')")
-    place.tubes.attach("t", "things", shard=7)
-    place.tubes.backfill("t", "things")
+    place.tube.attach("things", shard=7)
+    place.tube.backfill("things")
     assert run() == {"6": "six"}
     type(sink).close(sink)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.fixtures import Databases
+from support.tube import Place
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
@@ -72,18 +73,18 @@ COLUMNS = (
 )
 
 
-def test_every_type_comes_through_exactly(place: Any, databases: Databases, redis: Any, tmp_path: Path) -> None:
+def test_every_type_comes_through_exactly(place: Place, databases: Databases, redis: Any, tmp_path: Path) -> None:
     """In PostgreSQL every value is the same text; the other sinks keep those texts, and JSON to the last digit."""
     place.run(EVERY_TYPE)
-    place.tubes.attach("t", "every", routing="length(a)")
+    place.tube.attach("every", routing="length(a)")
     target = databases(1)[0]
     for address, options in (
         (target.uri, {}),
         (f"parquet:{tmp_path / 'lake'}", {}),
         (redis.address, {"mode": "set", "key": "every:{shard}:{key}"}),
     ):
-        place.tubes.backfill("t", "every")
-        assert place.tubes.run("t", address, options=options, until_empty=True).written == 2
+        place.tube.backfill("every")
+        assert place.tube.run(address, sink_options=options, until_empty=True).written == 2
     columns = [name for name, _ in place.run(COLUMNS)]
     quoted = ", ".join(f'"{name}"::text' for name in columns)
     query = f"SELECT {quoted} FROM every ORDER BY a"
@@ -150,22 +151,22 @@ def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Any, databases: D
             open_sink(database.uri, options).setup([THING])
 
 
-def test_a_sink_never_writes_into_its_own_source(place: Any) -> None:
+def test_a_sink_never_writes_into_its_own_source(place: Place) -> None:
     place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text)")
-    place.tubes.attach("t", "things", shard=1)
+    place.tube.attach("things", shard=1)
     with pytest.raises(CheckFailed, match="may be the source"):
-        place.tubes.run("t", place.database.uri, until_empty=True)
+        place.tube.run(place.database.uri, until_empty=True)
     assert len(place.run("SELECT FROM pg_attribute WHERE attrelid = 'things'::regclass AND attnum > 0")) == 2
 
 
 # --- Redis
 
 
-def test_a_cache_is_invalidated_also_by_truncate(place: Any, redis: Any) -> None:
+def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Any) -> None:
     from trueup.sinks.resp import Redis, parse_redis
 
     place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
-    place.tubes.attach("t", "things", shard=1)
+    place.tube.attach("things", shard=1)
     client = Redis(parse_redis(redis.address))
 
     def keys() -> set[str]:
@@ -174,10 +175,10 @@ def test_a_cache_is_invalidated_also_by_truncate(place: Any, redis: Any) -> None
     client.ask(["MSET", "thing[*]:1", "x", "thing[*]:2", "y", "other:1", "z"])
     place.run("UPDATE things SET name = 'c' WHERE id = 1")
     address = f"{redis.address}?key=thing[*]:{{key}}"
-    assert place.tubes.run("t", address, until_empty=True).written == 1
+    assert place.tube.run(address, until_empty=True).written == 1
     assert keys() == {"thing[*]:2", "other:1"}
     place.run("TRUNCATE things")
-    place.tubes.run("t", address, until_empty=True)
+    place.tube.run(address, until_empty=True)
     assert keys() == {"other:1"}
 
     sink = open_sink(redis.address, {"mode": "set", "ttl": "100", "key": "t:{key}"})

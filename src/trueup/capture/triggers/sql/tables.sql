@@ -1,10 +1,10 @@
--- The tables of an installation. Every statement may be run again on what is there already.
+-- The tables of an installation. Every statement can be run again on an existing installation.
 CREATE TABLE IF NOT EXISTS @schema@.installation (
     version integer NOT NULL,
     installed_at timestamptz NOT NULL DEFAULT now(),
     upgraded_at timestamptz
 );
-COMMENT ON TABLE @schema@.installation IS 'One row: the version of trueup tube that is installed in this schema.';
+COMMENT ON TABLE @schema@.installation IS 'One row: the version of trueup tube installed in this schema.';
 
 CREATE TABLE IF NOT EXISTS @schema@.tubes (
     tube text PRIMARY KEY CHECK (tube ~ '^[a-z_][a-z0-9_]{0,29}$'),
@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS @schema@.tubes (
     pod_size integer NOT NULL CHECK (pod_size BETWEEN 1 AND 10000),
     created_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON TABLE @schema@.tubes IS 'The tubes; the pods of tube x are in the table pods_x.';
+COMMENT ON TABLE @schema@.tubes IS 'Tubes. The pods of tube x are in the table pods_x.';
 
 CREATE TABLE IF NOT EXISTS @schema@.sources (
     source integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -23,17 +23,17 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     routing text,
     predicate text,
     capture text NOT NULL CHECK (capture IN ('statement', 'row')),
-    -- Numbers, not names: a column that is renamed is still the key.
+    -- Column numbers, so that a renamed column remains the key.
     key_numbers smallint[] NOT NULL,
-    -- Partitions that have triggers of their own; what differs from the catalog came or went since.
+    -- Partitions with triggers of their own. A difference from the catalog is a new or removed partition.
     covered regclass[] NOT NULL DEFAULT '{}',
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- Kept when it is detached: pods that wait still name it.
+    -- The row is kept when the table is detached: waiting pods still refer to it.
     detached_at timestamptz,
     UNIQUE (tube, "table"),
     CHECK ((shard IS NULL) <> (routing IS NULL))
 );
-COMMENT ON TABLE @schema@.sources IS 'The tables that are attached to tubes; a pod names its table by this number.';
+COMMENT ON TABLE @schema@.sources IS 'Tables attached to tubes. Pods refer to a table by its source number.';
 
 CREATE TABLE IF NOT EXISTS @schema@.backfills (
     source integer NOT NULL REFERENCES @schema@.sources ON DELETE CASCADE,
@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS @schema@.backfills (
     finished_at timestamptz,
     keys bigint NOT NULL DEFAULT 0,
     pods bigint NOT NULL DEFAULT 0,
-    -- How far it is: the last row in the order of order_col and key, as text.
+    -- Position: the last row in the order of order_col and key, as text.
     last_order text,
     last_key text[]
 );
@@ -56,45 +56,45 @@ CREATE UNIQUE INDEX IF NOT EXISTS backfills_one_at_a_time
     ON @schema@.backfills (source, coalesce(shard::text, 'all'));
 COMMENT ON TABLE @schema@.backfills IS 'The last backfill of each table and shard, finished or not.';
 
--- One sequence for all tubes: the first step of a backfill takes a number before it knows the tube.
+-- One sequence for all tubes: the first step of a backfill takes a number before the tube is known.
 CREATE SEQUENCE IF NOT EXISTS @schema@.pod_seq;
-COMMENT ON SEQUENCE @schema@.pod_seq IS 'The numbers of pods. Not the order of commits: a lower one may commit later.';
+COMMENT ON SEQUENCE @schema@.pod_seq IS 'Numbers of pods. They are not in commit order: a lower number may be committed later.';
 
 CREATE TABLE IF NOT EXISTS @schema@.workers (
     tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
     partition integer NOT NULL,
-    -- One more for each that takes the lock of the partition: whoever has an older one has lost it.
+    -- Incremented each time the lock of the partition is taken. A worker with an older generation has lost the lock.
     generation bigint NOT NULL,
-    -- Which process it is, so that one that was killed is told from one that lost its session.
+    -- The process, to distinguish a killed worker from one that only lost its session.
     owner jsonb NOT NULL,
     began_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The lock was given back in order. NULL: it is at work, or was killed.
+    -- When the lock was released. NULL: the worker is running, or was killed.
     ended_at timestamptz,
     pods bigint NOT NULL DEFAULT 0,
     keys bigint NOT NULL DEFAULT 0,
     keys_per_second float8 NOT NULL DEFAULT 0,
-    -- Control pods that told of trouble, and are gone.
+    -- Number of processed control pods that reported a capture problem.
     troubles bigint NOT NULL DEFAULT 0,
     waiting text,
     PRIMARY KEY (tube, partition)
 ) WITH (fillfactor = 25);
-COMMENT ON TABLE @schema@.workers IS 'Who works on a partition of a tube, or did last, and how far it is.';
+COMMENT ON TABLE @schema@.workers IS 'The current or last worker of each partition, and its progress.';
 
 CREATE TABLE IF NOT EXISTS @schema@.dead_letters (
     tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
     source integer NOT NULL,
     shard bigint NOT NULL,
-    -- As in a pod: the text of the column, or a JSON array of texts.
+    -- As in pods: the text of the key column, or a JSON array of texts.
     key text NOT NULL,
     op "char" NOT NULL,
     error text NOT NULL,
     attempts integer NOT NULL DEFAULT 1,
     first_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When it is tried again. NULL: it is parked, and nobody tries.
+    -- Time of the next attempt. NULL: the key is parked and not retried.
     next_at timestamptz,
     PRIMARY KEY (tube, source, shard, key)
 );
 COMMENT ON TABLE @schema@.dead_letters IS
-    'Keys whose rows could not be read or were refused by the sink. A later touch that succeeds takes them out.';
+    'Keys whose rows could not be read or were refused by the sink. A later successful touch removes them.';

@@ -12,4 +12,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_cancel(text, regclass, bigint) IS
-    'Forgets a backfill that is not finished; its pods stay, and do no harm. True if there was one.';
+    'Cancels an unfinished backfill and returns whether there was one. Its pods stay, which is harmless.';

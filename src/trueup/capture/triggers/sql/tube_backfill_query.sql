@@ -13,13 +13,13 @@ BEGIN
     SELECT a.attname, a.attnotnull, format_type(a.atttypid, a.atttypmod) AS type INTO ordered
       FROM pg_attribute a WHERE a.attrelid = s."table" AND a.attname = b.order_col AND NOT a.attisdropped;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no column % in %', quote_ident(b.order_col), s."table" USING ERRCODE = 'undefined_column';
+        RAISE EXCEPTION 'column % does not exist in %', quote_ident(b.order_col), s."table" USING ERRCODE = 'undefined_column';
     END IF;
     names := (SELECT string_agg(format('r.%I', n), ', ' ORDER BY at) FROM unnest(key.names) WITH ORDINALITY u(n, at));
     after_key := (SELECT string_agg(format('%L::%s', v, format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY u.at)
                     FROM unnest(key.names, b.last_key) WITH ORDINALITY u(n, v, at)
                     JOIN pg_attribute a ON a.attrelid = s."table" AND a.attname = u.n);
-    -- A row that is moved or made behind this place while the backfill goes on is touched by its own writer.
+    -- A row that is moved or inserted before this position during the backfill is touched by its trigger.
     place := CASE
         WHEN b.last_key IS NULL THEN 'true'
         WHEN b.last_order IS NULL THEN format('r.%I IS NULL AND (%s) > (%s)', b.order_col, names, after_key)
@@ -42,4 +42,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_query(@schema@.backfills, bigint) IS
-    'The next rows of a backfill, in its order.';
+    'Returns the query for the next rows of a backfill, in its order.';

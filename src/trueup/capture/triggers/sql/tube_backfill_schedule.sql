@@ -5,11 +5,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources := @schema@.tube_source(tube, "table");
 BEGIN
-    -- In one pod, whatever the shards are: one worker runs it.
+    -- A single pod for all shards, because one worker runs the backfill.
     RETURN @schema@.tube_control(s.source, coalesce(shard, s.shard, 0), '{', jsonb_build_object(
         'type', 'backfill_schedule', 'table', "table", 'order_col', order_col, 'shard', coalesce(shard, s.shard),
         'reason', reason));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_schedule(text, regclass, text, bigint, text) IS
-    'Asks whoever works on the tube for a backfill of a table, by a control pod. Gives its number.';
+    'Requests a backfill of a table from the worker of the tube, by a control pod. Returns the number of the pod.';

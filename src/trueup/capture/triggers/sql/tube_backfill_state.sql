@@ -6,23 +6,23 @@ DECLARE
     b @schema@.backfills;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended(format('trueup backfill @schema@.%s/%s', s.source, shard), 0)) THEN
-        RAISE EXCEPTION 'somebody else runs a backfill of % right now', s."table"
-            USING ERRCODE = 'object_in_use', HINT = 'wait until it is done';
+        RAISE EXCEPTION 'another backfill of % is running', s."table"
+            USING ERRCODE = 'object_in_use', HINT = 'wait until it is finished';
     END IF;
     SELECT * INTO b FROM @schema@.backfills x
      WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
     IF b.start_seq = (step1_result ->> 'start_seq')::bigint AND b.finished_at IS NULL THEN
         IF b.order_col <> order_col OR b."table" <> "table" THEN
-            RAISE EXCEPTION 'this backfill of % goes by %', b."table", b.order_col
+            RAISE EXCEPTION 'this backfill of % is ordered by %', b."table", b.order_col
                 USING ERRCODE = 'invalid_parameter_value';
         END IF;
         RETURN b;
     ELSIF b.start_seq = (step1_result ->> 'start_seq')::bigint THEN
         RAISE EXCEPTION 'this backfill of % is finished', s."table"
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'begin a new one with step 1';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'start a new one with tube_backfill_step1';
     ELSIF b.start_seq IS NOT NULL AND b.finished_at IS NULL THEN
-        RAISE EXCEPTION 'a backfill of % that began at % is not finished', s."table", b.started_at
-            USING ERRCODE = 'object_in_use', HINT = 'go on with it, or forget it with tube_backfill_cancel';
+        RAISE EXCEPTION 'a backfill of % started at % is not finished', s."table", b.started_at
+            USING ERRCODE = 'object_in_use', HINT = 'continue it, or cancel it with tube_backfill_cancel';
     END IF;
     DELETE FROM @schema@.backfills x WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
     INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at)
@@ -33,4 +33,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_state(@schema@.sources, regclass, bigint, jsonb, text) IS
-    'Where a backfill of a table and shard stands, begun if it is new; only one at a time.';
+    'Returns the state of the backfill of a table and shard, and creates it if it is new. Only one can run at a time.';

@@ -6,5 +6,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_step1() IS
-    'The beginning of a backfill, in a transaction of its own: a number and a time. '
-    'Pods before it are older than the backfill.';
+    'Step 1 of a backfill, in a transaction of its own: returns a number and a time. '
+    'Pods with lower numbers are older than the backfill.';

@@ -13,10 +13,10 @@ DECLARE
     part record;
 BEGIN
     IF s.routing IS NULL AND shard <> s.shard THEN
-        RAISE EXCEPTION '% is attached with the shard %, not %', s."table", s.shard, shard
+        RAISE EXCEPTION '% is attached with shard %, not %', s."table", s.shard, shard
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF (step1_result ->> 'xid')::xid8 >= pg_snapshot_xmin(pg_current_snapshot()) THEN
-        RAISE EXCEPTION 'transactions that began before the backfill are still open'
+        RAISE EXCEPTION 'transactions that are older than the backfill are still open'
             USING ERRCODE = 'active_sql_transaction', HINT = 'call tube_backfill_step2 first, and commit after each step';
     END IF;
     b := @schema@.tube_backfill_state(s, "table", coalesce(shard, s.shard), step1_result,
@@ -47,6 +47,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_step3(jsonb, text, regclass, text, bigint, bigint) IS
-    'Inserts all keys of a table into the tube as pods of a backfill, in the order of a column, and a pod '
-    'that says it ended. With max_keys it stops there; call it again '
+    'Step 3 of a backfill: inserts all keys of a table as backfill pods, in the order of a column, and a control pod '
+    'at the end. With max_keys it inserts at most that many; call it again '
     'with the same result of step 1 until finished_at is set.';

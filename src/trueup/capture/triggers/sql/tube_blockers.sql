@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_blockers(barrier xid8) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- Locks on transactions are seen by everybody; they show the number without its epoch.
+    -- Transaction locks are visible to all roles; they show the number without its epoch.
     RETURN coalesce((
         SELECT string_agg(DISTINCT CASE
                    WHEN p.gid IS NOT NULL THEN
@@ -15,7 +15,7 @@ BEGIN
           LEFT JOIN pg_stat_activity a ON a.pid = l.pid
           LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid
          WHERE l.locktype = 'transactionid' AND l.granted AND l.mode = 'ExclusiveLock'
-           AND age(l.transactionid) > age(barrier::xid)), 'they are finished now');
+           AND age(l.transactionid) > age(barrier::xid)), 'they have finished in the meantime');
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_blockers(xid8) IS 'The open transactions before a number, in words.';
+COMMENT ON FUNCTION @schema@.tube_blockers(xid8) IS 'Describes the open transactions before a number.';

@@ -15,4 +15,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_control(integer, bigint, "char", jsonb) IS
-    'Inserts a control pod for a shard; for NULL, all shards, one into each partition of the tube.';
+    'Inserts a control pod for a shard, or for NULL (all shards) one per partition of the tube. Returns the last number.';

@@ -13,7 +13,7 @@ BEGIN
         PERFORM @schema@.tube_ddl(statements, there, patience);
     END IF;
     IF NOT is_new THEN
-        -- Rows that came or went with a partition were touched by no statement.
+        -- No statement touched the rows that were added or removed with a partition.
         FOREACH place IN ARRAY there LOOP
             IF place <> ALL (s.covered) THEN
                 PERFORM @schema@.tube_backfill_schedule(s.tube, place, reason => 'a new partition');
@@ -28,5 +28,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_cover(integer, boolean, interval) IS
-    'Puts the missing triggers onto an attached table and its partitions, '
-    'and schedules backfills of partitions that came or went.';
+    'Creates the missing triggers of an attached table and its partitions, '
+    'and schedules backfills of new and removed partitions.';

@@ -5,11 +5,11 @@ DECLARE
     began timestamptz;
     pause float8 := 0.05;
     statement text;
-    said text;
+    message text;
 BEGIN
     LOOP
         BEGIN
-            -- Who waits for a lock makes others wait behind it: an attempt takes all locks soon, or gives all back.
+            -- Other sessions queue behind a waiting lock request: an attempt gets all locks quickly, or releases them all.
             began := clock_timestamp();
             FOREACH statement IN ARRAY statements LOOP
                 PERFORM set_config('lock_timeout',
@@ -18,12 +18,12 @@ BEGIN
             END LOOP;
             RETURN;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            said := SQLERRM;
+            message := SQLERRM;
         END;
         IF clock_timestamp() > give_up THEN
-            RAISE EXCEPTION '%, tried for %: %', said, patience, @schema@.tube_lock_holders(tables)
+            RAISE EXCEPTION '%, tried for %: %', message, patience, @schema@.tube_lock_holders(tables)
                 USING ERRCODE = 'lock_not_available',
-                      HINT = 'end the transactions that are named, or try again when they are done';
+                      HINT = 'end these transactions, or try again when they are finished';
         END IF;
         PERFORM pg_sleep(pause * (0.5 + random()));
         pause := least(1, pause * 1.5);
@@ -31,4 +31,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_ddl(text[], regclass[], interval) IS
-    'Runs statements that need locks on tables in use: all of them soon, or none; again and again until patience ends.';
+    'Runs statements that lock tables in use: all of them or none, with short attempts until the patience ends.';

@@ -6,7 +6,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM @schema@.tubes t WHERE t.tube = tube_ensure_absent.tube) THEN
         RETURN;
     END IF;
-    -- The triggers go first: who writes meanwhile waits for its own table, never for the pods.
+    -- Drop the triggers first: concurrent writers wait for the lock on their table, never for the pods.
     FOR s IN SELECT x."table" FROM @schema@.sources x
               WHERE x.tube = tube_ensure_absent.tube AND x.detached_at IS NULL ORDER BY x."table" LOOP
         PERFORM @schema@.tube_table_ensure_detached(tube, s."table", patience);
@@ -16,4 +16,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_ensure_absent(text, interval) IS
-    'Detaches all tables of a tube and drops it, with the pods that wait in it.';
+    'Detaches all tables of a tube and drops it with its waiting pods.';

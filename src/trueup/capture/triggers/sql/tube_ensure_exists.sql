@@ -3,28 +3,28 @@ CREATE OR REPLACE FUNCTION @schema@.tube_ensure_exists(
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    was @schema@.tubes;
+    old @schema@.tubes;
     pods text := @schema@.tube_pods_table(tube);
     s record;
 BEGIN
     IF tube IS NULL OR tube !~ '^[a-z_][a-z0-9_]{0,29}$' THEN
-        RAISE EXCEPTION '% cannot be the name of a tube', coalesce(quote_literal(tube), 'NULL')
-            USING ERRCODE = 'invalid_name', HINT = 'small letters, digits and _, at most 30, not beginning with a digit';
+        RAISE EXCEPTION 'invalid name of a tube: %', coalesce(quote_literal(tube), 'NULL')
+            USING ERRCODE = 'invalid_name', HINT = 'use at most 30 lower-case letters, digits and _; do not start with a digit';
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('trueup tube @schema@.' || tube, 0));
     predicate := nullif(btrim(predicate), '');
-    SELECT t.* INTO was FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube;
+    SELECT t.* INTO old FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube;
     IF NOT FOUND THEN
         INSERT INTO @schema@.tubes VALUES (tube, partitions, predicate, pod_size);
         EXECUTE format(
             'CREATE TABLE %s (seq bigint NOT NULL DEFAULT nextval(%L), shard bigint NOT NULL,'
             ' at timestamptz NOT NULL DEFAULT clock_timestamp(), source integer NOT NULL, op "char" NOT NULL,'
             ' ids bigint[] NOT NULL DEFAULT ''{}'', keys text[], payload jsonb)'
-            -- No primary key: every index is paid for by those who write, and the sequence gives no number twice.
-            -- A pod of 250 integers is not worth compressing. Queues need vacuum early and often.
+            -- No primary key: each index slows down the writers, and the sequence returns no number twice.
+            -- Compressing a pod of 250 integers is not worth it. Queues need early and frequent vacuum.
             ' WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,'
             ' autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000)', pods, '@schema@.pod_seq');
-        EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('The pods of the tube %s.', tube));
+        EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('Pods of the tube %s.', tube));
         EXECUTE format('CREATE INDEX ON %s (source) WHERE op = ''!''', pods);
         PERFORM @schema@.tube_order_index(tube, partitions);
         RETURN;
@@ -33,10 +33,10 @@ BEGIN
        SET partitions = tube_ensure_exists.partitions, predicate = tube_ensure_exists.predicate,
            pod_size = tube_ensure_exists.pod_size
      WHERE t.tube = tube_ensure_exists.tube;
-    IF was.partitions <> partitions THEN
+    IF old.partitions <> partitions THEN
         PERFORM @schema@.tube_order_index(tube, partitions);
     END IF;
-    IF was.predicate IS DISTINCT FROM predicate OR was.pod_size <> pod_size THEN
+    IF old.predicate IS DISTINCT FROM predicate OR old.pod_size <> pod_size THEN
         FOR s IN SELECT x.source FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
                   WHERE x.tube = tube_ensure_exists.tube AND x.detached_at IS NULL LOOP
             PERFORM @schema@.tube_try_expressions(s.source);
@@ -47,4 +47,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_ensure_exists(text, integer, text, integer) IS
-    'Makes a tube, or gives the one that is there these partitions, this predicate and this size of pods.';
+    'Creates a tube, or changes the partitions, the predicate and the pod size of an existing one.';

@@ -10,4 +10,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_fill(text, jsonb) IS
-    'Fills {names} of a template in one pass, so that nothing is ever filled into what users wrote.';
+    'Replaces {names} of a template in one pass, so that inserted user expressions are never replaced again.';

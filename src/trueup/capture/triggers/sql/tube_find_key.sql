@@ -12,9 +12,9 @@ BEGIN
                           AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))
      ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
      LIMIT 1;
-    -- Slices of an int2vector begin at 0; an array that begins at 1 is what everybody expects.
+    -- Slices of an int2vector start at 0; return an array that starts at 1.
     RETURN ARRAY(SELECT u.n FROM unnest(found_key) WITH ORDINALITY u(n, at) ORDER BY u.at);
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_find_key(regclass) IS
-    'The column numbers of the primary key, else of a unique index over NOT NULL columns; empty where there is none.';
+    'Returns the column numbers of the primary key, or of a unique index over NOT NULL columns; empty without a key.';

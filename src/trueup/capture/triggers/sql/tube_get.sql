@@ -5,10 +5,10 @@ DECLARE
 BEGIN
     SELECT t.* INTO found_tube FROM @schema@.tubes t WHERE t.tube = tube_get.tube;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'there is no tube %', coalesce(quote_literal(tube), 'NULL')
-            USING ERRCODE = 'undefined_object', HINT = 'tube_ensure_exists makes one; tube_list shows all';
+        RAISE EXCEPTION 'the tube % does not exist', coalesce(quote_literal(tube), 'NULL')
+            USING ERRCODE = 'undefined_object', HINT = 'create it with trueup tube ensure; trueup tube list shows all tubes';
     END IF;
     RETURN found_tube;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_get(text) IS 'The tube of this name, or an error.';
+COMMENT ON FUNCTION @schema@.tube_get(text) IS 'Returns a tube by name; raises an error if it does not exist.';

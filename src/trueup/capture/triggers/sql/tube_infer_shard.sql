@@ -8,15 +8,15 @@ BEGIN
       INTO by_schema, by_table
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = "table";
     IF coalesce(by_schema, by_table) IS NULL THEN
-        RAISE EXCEPTION 'no shard is given for %, and its name has no number', "table"
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'give a shard number, or a routing expression';
+        RAISE EXCEPTION 'no shard specified for %, and its name contains no number', "table"
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify a shard number or a routing expression';
     ELSIF by_schema::bigint <> by_table::bigint THEN
-        RAISE EXCEPTION 'no shard is given for %, and schema and table have different numbers: % and %',
+        RAISE EXCEPTION 'no shard specified for %, and schema and table contain different numbers: % and %',
             "table", by_schema, by_table
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'give the shard number';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify the shard number';
     END IF;
     RETURN coalesce(by_schema, by_table)::bigint;
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_infer_shard(regclass) IS
-    'The number in the name of the schema, else at the end of the name of the table.';
+    'Returns the number in the name of the schema, or at the end of the name of the table.';

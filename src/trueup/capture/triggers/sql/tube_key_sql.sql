@@ -14,7 +14,7 @@ BEGIN
       JOIN pg_attribute a ON a.attrelid = "table" AND a.attnum = u.n AND NOT a.attisdropped
       JOIN pg_type t ON t.oid = a.atttypid;
     IF cardinality(names) IS DISTINCT FROM cardinality(numbers) THEN
-        RAISE EXCEPTION 'a key column of % is gone', "table" USING ERRCODE = 'undefined_column';
+        RAISE EXCEPTION 'a key column of % does not exist any more', "table" USING ERRCODE = 'undefined_column';
     END IF;
     is_integer := cardinality(types) = 1 AND types[1] IN ('smallint', 'integer', 'bigint');
     expression := CASE
@@ -22,7 +22,7 @@ BEGIN
         WHEN cardinality(names) = 1 THEN texts[1]
         ELSE format('json_build_array(%s)::text', array_to_string(texts, ', '))
     END;
-    -- How a value is written must not depend on the session that wrote the row.
+    -- The text of a value must not depend on the settings of the writing session.
     pins := CASE
         WHEN types <@ '{smallint,integer,bigint,oid,text,varchar,bpchar,name,uuid,numeric,boolean}'::regtype[] THEN ''
         ELSE $pins$ SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres'
@@ -31,4 +31,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_key_sql(regclass, smallint[]) IS
-    'How the key of a row r is written: a bigint; else the text of the column; else, for several, a JSON array of texts.';
+    'Returns the key expression of a row r: a bigint, the text of the column, or a JSON array of texts.';

@@ -16,4 +16,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_list() IS
-    'All tubes and the tables attached to them, a row each; a tube without tables has one row without a table.';
+    'Returns one row per tube and attached table; a tube without tables has one row without a table.';

@@ -11,7 +11,7 @@ BEGIN
           LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND l.virtualtransaction LIKE '%/' || p.transaction
          WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-           AND l.relation = ANY (tables::oid[])), 'nobody uses it any more');
+           AND l.relation = ANY (tables::oid[])), 'the locks have been released in the meantime');
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_lock_holders(regclass[]) IS 'Who holds locks on these tables, in words.';
+COMMENT ON FUNCTION @schema@.tube_lock_holders(regclass[]) IS 'Describes the sessions that hold locks on these tables.';

@@ -5,4 +5,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_lock_key(text, integer) IS
-    'The advisory lock that whoever works on a partition of a tube holds.';
+    'Returns the key of the advisory lock that the worker of a partition holds.';

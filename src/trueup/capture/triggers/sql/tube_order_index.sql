@@ -3,7 +3,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pods text := @schema@.tube_pods_table(tube);
 BEGIN
-    -- A shard that changes its partition would be worked on by two at a time.
+    -- A shard that changes its partition could be processed by two workers at the same time.
     PERFORM @schema@.tube_lock_all(tube);
     PERFORM @schema@.tube_ddl(ARRAY[
         format('DROP INDEX IF EXISTS @schema@.%I', 'pods_' || tube || '_order'),
@@ -13,4 +13,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_order_index(text, integer) IS
-    'The index that pods are claimed by: partition, live touches before backfills, number.';
+    'Creates the index that is used to claim pods: partition, live before backfill, number.';

@@ -20,5 +20,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_partitions_ensure_attached(text, interval) IS
-    'Gives partitions that were made since their triggers for statements (until then each row is captured). '
-    'Call it now and then.';
+    'Creates the statement triggers of new partitions, which are captured row by row until then. '
+    'Returns the number of tables with new or removed partitions. Call it periodically.';

@@ -9,12 +9,12 @@ DECLARE
     pods bigint;
 BEGIN
     IF op NOT IN ('T', 'B') THEN
-        RAISE EXCEPTION 'op is ''T'' (a touch) or ''B'' (of a backfill)' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'op must be ''T'' (touch) or ''B'' (backfill)' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF strpos(current_setting('application_name'), 'backfill') > 0 THEN
         op := 'B';
     END IF;
-    -- The transaction has its number before the pods have theirs: a barrier that is passed has seen them.
+    -- The transaction gets its number before the pods get theirs, so that a backfill barrier waits for it.
     PERFORM pg_current_xact_id();
     EXECUTE format(
         'INSERT INTO %1$s (shard, source, op, %2$s)'
@@ -35,6 +35,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_pods_insert(text, regclass, text, bigint, "char") IS
-    'Touches all keys of the result of a query, in its order: (key), '
-    'or (shard, key) where the table has a routing expression and no shard is given. '
-    'Gives the number of pods.';
+    'Touches all keys that a query returns, in its order: (key), '
+    'or (shard, key) if the table has a routing expression and no shard is specified. '
+    'Returns the number of pods.';

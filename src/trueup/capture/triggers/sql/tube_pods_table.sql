@@ -4,4 +4,4 @@ BEGIN
     RETURN format('%I.%I', '@schema@', 'pods_' || tube);
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_pods_table(text) IS 'The quoted name of the table that holds the pods of a tube.';
+COMMENT ON FUNCTION @schema@.tube_pods_table(text) IS 'Returns the quoted name of the table with the pods of a tube.';

@@ -6,4 +6,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_shard_sql(integer) IS
-    'The shard of a row r of an attached table: a number, or its routing expression, where NULL is shard 0.';
+    'Returns the shard expression of a row r: a number, or the routing expression, where NULL is shard 0.';

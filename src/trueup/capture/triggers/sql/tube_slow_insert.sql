@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_slow_insert.source;
     t := @schema@.tube_get(s.tube);
-    -- The names of now: a key column that was renamed is found again.
+    -- Current column names: a renamed key column is found.
     key := @schema@.tube_key_sql(s."table", s.key_numbers);
     parts := array_remove(ARRAY[
         CASE WHEN tg_op <> 'DELETE' THEN CASE WHEN each_row THEN '(SELECT ($1).*) r' ELSE 'new_rows r' END END,
@@ -29,4 +29,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_slow_insert(integer, text, "char", boolean, boolean, boolean) IS
-    'The statement that makes pods of any number of touched rows, in bounded memory; also without what fails.';
+    'Returns the statement that creates pods of any number of rows in bounded memory, optionally without predicate or routing.';

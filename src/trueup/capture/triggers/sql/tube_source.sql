@@ -5,7 +5,7 @@ DECLARE
     place oid := "table";
 BEGIN
     PERFORM @schema@.tube_get(tube);
-    -- A partition belongs to the attached table above it.
+    -- For a partition, use the attached partitioned table.
     WHILE place IS NOT NULL LOOP
         SELECT s.* INTO found_source FROM @schema@.sources s
          WHERE s.tube = tube_source.tube AND s."table" = place::regclass AND s.detached_at IS NULL;
@@ -16,8 +16,8 @@ BEGIN
          WHERE i.inhrelid = place AND c.relispartition;
     END LOOP;
     RAISE EXCEPTION '% is not attached to the tube %', "table", tube
-        USING ERRCODE = 'undefined_object', HINT = 'tube_table_ensure_attached attaches a table; tube_list shows all';
+        USING ERRCODE = 'undefined_object', HINT = 'attach it with trueup tube attach; trueup tube list shows all attached tables';
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_source(text, regclass) IS
-    'How a table, or the partitioned table that it is a partition of, is attached to a tube; or an error.';
+    'Returns the source of a table, or of its partitioned table; raises an error if it is not attached to the tube.';

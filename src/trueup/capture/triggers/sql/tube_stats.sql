@@ -29,13 +29,13 @@ BEGIN
                    pg_total_relation_size(%2$L::regclass), d.letters, d.parked,
                    CASE WHEN h.is_held THEN format('%%s on %%s', w.owner ->> 'pid', w.owner ->> 'host') END,
                    CASE WHEN h.is_held THEN extract(epoch FROM clock_timestamp() - w.seen_at)::float8 END,
-                   -- Who was not heard of for a while has no speed.
+                   -- No rate without a recent heartbeat.
                    CASE WHEN h.is_held AND w.seen_at > clock_timestamp() - interval '15 s'
                         THEN w.keys_per_second ELSE 0 END,
                    coalesce(w.keys, 0), CASE WHEN h.is_held THEN w.waiting END
               FROM waits x
               LEFT JOIN @schema@.workers w ON w.tube = %1$L AND w.partition = x.n
-             -- One that was killed has said nothing: the lock tells.
+             -- A killed worker did not record its end: check the lock.
              CROSS JOIN LATERAL (SELECT w.ended_at IS NULL AND EXISTS (
                      SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
                         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
@@ -48,5 +48,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_stats() IS
-    'What waits in each partition of each tube: pods, keys, shards, how old the oldest is; who works on it and how fast; '
-    'bytes are those of the whole tube.';
+    'Returns statistics per partition of each tube: waiting pods, keys and shards, age of the oldest, worker and its rate; '
+    'bytes is the size of the whole tube.';

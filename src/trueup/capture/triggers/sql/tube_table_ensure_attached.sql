@@ -12,10 +12,10 @@ BEGIN
     routing := nullif(btrim(routing), '');
     predicate := nullif(btrim(predicate), '');
     IF capture IS NULL OR capture NOT IN ('statement', 'row') THEN
-        RAISE EXCEPTION 'capture is ''statement'' or ''row'', not %', coalesce(quote_literal(capture), 'NULL')
+        RAISE EXCEPTION 'capture must be ''statement'' or ''row'', not %', coalesce(quote_literal(capture), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF shard IS NOT NULL AND routing IS NOT NULL THEN
-        RAISE EXCEPTION 'a shard and a routing expression cannot be given together'
+        RAISE EXCEPTION 'a shard and a routing expression cannot be combined'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM @schema@.tube_table_check("table", capture);
@@ -26,7 +26,7 @@ BEGIN
        AND x."table" = tube_table_ensure_attached."table";
     is_new := NOT FOUND OR s.detached_at IS NOT NULL;
     IF NOT is_new AND (s.shard IS DISTINCT FROM shard OR s.routing IS DISTINCT FROM routing OR s.capture <> capture) THEN
-        RAISE EXCEPTION '% is attached to the tube % with another shard, routing or capture', "table", tube
+        RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
             USING ERRCODE = 'duplicate_object', HINT = 'detach it, attach it again and run a backfill';
     END IF;
     IF is_new THEN
@@ -49,4 +49,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_table_ensure_attached(text, regclass, bigint, text, text, text, interval) IS
-    'Attaches a table to a tube: from the commit on, every touched key is recorded. Gives the number of the source.';
+    'Attaches a table to a tube: every touched key is recorded from the commit on. Returns the source number.';

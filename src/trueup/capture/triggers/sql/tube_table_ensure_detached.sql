@@ -12,7 +12,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- All triggers that call its functions, also on partitions that were detached since; clones go with the original.
+    -- All triggers that call its functions, also on partitions detached since; clones are dropped with the original.
     SELECT array_agg(format('DROP TRIGGER IF EXISTS %I ON %s', g.tgname, g.tgrelid::regclass) ORDER BY g.tgrelid),
            array_agg(DISTINCT g.tgrelid::regclass)
       INTO statements, tables
@@ -33,4 +33,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_table_ensure_detached(text, regclass, interval) IS
-    'Detaches a table from a tube; the pods that wait stay. True if it was attached.';
+    'Detaches a table from a tube and returns whether it was attached. Waiting pods stay.';

@@ -6,7 +6,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_table_problem.source;
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
-        RETURN 'the table is gone: detach it';
+        RETURN 'the table does not exist any more: detach it';
     END IF;
     PERFORM @schema@.tube_table_check(s."table", s.capture);
     IF NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
@@ -17,9 +17,9 @@ BEGIN
     missing := cardinality(@schema@.tube_trigger_ddl(source));
     IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"
                                       AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN
-        RETURN 'its triggers are gone: attach it again, then run a backfill';
+        RETURN 'its triggers do not exist: attach it again, then run a backfill';
     ELSIF missing > 0 THEN
-        RETURN 'triggers are missing or disabled, of new partitions perhaps: attach it again, then run a backfill';
+        RETURN 'triggers are missing or disabled, possibly of new partitions: attach it again, then run a backfill';
     END IF;
     RETURN NULL;
 EXCEPTION WHEN wrong_object_type OR undefined_column THEN
@@ -27,4 +27,4 @@ EXCEPTION WHEN wrong_object_type OR undefined_column THEN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_table_problem(integer) IS
-    'Why writes to an attached table may go unseen now, though it could be attached; NULL if all is well.';
+    'Returns why writes to an attached table may not be captured at present; NULL without a problem.';

@@ -9,17 +9,17 @@ BEGIN
     IF coalesce(shard, s.shard) IS NOT NULL THEN
         RETURN @schema@.tube_pods_insert(tube, "table", format('SELECT unnest(%L::text[])', keys), shard);
     END IF;
-    -- The shard of a row is known only as long as the row is there.
+    -- The shard of a row is computed from the row, so the row must exist.
     key := @schema@.tube_key_sql(s."table", s.key_numbers);
     EXECUTE format('SELECT count(*) FROM %s r WHERE %s::text = ANY ($1)', s."table", key.expression)
        INTO found_rows USING keys;
     IF found_rows < (SELECT count(DISTINCT k) FROM unnest(keys) k) THEN
-        RAISE EXCEPTION 'some of these keys are not in %, and the shard of a row that is gone is not known', s."table"
-            USING ERRCODE = 'no_data_found', HINT = 'give the shard';
+        RAISE EXCEPTION 'some of these keys do not exist in %, so their shard cannot be computed', s."table"
+            USING ERRCODE = 'no_data_found', HINT = 'specify the shard';
     END IF;
     RETURN @schema@.tube_pods_insert(tube, "table", format('SELECT %s, %s FROM %s r WHERE %s::text = ANY (%L::text[])',
         @schema@.tube_shard_sql(s.source), key.expression, s."table", key.expression, keys));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_touch(text, regclass, text[], bigint) IS
-    'Touches keys by hand, each written as in a pod. Gives the number of pods.';
+    'Touches keys, each written as in a pod. Returns the number of pods.';

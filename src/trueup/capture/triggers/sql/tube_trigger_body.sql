@@ -19,7 +19,7 @@ BEGIN
                                'started_at', clock_timestamp()));
         RETURN NULL;
     END IF;
-    -- What may fail only reads: the savepoint of this block then costs no transaction number.
+    -- This block only reads, so that its savepoint needs no transaction number.
     BEGIN
         IF TG_OP = 'INSERT' THEN
             {take_new}
@@ -32,7 +32,7 @@ BEGIN
         _error := SQLERRM;
     END;
     {put}
-    -- Too many for memory, or an error: first as told, then without the predicate, then without the routing.
+    -- Too many keys for memory, or an error: with predicate and routing, then without the predicate, then without both.
     FOR _level IN CASE WHEN _error IS NULL THEN 1 ELSE 2 END .. 3 LOOP
         BEGIN
             EXECUTE {schema}.tube_slow_insert({source}, TG_OP, _op, {each_row}, _level < 2, _level < 3) {using};
@@ -59,11 +59,11 @@ BEGIN
         take := '_keys := ARRAY(SELECT {key} FROM {rows} WHERE {where} LIMIT {most});';
         take_update := $take$SELECT ARRAY(SELECT {key} FROM {new_rows} WHERE {where} LIMIT {most}),
                    ARRAY(SELECT {key} FROM {old_rows} WHERE {where} LIMIT {most}) INTO _keys, _before;
-            -- They come in the same order, and mostly agree: then one of them is enough.
+            -- Both are in the same order and usually equal: then one of them is enough.
             IF _before <> _keys THEN
                 {take_both}
             END IF;$take$;
-        -- Slices of a flat array of integers cost nothing, however long it is.
+        -- Slices of a flat array of integers are cheap at any length.
         put := $put$IF _error IS NULL AND cardinality(_keys) BETWEEN 1 AND {size} THEN
         INSERT INTO {pods} (shard, source, op, {ids}) VALUES ({fixed}, {source}, _op, _keys);
         RETURN NULL;
@@ -103,7 +103,7 @@ BEGIN
         'old_rows', CASE WHEN each_row THEN '(SELECT OLD.*) r' ELSE 'old_rows r' END,
         'using', CASE WHEN each_row THEN 'USING NEW, OLD' ELSE '' END,
         'each_row', each_row,
-        -- What a sync itself writes here is nothing that its log on this side has to carry back.
+        -- The change log of a sync must not record the writes of the sync itself.
         'muted', CASE WHEN '@schema@' = 'trueup_log' THEN format(
             E'IF current_setting(\'application_name\') = %L THEN\n        RETURN NULL;\n    END IF;\n    ', 'trueup sync ' || s.tube)
             ELSE '' END,
@@ -122,4 +122,4 @@ BEGIN
 END
 $function$;
 COMMENT ON FUNCTION @schema@.tube_trigger_body(integer, boolean) IS
-    'The body of the trigger function of an attached table, for its statements or for each row.';
+    'Returns the body of the trigger function of an attached table, per statement or per row.';

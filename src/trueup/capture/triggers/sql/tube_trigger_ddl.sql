@@ -18,21 +18,21 @@ BEGIN
     FOR place IN SELECT r.relation, r.relation = s."table" AS is_root, c.relkind = 'p' AS is_partitioned
                    FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at)
                    JOIN pg_class c ON c.oid = r.relation ORDER BY r.at LOOP
-        -- Who, whether it is wanted here, when it fires, and its state: A always, D disabled. What is for each row is
-        -- made on the attached table, and cloned by the server to every partition, also to those that come later.
+        -- Trigger, whether it is needed here, its event, and its state: A always, D disabled. Row triggers are created
+        -- on the attached table; the server clones them to all partitions, including future ones.
         FOR wanted IN SELECT * FROM (VALUES
             ('insert', by_statement, 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT', '', 'A'),
             ('update', by_statement, 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_rows'
                 || CASE WHEN wants_old THEN ' OLD TABLE AS old_rows' ELSE '' END || ' FOR EACH STATEMENT', '', 'A'),
             ('delete', by_statement, 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
             ('truncate', true, 'AFTER TRUNCATE', 'FOR EACH STATEMENT', '', 'A'),
-            -- Keys that change, where updates do not keep the rows as they were.
+            -- Changed keys, if update triggers have no old rows.
             ('key', NOT wants_old, 'AFTER UPDATE', format('FOR EACH ROW WHEN (OLD.%1$I <> NEW.%1$I)',
                 (@schema@.tube_key_sql(s."table", s.key_numbers)).names[1]), '_row', 'A'),
-            -- Every row: where that is asked for, and in partitions that have no triggers for statements yet.
+            -- Every row: on request, and in partitions that have no statement triggers yet.
             ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
-            -- Rows that move between partitions: of those that MERGE moves, triggers for statements see nothing.
+            -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves.
             ('moved', by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE',
                 'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') NOT IN ('''', ''0''))',
                 '_row', 'A'),
@@ -57,7 +57,7 @@ BEGIN
                 state := NULL;
             END IF;
             IF state IS DISTINCT FROM wanted.state THEN
-                -- Always: also while session_replication_role is replica, for rows that are put right are touched too.
+                -- Always, also with session_replication_role = replica: repaired rows must be touched too.
                 statements := statements || format('ALTER TABLE ONLY %s %s TRIGGER %I', place.relation,
                     CASE wanted.state WHEN 'A' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END, name);
             END IF;
@@ -67,4 +67,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer) IS
-    'The statements that make the triggers of an attached table and its partitions what they should be; empty if they are.';
+    'Returns the statements that create or change the triggers of an attached table and its partitions; empty if none is needed.';

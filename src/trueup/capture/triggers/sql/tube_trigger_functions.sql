@@ -8,15 +8,15 @@ BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_functions.source;
     FOREACH each_row IN ARRAY ARRAY[false, true] LOOP
         name := format('@schema@.%I', 'touch_' || source || CASE WHEN each_row THEN '_row' ELSE '' END);
-        -- With the rights of the tube's owner: who writes a table need not know that there is a tube.
+        -- With the rights of the owner of the tube: writers of the table need no rights on it.
         EXECUTE format(
             'CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER'
             ' SET search_path = pg_catalog, pg_temp %s AS %L',
             name, (@schema@.tube_key_sql(s."table", s.key_numbers)).pins, @schema@.tube_trigger_body(source, each_row));
         EXECUTE format('COMMENT ON FUNCTION %s() IS %L', name,
-                       format('Made by trueup: touches of %s for the tube %s.', s."table", s.tube));
+                       format('Created by trueup: records touches of %s in the tube %s.', s."table", s.tube));
     END LOOP;
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trigger_functions(integer) IS
-    'Makes, or makes anew, the trigger functions of an attached table; needs no lock on it.';
+    'Creates or replaces the trigger functions of an attached table; needs no lock on the table.';

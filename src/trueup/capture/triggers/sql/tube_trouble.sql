@@ -5,7 +5,7 @@ DECLARE
     is_known boolean;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trouble.source;
-    -- One that waits says it all: thousands of statements may meet the same trouble.
+    -- One waiting control pod is enough: thousands of statements may fail in the same way.
     EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE op = ''!'' AND source = $1 AND (payload->>''lost'')::boolean = $2)',
                    @schema@.tube_pods_table(s.tube)) INTO is_known USING source, lost;
     IF NOT is_known THEN
@@ -17,4 +17,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_trouble(integer, text, boolean, regclass) IS
-    'Says loudly, by a control pod and a warning, that a trigger met an error; the write that fired it goes on.';
+    'Reports an error of a trigger by a control pod and a warning; the statement that fired the trigger succeeds.';

@@ -7,9 +7,9 @@ BEGIN
     EXECUTE format('SELECT %s FROM ONLY %s r WHERE %s LIMIT 0',
                    @schema@.tube_shard_sql(source), s."table", @schema@.tube_where(source));
 EXCEPTION WHEN syntax_error_or_access_rule_violation THEN
-    RAISE EXCEPTION 'the predicate or routing cannot be used on %: %', s."table", SQLERRM
-        USING ERRCODE = SQLSTATE, HINT = 'one expression over columns; write functions and types with their schema';
+    RAISE EXCEPTION 'invalid predicate or routing for %: %', s."table", SQLERRM
+        USING ERRCODE = SQLSTATE, HINT = 'use one expression over columns; write functions and types with their schema';
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_try_expressions(integer) IS
-    'Raises an error if the predicates or the routing of an attached table are no expressions over its rows.';
+    'Raises an error if a predicate or the routing of an attached table is not an expression over its rows.';

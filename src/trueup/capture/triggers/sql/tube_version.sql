@@ -4,4 +4,4 @@ BEGIN
     RETURN (SELECT version FROM @schema@.installation);
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_version() IS 'The version of this installation.';
+COMMENT ON FUNCTION @schema@.tube_version() IS 'Returns the version of this installation.';

@@ -8,6 +8,6 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_wants_old(integer) IS
-    'Whether updates need the rows as they were. '
-    'With a key of integers, one shard and no predicate they matter only where the key itself changes: '
-    'a trigger for just those rows is cheaper than keeping all of them.';
+    'Whether update triggers need the old rows. '
+    'With an integer key, a fixed shard and no predicate, old rows matter only if the key changes: '
+    'a trigger for these rows alone is cheaper.';

@@ -3,11 +3,11 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     parts text[];
 BEGIN
-    -- A comment at the end of a predicate ends with its line.
+    -- The line break ends a comment at the end of a predicate.
     SELECT array_remove(ARRAY['(' || t.predicate || E'\n)', '(' || s.predicate || E'\n)'], NULL) INTO parts
       FROM @schema@.sources s JOIN @schema@.tubes t USING (tube) WHERE s.source = tube_where.source;
     RETURN coalesce(nullif(array_to_string(parts, ' AND '), ''), 'true');
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_where(integer) IS
-    'The condition that rows of an attached table must meet: the predicates of the tube and of the table.';
+    'Returns the condition for rows of an attached table: the predicates of the tube and of the table.';

@@ -13,4 +13,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_work_begin(text, integer, jsonb) IS
-    'Whoever has taken the lock of a partition gets the next generation; all before it may deliver and delete no more.';
+    'Registers the holder of the lock of a partition and returns its generation. Older generations must not deliver or delete.';

@@ -15,4 +15,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_work_note(text, integer, bigint, bigint, bigint, bigint, float8, text, boolean) IS
-    'A sign of life of who works on a partition, and what it has done since the last one. False: it is not the one any more.';
+    'Records a heartbeat of a worker and its progress since the last one. Returns false if its generation is outdated.';

@@ -1,0 +1,155 @@
+"""A job from start to end: it is recorded as a task, takes the locks, and starts again after the node was lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+
+from trueup.config.secrets import mask
+from trueup.engine.choose import EngineStarter
+from trueup.engine.slots import cores_here
+from trueup.engine.work import Engine
+from trueup.errors import CheckFailed, NodeError, QueryError
+from trueup.store import TaskStore
+from trueup.task.open import OpenTask, open_task
+from trueup.verbs.tube.model import Job, Stopped, Summary
+from trueup.verbs.tube.pace import Pause
+from trueup.verbs.tube.pipeline import LocalPipeline, Pipeline, pickled
+from trueup.verbs.tube.pipeline_spark import SparkPipeline
+from trueup.verbs.tube.run import Run
+
+_PAUSED = "paused (continue with trueup tasks resume)"
+_PAUSED_SECONDS = 0.5
+_MAX_THREADS = 4
+# Classes of temporary errors: conflicts, resources, locks, operator intervention.
+_TEMPORARY = ("40", "53", "55", "57")
+# Seconds to wait for the locks after an outage: the server may not have noticed yet that the old session is gone.
+_RELOCK_SECONDS = 60.0
+# After this time without an error, pauses are short again.
+_STABLE_SECONDS = 60.0
+
+
+def run_as_task(job: Job, *, sink_name: str, task_db: str | None, configured: str = "") -> Summary:
+    """Run a job and record it in the task store: who runs it, its progress, its result. A task may be stopped."""
+    request = {
+        "tube": job.tube,
+        "node": job.session.node.name,
+        "sink": mask(sink_name),
+        "partitions": list(job.hold.partitions),
+    }
+    with (
+        TaskStore(task_db, configured=configured) as store,
+        open_task(
+            store, "TUBE_RUN", table=job.tube, context=request, on_interrupt="start it again: no change is lost"
+        ) as task,
+    ):
+        job.heartbeat = lambda: _heartbeat(task, job)
+        summary = run(job)
+        task.finish(asdict(summary))
+        return summary
+
+
+def run(job: Job) -> Summary:
+    """Run until the job is stopped. If the node is lost, wait for it and take the locks again."""
+    started_at = time.monotonic()
+    pause = Pause()
+    had_locks = False
+    copies = pickled(job.sink)
+    with _engine(job, copies) as engine:
+        while True:
+            attempt_at = time.monotonic()
+            try:
+                if not _take_locks(job, after_outage=had_locks):
+                    break
+                had_locks = True
+                _run_once(job, engine, copies)
+                break
+            except (NodeError, QueryError) as error:
+                if not had_locks or (isinstance(error, QueryError) and error.sqlstate[:2] not in _TEMPORARY):
+                    raise
+                if time.monotonic() - attempt_at > _STABLE_SECONDS:
+                    pause = Pause()
+                job.summary.outages += 1
+                job.session.close()
+                job.progress.wait(f"{job.tube}: {error}")
+                job.hold.waiting = str(error)
+                job.heartbeat()
+                if job.stop.wait(pause.next()):
+                    break
+    job.summary.seconds = round(time.monotonic() - started_at, 3)
+    return job.summary
+
+
+def _take_locks(job: Job, *, after_outage: bool) -> bool:
+    """Take the locks of all partitions; return False if the job was stopped while it waited."""
+    wait = max(job.options.wait, _RELOCK_SECONDS) if after_outage else job.options.wait
+    try:
+        job.hold.take(wait=wait, say=job.progress.say, is_stopped=job.stop.is_set)
+    except CheckFailed:
+        job.hold.release()
+        if job.stop.is_set():
+            return False
+        raise
+    return True
+
+
+def _run_once(job: Job, engine: Engine | None, copies: bytes) -> None:
+    """Run with the locks until the end or until the session is lost."""
+    pipeline = _pipeline(job, engine, copies)
+    loop = Run(job, pipeline)
+    try:
+        with suppress(Stopped):
+            loop.run()
+        job.summary.dead_letters = loop.letters.count
+    finally:
+        loop.control.close()
+        # Writes must end before another worker, or this job again, takes the locks.
+        pipeline.close()
+    job.hold.release()
+
+
+def _pipeline(job: Job, engine: Engine | None, copies: bytes) -> Pipeline:
+    node = job.session.reading_node()
+    if engine is None:
+        threads = min(cores_here(), _MAX_THREADS)
+        return LocalPipeline(node, job.sink, copies, threads=threads, max_bytes=job.options.max_bytes)
+    return SparkPipeline(engine, job, node, copies)
+
+
+@contextmanager
+def _engine(job: Job, copies: bytes) -> Iterator[Engine | None]:
+    """Start Spark if it is requested or a cluster is configured; else None, for threads, which start faster."""
+    settings = job.options.spark
+    use_spark = settings.engine == "spark" or (settings.engine == "auto" and bool(settings.master or settings.remote))
+    if use_spark and not copies:
+        if settings.engine == "spark":
+            raise CheckFailed(["this sink can be written by a single process only"], cure="use --engine local")
+        use_spark = False
+    if not use_spark:
+        yield None
+        return
+    starter = EngineStarter(settings, concurrency_factor=1.0, max_connections=0)
+    try:
+        yield starter.get(rows=settings.local_rows)
+    finally:
+        starter.close()
+
+
+def _heartbeat(task: OpenTask, job: Job) -> None:
+    """Record the progress; wait while the task is paused, and stop the job if that is requested."""
+    summary, hold = job.summary, job.hold
+    progress: dict[str, object] = {"stage": "tube run", "keys": summary.keys, "pods": summary.pods}
+    progress.update({"keys_per_second": round(hold.rate()), "parked": summary.parked})
+    waiting = hold.waiting
+    if waiting:
+        progress["waiting"] = waiting
+    task.heartbeat(progress)
+    while (request := task.request()) == "pause" and not job.stop.wait(_PAUSED_SECONDS):
+        hold.waiting = _PAUSED
+        hold.beat()
+        task.heartbeat({**progress, "waiting": _PAUSED})
+    hold.waiting = waiting
+    if request == "stop":
+        job.stop.set()

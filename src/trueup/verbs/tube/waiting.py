@@ -1,0 +1,107 @@
+"""The heartbeat of a job, and its waits: for a background step, for a sink that is down, for rows that are locked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TypeVar
+
+from trueup.capture.triggers.enrich import TEMPORARY
+from trueup.errors import QueryError
+from trueup.sinks.base import SinkDown
+from trueup.verbs.tube.letters import Letters
+from trueup.verbs.tube.model import Job, Stopped
+from trueup.verbs.tube.pace import Pause
+
+T = TypeVar("T")
+
+_BEAT_SECONDS = 1.0
+_PROGRESS_SECONDS = 30.0
+_COVER_SECONDS = 60.0
+
+
+class Waiting:
+    """Keeps a job visible while it works or waits."""
+
+    def __init__(self, job: Job, letters: Letters) -> None:
+        self._job = job
+        self._letters = letters
+        self._beat_at = self._progress_at = self._covered_at = time.monotonic()
+
+    def beat(self) -> None:
+        """Send a heartbeat, and do the periodic work that is due."""
+        job, now = self._job, time.monotonic()
+        job.hold.beat()
+        if now - self._beat_at < _BEAT_SECONDS:
+            return
+        self._beat_at = now
+        job.heartbeat()
+        self._letters.refresh()
+        if now - self._covered_at >= _COVER_SECONDS:
+            self._covered_at = now
+            self._cover()
+        if now - self._progress_at >= _PROGRESS_SECONDS:
+            self._progress_at = now
+            if rate := job.hold.rate():
+                job.say(f"{rate:,.0f} keys/s, {job.summary.keys:,} keys in total")
+
+    def result(self, future: Future[T]) -> T:
+        """Return the result of a background step; send heartbeats until it is available."""
+        while not wait([future], timeout=_BEAT_SECONDS).done:
+            self.beat()
+        return future.result()
+
+    def while_down(self, attempt: Callable[[], T], *, refused: Callable[[SinkDown], None] = lambda error: None) -> T:
+        """Call `attempt` until the sink accepts it; `refused` is called with each error."""
+        pause = Pause()
+        while True:
+            try:
+                result = attempt()
+            except SinkDown as error:
+                self._job.summary.outages += not pause.times
+                refused(error)
+                self._pause(f"the sink is down: {error}", pause)
+            else:
+                self._resume()
+                return result
+
+    def while_locked(self, attempt: Callable[[], T]) -> T:
+        """Call `attempt` until the rows can be read: a table may be locked, or the server may be out of resources."""
+        pause = Pause()
+        while True:
+            try:
+                result = attempt()
+            except QueryError as error:
+                if error.sqlstate[:2] not in TEMPORARY:
+                    raise
+                self._pause(f"rows cannot be read now: {error}", pause)
+            else:
+                self._resume()
+                return result
+
+    def _pause(self, reason: str, pause: Pause) -> None:
+        """Wait before the next attempt; raise Stopped if the job is asked to stop."""
+        job = self._job
+        if reason != job.hold.waiting:
+            job.progress.wait(f"{job.tube}: {reason}")
+        job.hold.waiting = reason
+        ends_at = time.monotonic() + pause.next()
+        while time.monotonic() < ends_at and not job.stop.is_set():
+            self.beat()
+            job.stop.wait(min(_BEAT_SECONDS, max(0.0, ends_at - time.monotonic())))
+        if job.stop.is_set():
+            raise Stopped
+
+    def _resume(self) -> None:
+        if self._job.hold.waiting:
+            self._job.hold.waiting = ""
+            self._job.progress.wait("")
+            self._job.say("resumed")
+
+    def _cover(self) -> None:
+        """Create the triggers of new partitions of partitioned tables; after a failure, try again next time."""
+        try:
+            self._job.session.call("tube_partitions_ensure_attached", self._job.tube, "1 s")
+        except QueryError as error:
+            self._job.say(f"could not create the triggers of new partitions, trying again later: {error}")

@@ -1,7 +1,7 @@
-"""trueup keeps copies of database tables true, and proves it.
+"""Compare, repair and synchronise tables of PostgreSQL databases, and prove the result.
 
-The verbs are functions (`diff`, `check`, `rerun`, `repair`, `undo`, `doctor`), their results dataclasses (`DiffResult`,
-`RepairResult`, `Diagnosis`), and every error is a `TrueupError`.
+Functions are for what runs once, classes for what lives in databases; docs/api.md describes all of them. Every error is
+a `TrueupError`. Log records go to the logger `trueup`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ __version__ = "0.1.0"
 # A library shows no log records by itself; the program that uses it decides.
 logging.getLogger("trueup").addHandler(logging.NullHandler())
 
-# Where each public name lives; it is imported when it is first used, so that `import trueup` costs nothing.
-_HOMES = {
+# Public name -> its module, which is imported on first use, so that `import trueup` is fast.
+_MODULES = {
     "diff": "trueup.api.diff",
     "doctor": "trueup.api.doctor",
     "repair": "trueup.api.repair",
@@ -145,7 +145,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'trueup' has no attribute '{name}'")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)

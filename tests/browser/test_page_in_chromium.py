@@ -317,10 +317,10 @@ def test_ticked_rows_become_a_plan_that_repairs(
     tick("at 1", "keep n1")
     tick("at 2", "keep n2")
     tick("at 9", "delete everywhere")
-    tick("at 0", "insert where it lacks")
+    tick("at 0", "insert where missing")
     tick("at 3", "skip")
     assert tab.text("#planned") == "5 ticked, 5 with an action"
-    assert sorted(tab.texts(".key .action"))[:2] == ["delete everywhere", "insert where it lacks"]
+    assert sorted(tab.texts(".key .action"))[:2] == ["delete everywhere", "insert where missing"]
     # What was unticked is in no plan.
     at = next(place for shown, place in places.items() if "at 3" in shown)
     tab.click(f"#rows tbody:nth-of-type({at + 1}) .tick")

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // Values longer than SHORT are shortened, around what changed; a page of the table has PAGE differences.
+  // Values longer than SHORT are shortened around the change; a page of the table has PAGE differences.
   const SHORT = 120, AROUND = 40, PAGE = 100, PRINTED = 1000, MOST_SIGNS = 2000;
   const KINDS = { missing: "−", extra: "+", changed: "≠" };
   const at = (id) => document.getElementById(id);
@@ -12,7 +12,7 @@
     return made;
   }
 
-  // Light or dark: as the system has it, until somebody chooses.
+  // Light or dark: as the system, until the user chooses.
   const THEMES = ["system", "dark", "light"];
   function useTheme(name) {
     if (name === "system") delete document.documentElement.dataset.theme;
@@ -22,7 +22,7 @@
   }
   function startTheme() {
     let kept = "system";
-    // Some browsers keep nothing for files.
+    // Some browsers store nothing for local files.
     try { kept = localStorage.getItem("trueup-theme") || kept; } catch { }
     useTheme(THEMES.includes(kept) ? kept : "system");
     at("theme").hidden = false;
@@ -33,7 +33,7 @@
     });
   }
 
-  // Characters that cannot be seen, or that turn others around, are written out.
+  // Invisible and direction characters are shown as escapes.
   const UNSEEN = /(?! )[\p{C}\p{Z}\u034f\ufe00-\ufe0f]/gu;
   const SIGNS = { "\n": "↵", "\t": "⇥", "\r": "␍", " ": "·" };
   function sign(character) {
@@ -52,7 +52,7 @@
     pieces.push(text.slice(from));
     return pieces.filter((piece) => piece !== "");
   }
-  // Blanks at the ends are seen too.
+  // Blanks at the ends are made visible.
   function withEnds(text, isStart, isEnd, budget) {
     const lead = isStart ? text.match(/^ */)[0].length : 0;
     const trail = isEnd ? text.slice(lead).match(/ *$/)[0].length : 0;
@@ -62,7 +62,7 @@
 
   const isHigh = (code) => code >= 0xd800 && code < 0xdc00;
   const isLow = (code) => code >= 0xdc00 && code < 0xe000;
-  // How much two texts have in common at the start and at the end; no character is cut in two.
+  // Length of the common start and end of two texts; characters are not split.
   function common(one, other) {
     const most = Math.min(one.length, other.length);
     let start = 0, end = 0;
@@ -86,7 +86,7 @@
     return [...piece(from, start), middle, ...piece(end, to)];
   }
 
-  // A text in its cell: short, with the whole on a click.
+  // A text in its cell: short, complete after a click.
   function putText(cell, text, other) {
     const change = other === undefined ? null : typeof other === "string" ? common(text, other) : [0, 0];
     if (text === "") {
@@ -137,7 +137,7 @@
   const keyless = data.key.length === 0;
   const state = { pair: 0, text: "", kinds: new Set(Object.keys(KINDS)), changedOnly: false, page: 0 };
 
-  // What the filter looks at; no text goes over the border of a cell.
+  // The text that the filter searches; a match does not span cells.
   function textOf(difference) {
     const values = difference.rows.flatMap((row) => row || []);
     const shown = values.map((value) => value === null ? "null" : isLong(value) ? value.sha256 : value);
@@ -165,19 +165,19 @@
         await navigator.clipboard.writeText(text);
         button.textContent = "copied";
       } catch {
-        // Not allowed here: select it, so that the user can.
+        // Copying is not allowed here: select the text, so that the user can copy it.
         getSelection().selectAllChildren(button.previousElementSibling);
         button.textContent = "press Ctrl+C";
       }
     });
     return button;
   }
-  // A plan for `trueup repair`: keys that were ticked, each with its action once one was chosen ("" until then).
+  // A plan for `trueup repair`: the ticked keys with their actions ("" until one is chosen).
   const plan = new Map();
   const planKey = (difference) => JSON.stringify(difference.key);
   const ACTIONS = [...data.nodes.map((node) => [`keep ${node}`, `{keep: ${yaml(node)}}`]),
-    ["insert where it lacks", "insert"], ["delete everywhere", "delete"], ["skip", "skip"]];
-  // Every text in quotes, and whatever is not plain ASCII by its number: YAML reads it back as it is.
+    ["insert where missing", "insert"], ["delete everywhere", "delete"], ["skip", "skip"]];
+  // Texts are quoted, and characters other than ASCII are escaped, for YAML.
   function yaml(text) {
     const escaped = [...text].map((sign) => sign === '"' || sign === "\\" ? `\\${sign}`
       : sign >= " " && sign <= "~" ? sign : `\\U${sign.codePointAt(0).toString(16).padStart(8, "0")}`);
@@ -206,7 +206,7 @@
     else if (!plan.has(planKey(difference))) plan.set(planKey(difference), { key: difference.key, action: "" });
   }
   function tickBox(difference) {
-    const box = make("input", { type: "checkbox", className: "tick", checked: plan.has(planKey(difference)), title: "Take this row into a plan" });
+    const box = make("input", { type: "checkbox", className: "tick", checked: plan.has(planKey(difference)), title: "Add this row to a plan" });
     box.setAttribute("aria-label", `take ${difference.key.join(", ")} into the plan`);
     box.addEventListener("change", () => {
       tick(difference, box.checked);
@@ -220,7 +220,7 @@
     at("action").replaceChildren(make("option", { value: "", textContent: "choose an action…" }), ...options);
     at("action").addEventListener("change", () => {
       if (at("action").value === "") return;
-      // For those that have none yet: whoever wants another one unticks the row first.
+      // For rows without an action; to change an action, untick the row first.
       for (const each of plan.values()) {
         if (!each.action) [each.name, each.action] = ACTIONS[Number(at("action").value)];
       }
@@ -240,7 +240,7 @@
         await navigator.clipboard.writeText(planText());
         at("planned").textContent = "copied";
       } catch {
-        // Not allowed here: show it selected, so that the user can.
+        // Copying is not allowed here: show the text selected, so that the user can copy it.
         Object.assign(at("plan-text"), { hidden: false, value: planText() });
         at("plan-text").select();
         at("planned").textContent = "press Ctrl+C";
@@ -282,7 +282,7 @@
     return cell;
   }
 
-  // One difference: a line for each node that has a row, cells that agree joined into one.
+  // One difference: one line per node with a row; equal cells are merged.
   function body(difference, pair, columns) {
     let sides = [0, 1].filter((side) => difference.rows[side]);
     if (difference.copies) sides = sides.slice(0, 1);
@@ -415,7 +415,7 @@
   at("previous").addEventListener("click", () => turn(-1));
   at("next").addEventListener("click", () => turn(1));
   document.addEventListener("keydown", keys);
-  // Paper has no pages to turn: what matches is printed, up to a limit that the line above the table shows.
+  // Print all matching differences, up to a limit that is shown above the table.
   const folded = [...document.querySelectorAll("details")];
   addEventListener("beforeprint", () => {
     folded.forEach((each) => { each.dataset.was = each.open; each.open = true; });

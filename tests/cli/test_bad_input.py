@@ -199,7 +199,7 @@ def test_a_node_that_is_down(refuse: Any, addresses: Any, nodes: Any, clerk: str
         message = refuse("diff", "items", *addresses(nodes, n2=address))
     assert "trueup: node n2: " in message
     assert f"{clerk}@127.0.0.1:{port}/shop" in message
-    assert "check that the server runs" in message
+    assert "check that the server is running" in message
 
 
 def test_all_nodes_that_are_down_are_named(refuse: Any, addresses: Any, nodes: Any) -> None:
@@ -227,7 +227,7 @@ def test_a_wrong_database_and_a_wrong_user(refuse: Any, addresses: Any, nodes: A
     message = refuse("diff", "items", *addresses(nodes, n1=server.uri("nowhere", clerk, PASSWORD)))
     assert "node n1: " in message
     assert '"nowhere" does not exist' in message
-    assert "check the database's name" in message
+    assert "check the database name" in message
     message = refuse("diff", "items", *addresses(nodes, n1=server.uri(nodes[0].name, "nobody", PASSWORD)))
     assert "node n1: " in message
 

@@ -78,7 +78,7 @@ def test_lines_of_a_copy_are_all_there_or_an_error(databases: Databases) -> None
     from psycopg import sql
 
     from trueup.config.model import Node
-    from trueup.db.reader import Reader, TooMuch, timed_out
+    from trueup.db.reader import Reader, ResultTooLarge, timed_out
     from trueup.errors import QueryError
 
     reader = Reader(Node("n1", databases(1)[0].uri), None, application="trueup test", retries=1)
@@ -89,8 +89,8 @@ def test_lines_of_a_copy_are_all_there_or_an_error(databases: Databases) -> None
             assert [int(line.split(b"\t")[0]) for line in lines] == list(range(1, count + 1))
         with pytest.raises(QueryError, match="division by zero"):
             reader.lines(sql.SQL(copy).format(sql.SQL("1 / (40000 - i)"), sql.Literal(50_000)))
-        with pytest.raises(TooMuch):
-            reader.lines(sql.SQL(copy).format(sql.SQL("i"), sql.Literal(50_000)), most_bytes=1000)
+        with pytest.raises(ResultTooLarge):
+            reader.lines(sql.SQL(copy).format(sql.SQL("i"), sql.Literal(50_000)), max_bytes=1000)
         with pytest.raises(QueryError) as slow:
             reader.lines(sql.SQL(copy).format(sql.SQL("pg_sleep(0.2)"), sql.Literal(500)), timeout=0.3)
         assert timed_out(slow.value)

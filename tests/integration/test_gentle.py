@@ -228,12 +228,12 @@ def test_what_cannot_be_seen_is_said_once(nodes: list[Database], server: Server)
         node = trueup.Node("n1", server.uri(nodes[0].name, user=role, password="secret"))
         said: list[str] = []
         with psycopg.connect(nodes[0].uri):
-            watch = Watch([node], application="trueup test", seconds=60, after=0, say=said.append)
-            watch._look()
-            watch._look()
+            watch = Watch([node], application="trueup test", interval=60, delay=0, report=said.append)
+            watch.read_loads()
+            watch.read_loads()
             watch.close()
         assert [load.active for load in watch.loads()] == [None]
-        assert said == ["n1: active sessions cannot be seen by this user: grant pg_monitor to mind them"]
+        assert said == ["n1: the role cannot see active sessions: grant pg_monitor to it to apply their limits"]
     finally:
         nodes[0].execute(f"DROP ROLE {role}")
 
@@ -254,13 +254,13 @@ def test_a_node_that_is_gone_is_told(fresh_server: FreshServer) -> None:
     server: Server = fresh_server()
     said: list[str] = []
     node = trueup.Node("n1", server.uri())
-    watch = Watch([node], application="trueup test", seconds=60, after=0, say=said.append)
-    watch._look()
+    watch = Watch([node], application="trueup test", interval=60, delay=0, report=said.append)
+    watch.read_loads()
     server.kill()
-    watch._look()
+    watch.read_loads()
     watch.close()
     assert len(said) == 1
-    assert said[0].startswith("n1: does not answer, trying again: ")
+    assert said[0].startswith("n1: does not respond, retrying: ")
 
 
 def test_limits() -> None:

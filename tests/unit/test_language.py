@@ -37,7 +37,6 @@ NOT_YET: set[str] = {
     "api",
     "capture",
     "cli",
-    "db",
     "demo",
     "docs",
     "engine",

@@ -55,7 +55,6 @@ UPWARD_STILL: set[str] = set()
 ORDER_STILL: set[str] = {
     "trueup.api",
     "trueup.capture.log",
-    "trueup.db",
     "trueup.demo",
     "trueup.engine",
     "trueup.verbs.diff",

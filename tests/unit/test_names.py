@@ -101,7 +101,7 @@ def test_column_names(text: str, names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("text", ["a,", ",a", "a,,b", '"a', 'a"b'])
 def test_what_is_no_list_of_columns(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a name"):
+    with pytest.raises(ConfigError, match="is not a valid name"):
         parse_column_names(text)
 
 

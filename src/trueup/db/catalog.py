@@ -1,6 +1,6 @@
-"""What a table is on one node: columns, types, keys, rights, and the planner's idea of its size.
+"""Read a table from the catalog of a node: columns, types, keys, privileges, and the estimated number of rows.
 
-All of it is read from `pg_catalog`: the views of `information_schema` hide keys from a role that only may SELECT.
+All is read from `pg_catalog`: the views of `information_schema` hide keys from a role with SELECT privilege only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OTHER_KINDS = {
 
 @dataclass(frozen=True)
 class Server:
-    """What a node's server and database are."""
+    """Version, encoding, role and collation of a node."""
 
     version: int
     encoding: str
@@ -45,7 +45,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Column:
-    """One column; `base_*` speak of the type below any domain."""
+    """One column; `base_*` describe the type below any domain."""
 
     name: str
     type: str
@@ -54,7 +54,7 @@ class Column:
     base_type: str
     base_kind: str
     length: int
-    # Whether the role may write a literal of the type: its schema may be closed while the table is open.
+    # Whether the role may use the name of the type: it may lack USAGE on its schema.
     nameable: bool
     is_domain: bool
     not_null: bool
@@ -65,15 +65,15 @@ class Column:
     collation_actual: str | None
     collation_is_default: bool
     labels: tuple[str, ...]
-    # How composites, domains and ranges of the type are made; None where there are none.
+    # Definitions of the composites, domains and ranges in the type; None without any.
     made_of: str | None = None
-    # Of an identity column: a (always) or d (by default).
+    # For an identity column: a (always) or d (by default).
     identity: str = ""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Columns that name a row: the primary key, or a unique index over NOT NULL columns."""
+    """Columns that identify a row: the primary key, or a unique index over NOT NULL columns."""
 
     columns: tuple[str, ...]
     is_primary: bool
@@ -81,7 +81,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Table:
-    """One table on one node, as far as the role may know it."""
+    """One table on one node, as far as the role can see it."""
 
     schema: str
     name: str
@@ -93,50 +93,50 @@ class Table:
     keys: tuple[Key, ...]
 
     def column(self, name: str) -> Column | None:
-        """The column of that name, or None."""
+        """Return the column with that name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A table or view of a database, as a list of them shows it."""
+    """A table or view in a list of all tables of a database."""
 
     schema: str
     name: str
     kind: str
     is_partition: bool
-    # Tables that trueup keeps for itself, which are never the same on two nodes.
+    # Tables of trueup itself, which differ between nodes.
     is_ours: bool
     bytes: int
 
 
 def read_server(connection: Connection) -> Server:
-    """Version, encoding, role and default collation of the database behind a connection."""
+    """Return version, encoding, role and default collation of the database of a connection."""
     row = _rows(connection, "server", {})[0]
     actual = row["collation_version"]
     if row["version"] >= 150000:
-        found = connection.execute(
+        row_actual = connection.execute(
             "SELECT pg_database_collation_actual_version(oid) FROM pg_database WHERE datname = current_database()"
         ).fetchone()
-        actual = found[0] if found else None
+        actual = row_actual[0] if row_actual else None
     return Server(collation_actual=actual, **row)
 
 
 def same_databases(servers: Mapping[str, Server]) -> list[str]:
-    """Two names for one database would match whatever is in it."""
-    places: dict[str, list[str]] = {}
+    """Return a remark per database that several nodes share: a comparison with itself always matches."""
+    by_identity: dict[str, list[str]] = {}
     for name, server in servers.items():
-        places.setdefault(server.identity, []).append(name)
-    shared = [names for names in places.values() if len(names) > 1]
-    return [f"{', '.join(most)} and {last} are one and the same database" for *most, last in shared]
+        by_identity.setdefault(server.identity, []).append(name)
+    shared = [names for names in by_identity.values() if len(names) > 1]
+    return [f"{', '.join(first)} and {last} are one and the same database" for *first, last in shared]
 
 
 def read_table(connection: Connection, schema: str, table: str) -> Table | None:
-    """The table of exactly that name, or None."""
-    found = _rows(connection, "relation", {"schema": schema, "table": table})
-    if not found:
+    """Return the table with exactly that name, or None."""
+    relations = _rows(connection, "relation", {"schema": schema, "table": table})
+    if not relations:
         return None
-    relation = found[0]
+    relation = relations[0]
     oid = relation["oid"]
     columns = [
         Column(**{**row, "labels": tuple(row["labels"] or ())}) for row in _rows(connection, "columns", {"oid": oid})
@@ -155,40 +155,41 @@ def read_table(connection: Connection, schema: str, table: str) -> Table | None:
 
 
 def list_tables(connection: Connection) -> list[Listed]:
-    """Every table and view of a database but the system's."""
+    """Return all tables and views of a database, without system tables."""
     return [Listed(**row) for row in _rows(connection, "tables_and_views", {})]
 
 
 def schema_names(connection: Connection) -> tuple[str, ...]:
-    """The schemas of a database, without the system's."""
+    """Return the schemas of a database, without system schemas."""
     query = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY 1"
     return tuple(row[0] for row in connection.execute(query))
 
 
 def table_names(connection: Connection) -> list[tuple[str, str]]:
-    """Schema and name of the tables of a database, to suggest the one that was meant."""
+    """Return schema and name of all tables of a database, for suggestions."""
     return [(row["nspname"], row["relname"]) for row in _rows(connection, "similar_tables", {})]
 
 
 def nearest_table(connection: Connection, shown: str) -> str:
-    """The table that was meant: a like name in the same schema, else the very name in another one."""
+    """Return " (did you mean …?)" with a similar name in the same schema, else with the same name in another schema."""
     schema, _, table = shown.rpartition(".")
     known = [(display_name(*pair).rpartition(".")) for pair in table_names(connection)]
-    near = difflib.get_close_matches(table, [name for place, _, name in known if place == schema], n=1)
-    meant = [f"{schema}.{name}" for name in near] or [f"{place}.{name}" for place, _, name in known if name == table]
-    return f" (did you mean {' or '.join(meant[:3])}?)" if meant else ""
+    near = difflib.get_close_matches(table, [name for other, _, name in known if other == schema], n=1)
+    similar = [f"{schema}.{name}" for name in near]
+    similar = similar or [f"{other}.{name}" for other, _, name in known if name == table]
+    return f" (did you mean {' or '.join(similar[:3])}?)" if similar else ""
 
 
 def estimate_rows(connection: Connection, source: sql.Composed) -> int:
-    """The planner's estimate of the rows of `source` (what stands behind FROM), scaled to the file's size of now."""
-    # Without parameters: with them, a % in a name would be read as a placeholder.
+    """Return the planner's estimate of the rows of `source` (a FROM clause), which takes the current file size."""
+    # No parameters: with them, a % in a name would be a placeholder.
     row = one_row(connection.execute(sql.SQL("EXPLAIN (FORMAT JSON) SELECT 1 FROM {}").format(source)))
     plan = row[0] if not isinstance(row[0], str) else json.loads(row[0])
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
 def correlation(connection: Connection, schema: str, table: str, column: str) -> float | None:
-    """How a column's order goes with the order of rows on disk: 1 or -1 in order, 0 at random; None: not known."""
+    """Return the correlation of a column with the order of rows on disk: 1 or -1 in order, 0 random; None: unknown."""
     row = connection.execute(
         "SELECT correlation FROM pg_stats WHERE schemaname = %s AND tablename = %s AND attname = %s AND NOT inherited",
         (schema, table, column),

@@ -22,7 +22,7 @@ WITH RECURSIVE base AS (
     SELECT b.start, t.oid, t.typtype, t.typbasetype, t.typtypmod, b.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typbasetype
      WHERE b.typtype = 'd'
 ), inside AS (
-    -- Every type that a column's type is made of, however deep.
+    -- All types that the type of a column contains, recursively.
     SELECT b.start, b.start AS oid FROM base b
     UNION
     SELECT i.start, part.oid
@@ -98,7 +98,7 @@ SELECT n.nspname::text, c.relname::text
    AND n.nspname NOT LIKE 'pg\_toast%%' AND NOT c.relispartition
 
 -- name: tables_and_views
--- Also what cannot be compared, to tell "not there" from "there, and no table". Of a partitioned table, the bytes of its parts.
+-- Includes relations that cannot be compared, to distinguish them from missing ones. The bytes of a partitioned table are those of its partitions.
 SELECT n.nspname::text AS schema, c.relname::text AS name, c.relkind::text AS kind, c.relispartition AS is_partition,
        n.nspname = 'trueup' OR EXISTS (
            SELECT FROM pg_class i

@@ -1,7 +1,7 @@
-"""The two ClickHouses: a server over HTTP (`clickhouse-connect`), and the embedded `chdb`.
+"""The two ClickHouse backends: a server over HTTP (`clickhouse-connect`), and the embedded `chdb`.
 
-Both answer the same few questions, and here is the only place where names and texts are quoted for them. The folder of
-the embedded one belongs to one process at a time, and a process has one such folder open at a time.
+Names and texts are quoted for both by the functions of this module. Only one process can open the folder of an embedded
+ClickHouse at a time, and a process can open one folder at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trueup.config.secrets import find_secrets, mask
 from trueup.errors import ConfigError, NodeError, QueryError
 
 _HUGE = 1_000_000_000
-# One INSERT is one block, and so one part: it is there as a whole, or not at all. The rest says that a value which
-# does not fit is an error, never another value.
+# One INSERT writes one block and so one part: completely or not at all. With the other settings, a value that does not
+# fit is an error.
 INSERT_SETTINGS: Mapping[str, int | str] = {
     "async_insert": 0,
     "max_threads": 1,
@@ -30,31 +30,31 @@ INSERT_SETTINGS: Mapping[str, int | str] = {
     "input_format_null_as_default": 0,
     "date_time_overflow_behavior": "throw",
 }
-# Text that is not UTF-8 must not break an answer.
+# Text that is not UTF-8 is returned as bytes.
 _ANSWER_SETTINGS: Mapping[str, int | str] = {"output_format_arrow_string_as_string": 0}
 _SCHEMES = {"clickhouse": "http", "http": "http", "clickhouses": "https", "https": "https"}
 _URL_OPTIONS = ("secure", "verify", "ca_cert", "client_cert", "client_cert_key")
 
 
 def identifier(name: str) -> str:
-    """A name as ClickHouse wants it."""
+    """Return a quoted name."""
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
 def literal(value: str | bytes) -> str:
-    """A text as ClickHouse wants it; bytes need not be UTF-8."""
+    """Return a quoted text; bytes need not be UTF-8."""
     if isinstance(value, bytes):
         return "'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0") + "'"
 
 
 def names(columns: Sequence[str]) -> str:
-    """A list of columns."""
+    """Return a list of quoted column names."""
     return ", ".join(identifier(name) for name in columns)
 
 
 class Backend(Protocol):
-    """What differs between a server and the embedded ClickHouse."""
+    """The operations that a server and the embedded ClickHouse implement."""
 
     def arrow(self, sql: str) -> Any: ...
     def execute(self, sql: str) -> None: ...
@@ -64,13 +64,13 @@ class Backend(Protocol):
 
 
 class Embedded:
-    """chdb: ClickHouse in this process. A process has one folder open at a time, and a folder has one process."""
+    """chdb: ClickHouse in this process, with one folder at a time."""
 
     def __init__(self, folder: Path) -> None:
         from chdb.session import Session
 
         if "?" in str(folder):
-            raise ConfigError(f"the folder {folder} of the embedded ClickHouse has a ? in its name")
+            raise ConfigError(f"the folder {folder} of the embedded ClickHouse contains a ?")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             opened: Any = Session
@@ -78,7 +78,7 @@ class Embedded:
         except (RuntimeError, OSError) as error:
             raise NodeError(
                 f"the embedded ClickHouse in {folder} cannot be opened: {_first_line(error)}",
-                cure="close whoever has it open: one process at a time, and one folder in a process",
+                cure="end the process that has the folder open; a process can open only one folder",
             ) from None
         self.execute(f"SET {_assigned(_ANSWER_SETTINGS)}")
 
@@ -90,7 +90,7 @@ class Embedded:
 
     def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
         listed = names(columns)
-        # Through a link of a plain name, for ClickHouse reads * ? {a,b} in a path as patterns.
+        # Via a link with a plain name, because ClickHouse treats * ? {a,b} in a path as patterns.
         with tempfile.TemporaryDirectory(prefix="trueup-insert-") as folder:
             link = Path(folder) / "rows.parquet"
             link.symlink_to(path.absolute())
@@ -110,7 +110,7 @@ class Embedded:
             return self._session.query(sql, form)
         except RuntimeError as error:
             raise QueryError(
-                f"ClickHouse refused: {_first_line(error)}", cure="see the message of ClickHouse"
+                f"ClickHouse returned an error: {_first_line(error)}", cure="fix the cause that ClickHouse reports"
             ) from None
 
 
@@ -122,11 +122,11 @@ class Server:
 
         options: dict[str, Any] = {name: _flag(value) for name, value in parse_qsl(parts.query)}
         user, password = unquote(parts.username or "default"), unquote(parts.password or "")
-        # As it stands in the url, as it is, and as it travels in a header that a proxy may quote.
+        # As written in the URL, decoded, and as sent in a header that a proxy may quote.
         self._secrets = (*find_secrets(url), password, b64encode(f"{user}:{password}".encode()).decode())
         self._place = f"{parts.hostname}:{parts.port or ''}"
         try:
-            # No session: a killed process must not lock the next one out.
+            # No session: after a killed process, its session would block the next one.
             self._client = clickhouse_connect.get_client(
                 host=parts.hostname or "localhost",
                 port=parts.port,
@@ -140,21 +140,21 @@ class Server:
             )
         except Exception as error:
             raise NodeError(
-                f"the ClickHouse server {self._place} does not answer: {self._masked(error)}",
-                cure="check host, port (of its HTTP interface), user and password in the target's url",
+                f"the ClickHouse server {self._place} cannot be reached: {self._masked(error)}",
+                cure="check host, port (of the HTTP interface), user and password in the URL of the target",
             ) from None
 
     def arrow(self, sql: str) -> Any:
-        return self._ask(lambda: self._client.query_arrow(sql, settings=dict(_ANSWER_SETTINGS), use_strings=False))
+        return self._call(lambda: self._client.query_arrow(sql, settings=dict(_ANSWER_SETTINGS), use_strings=False))
 
     def execute(self, sql: str) -> None:
-        self._ask(lambda: self._client.command(sql))
+        self._call(lambda: self._client.command(sql))
 
     def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
-        # An open file, never bytes: those the client would send a second time when the connection breaks.
+        # An open file, not bytes: the client would send bytes again when the connection is lost.
         with path.open("rb") as body:
             settings = {**INSERT_SETTINGS, "query_id": query_id}
-            self._ask(
+            self._call(
                 lambda: self._client.raw_insert(
                     table, [identifier(name) for name in columns], body, settings=settings, fmt="Parquet"
                 )
@@ -167,21 +167,21 @@ class Server:
             with path.open("wb") as file, self._client.raw_stream(sql, fmt="Parquet") as stream:
                 while chunk := stream.read(1 << 20):
                     file.write(chunk)
-            # An error in the middle of an answer comes as a part of it: then the file has no valid end.
+            # An error within a response is part of its body: then the file has no valid footer.
             pq.read_metadata(path)
 
-        self._ask(fetch)
+        self._call(fetch)
 
     def close(self) -> None:
         self._client.close()
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _call(self, request: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return request()
         except Exception as error:
             raise QueryError(
-                f"the ClickHouse server {self._place} refused or was lost: {self._masked(error)}",
-                cure="see the message of ClickHouse; a run that broke off can be started again",
+                f"the ClickHouse server {self._place} returned an error or was lost: {self._masked(error)}",
+                cure="fix the cause that ClickHouse reports, and start the run again",
             ) from None
 
     def _masked(self, error: Exception) -> str:
@@ -189,7 +189,7 @@ class Server:
 
 
 def parse_url(url: str) -> SplitResult:
-    """Take the url apart; what is wrong with it is said without showing it."""
+    """Parse the URL; errors do not contain it, because it may hold a password."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in _SCHEMES and parts.hostname and (parts.port or True)
@@ -197,14 +197,14 @@ def parse_url(url: str) -> SplitResult:
         known = None
     if not known:
         raise ConfigError(
-            "the url of the ClickHouse target is not understood",
-            cure="write clickhouse://user:password@host:8123/db, or https://…; quote odd characters as %40",
+            "the URL of the ClickHouse target is not valid",
+            cure="write clickhouse://user:password@host:8123/db, or https://…; percent-encode special characters",
         )
     wrong = [name for name, _ in parse_qsl(parts.query) if name not in _URL_OPTIONS]
     if wrong:
         raise ConfigError(
-            f"the url of the ClickHouse target has unknown options: {', '.join(wrong)}",
-            cure=f"these are known: {', '.join(_URL_OPTIONS)}",
+            f"the URL of the ClickHouse target has unknown options: {', '.join(wrong)}",
+            cure=f"use only {', '.join(_URL_OPTIONS)}",
         )
     return parts
 
@@ -214,9 +214,11 @@ def _flag(value: str) -> str | bool:
 
 
 def _assigned(settings: Mapping[str, int | str]) -> str:
-    return ", ".join(f"{name} = {literal(each) if isinstance(each, str) else each}" for name, each in settings.items())
+    return ", ".join(
+        f"{name} = {literal(value) if isinstance(value, str) else value}" for name, value in settings.items()
+    )
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong, without a stack of addresses."""
+    """Return the message of an error without the stack trace."""
     return str(error).partition(", Stack trace")[0].partition("\n")[0][:1000]

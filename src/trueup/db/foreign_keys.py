@@ -1,4 +1,4 @@
-"""Foreign keys: what refers to what, the order in which tables can be written, and rows that refer to nothing."""
+"""Foreign keys: the order in which tables can be written, and rows whose parent does not exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TableName = tuple[str, str]  # schema and name
 
 @dataclass(frozen=True)
 class ForeignKey:
-    """Columns of a child table that name a row of a parent table."""
+    """A foreign key from a child table to a parent table."""
 
     name: str
     child: TableName
@@ -38,7 +38,7 @@ class ForeignKey:
 
 @dataclass(frozen=True)
 class Order:
-    """Tables in groups, parents before children; tables of one group refer to one another."""
+    """Tables in groups, parents before children; tables of one group reference each other."""
 
     groups: tuple[tuple[TableName, ...], ...]
 
@@ -54,10 +54,10 @@ class Order:
 
 
 def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None = None) -> list[ForeignKey]:
-    """The foreign keys of a database, or those that begin or end at one of these tables."""
+    """Return the foreign keys of a database, or those from or to one of these tables."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(load("trueup.db", "foreign_keys.sql")["foreign_keys"], {}).fetchall()
-    found = [
+    keys = [
         ForeignKey(
             name=row["name"],
             child=(row["child_schema"], row["child_table"]),
@@ -70,30 +70,30 @@ def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None
         for row in rows
     ]
     if tables is None:
-        return found
-    wanted = set(tables)
-    return [key for key in found if key.child in wanted or key.parent in wanted]
+        return keys
+    names = set(tables)
+    return [key for key in keys if key.child in names or key.parent in names]
 
 
 _PLAIN = ("deferrable", "validated", "match_full", "on_delete", "on_update", "nullable")
 
 
 def in_order(tables: Iterable[TableName], keys: Iterable[ForeignKey]) -> Order:
-    """The tables, parents before children. Whoever deletes goes the other way."""
-    wanted = sorted(set(tables))
-    parents: dict[TableName, set[TableName]] = {table: set() for table in wanted}
+    """Return the tables, parents before children. Deletes need the opposite order."""
+    names = sorted(set(tables))
+    parents: dict[TableName, set[TableName]] = {table: set() for table in names}
     for key in keys:
         if key.child in parents and key.parent in parents and key.child != key.parent:
             parents[key.child].add(key.parent)
-    return Order(tuple(_components(wanted, parents)))
+    return Order(tuple(_components(names, parents)))
 
 
 def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableName]]) -> list[tuple[TableName, ...]]:
-    """Strongly connected components, each after those it depends on (Tarjan's way, without recursion)."""
+    """Return the strongly connected components, each after those it depends on (Tarjan, without recursion)."""
     number: dict[TableName, int] = {}
     low: dict[TableName, int] = {}
     stack: list[TableName] = []
-    found: list[tuple[TableName, ...]] = []
+    components: list[tuple[TableName, ...]] = []
     for start in tables:
         if start in number:
             continue
@@ -115,39 +115,39 @@ def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableN
             if path:
                 low[path[-1][0]] = min(low[path[-1][0]], low[table])
             if low[table] == number[table]:
-                at = stack.index(table)
-                found.append(tuple(sorted(stack[at:])))
-                del stack[at:]
-    return found
+                first = stack.index(table)
+                components.append(tuple(sorted(stack[first:])))
+                del stack[first:]
+    return components
 
 
 def orphans(
-    connection: Connection, key: ForeignKey, *, among: sql.Composable | None = None, most: int = 5, child: str = "c"
+    connection: Connection, key: ForeignKey, *, among: sql.Composable | None = None, limit: int = 5, child: str = "c"
 ) -> list[tuple[str, ...]]:
-    """Rows of the child whose parent is not there, by the text of the referring columns: at most so many.
+    """Return at most `limit` rows of the child whose parent does not exist, as texts of the referencing columns.
 
-    `among` is a condition on the child, which is named `c` in it, or as `child` says. A foreign key that was not
-    checked (its triggers did not fire) shows its broken rows here and nowhere else.
+    `among` is a condition on the child, whose alias is `child`. Rows that were written while the triggers of the
+    foreign key were disabled are found only this way.
     """
-    mine = [sql.Identifier(child, name) for name in key.child_columns]
+    own = [sql.Identifier(child, name) for name in key.child_columns]
     pairs = [
-        sql.SQL("p.{} {} {}").format(sql.Identifier(theirs), sql.SQL(operator), own)
-        for theirs, operator, own in zip(key.parent_columns, key.operators, mine, strict=True)
+        sql.SQL("p.{} {} {}").format(sql.Identifier(parent), sql.SQL(operator), column)
+        for parent, operator, column in zip(key.parent_columns, key.operators, own, strict=True)
     ]
-    is_set = [sql.SQL("{} IS NOT NULL").format(own) for own in mine]
-    # MATCH FULL: all set, or none. Otherwise one NULL is enough to refer to nothing.
+    is_set = [sql.SQL("{} IS NOT NULL").format(column) for column in own]
+    # MATCH FULL: all columns are set, or none. Otherwise a row with one NULL has no parent.
     refers = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
     query = sql.SQL(
         "SELECT {shown} FROM {child} {alias} WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
-        "{among} LIMIT {most}"
+        "{among} LIMIT {limit}"
     ).format(
-        shown=sql.SQL(", ").join(sql.SQL("{}::text").format(own) for own in mine),
+        shown=sql.SQL(", ").join(sql.SQL("{}::text").format(column) for column in own),
         child=sql.Identifier(*key.child),
         alias=sql.Identifier(child),
         parent=sql.Identifier(*key.parent),
         refers=refers,
         pairs=sql.SQL(" AND ").join(pairs),
         among=sql.SQL(" AND {}").format(among) if among is not None else sql.SQL(""),
-        most=sql.Literal(most),
+        limit=sql.Literal(limit),
     )
     return [tuple(row) for row in connection.execute(query).fetchall()]

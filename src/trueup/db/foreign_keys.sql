@@ -1,5 +1,5 @@
 -- name: foreign_keys
--- The foreign keys of a database, those of partitions with their parent's only.
+-- The foreign keys of a database, without the copies of partitions.
 SELECT c.conname::text AS name,
        cn.nspname::text AS child_schema, cc.relname::text AS child_table,
        pn.nspname::text AS parent_schema, pc.relname::text AS parent_table,
@@ -18,6 +18,6 @@ SELECT c.conname::text AS name,
   FROM pg_constraint c
   JOIN pg_class cc ON cc.oid = c.conrelid JOIN pg_namespace cn ON cn.oid = cc.relnamespace
   JOIN pg_class pc ON pc.oid = c.confrelid JOIN pg_namespace pn ON pn.oid = pc.relnamespace
- -- One that is not enforced (PostgreSQL 18) promises nothing.
+ -- Without keys that are not enforced (PostgreSQL 18).
  WHERE c.contype = 'f' AND c.conparentid = 0 AND coalesce((to_jsonb(c) ->> 'conenforced')::bool, true)
  ORDER BY 2, 3, 1

@@ -1,15 +1,15 @@
-"""All advisory locks that trueup takes, by number: nobody else has to look elsewhere whether a number is free.
+"""All advisory locks of trueup, with their numbers.
 
-Locks of two numbers and locks of one number never meet. The first of the two is always `FAMILY`, so one look into
-`pg_locks` (`classid = 1953658224`, `objsubid = 2`) shows all of these, and who holds them.
+Locks with two numbers and locks with one number never conflict. The first of two numbers is always `FAMILY`, so
+`pg_locks` with `classid = 1953658224` and `objsubid = 2` shows all of these locks and their holders.
 
-| lock | who holds it |
+| lock | holder |
 |---|---|
-| `(FAMILY, APPLICATION)` | shared: an application, for each transaction; exclusive: a switchover, for the pause |
-| `(FAMILY, SWITCHOVER)` | whoever executes, rolls back or finishes a switchover; one at a time in a database |
-| `(FAMILY, SYNC)` | on the source: whoever copies or carries rounds over; one at a time in a database |
-| one number, `hashtextextended('trueup tube …', 0)` | tubes: `tube_lock_key.sql`, and the installation |
-| one number, `hashtextextended('trueup validate …', 0)` | in the meta database: who runs that validation |
+| `(FAMILY, APPLICATION)` | shared: an application, per transaction; exclusive: a switchover, during the pause |
+| `(FAMILY, SWITCHOVER)` | a switchover that executes, rolls back or finishes; one at a time per database |
+| `(FAMILY, SYNC)` | on the source: a sync that copies or runs rounds; one at a time per database |
+| one number, `hashtextextended('trueup tube …', 0)` | tubes and their installation: `tube_lock_key.sql` |
+| one number, `hashtextextended('trueup validate …', 0)` | in the meta database: a running validation |
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ FAMILY = 0x74727570
 APPLICATION = 1
 SWITCHOVER = 2
 SYNC = 3
-# The text whose hash is the lock of a tube begins like this; the number is worked out by the server.
+# Prefix of the text whose hash, computed by the server, is the lock of a tube.
 TUBES = "trueup tube "
 
-# For documentation and other languages: what an application runs first in each transaction.
+# The first statement of each transaction of an application, for documentation and other languages.
 APPLICATION_SQL: LiteralString = "SELECT pg_advisory_xact_lock_shared(1953658224, 1)"
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A session that holds one of our locks, as far as the role may know it."""
+    """A session that holds one of these locks, as far as the role can see it."""
 
     pid: int
     mode: str
@@ -48,18 +48,18 @@ class Holder:
 
 
 def try_lock(connection: Connection, number: int) -> bool:
-    """Take the lock for the session, exclusively, if it is free now."""
+    """Take the lock exclusively for the session; return False if another session holds it."""
     row = connection.execute("SELECT pg_try_advisory_lock(%s, %s)", (FAMILY, number)).fetchone()
     return bool(row and row[0])
 
 
 def unlock(connection: Connection, number: int) -> None:
-    """Give the session's lock back; ending the session does the same."""
+    """Release the lock of the session; closing the session releases it too."""
     connection.execute("SELECT pg_advisory_unlock(%s, %s)", (FAMILY, number))
 
 
 def holders(connection: Connection, number: int) -> list[Holder]:
-    """Who holds the lock in this database."""
+    """Return the sessions that hold the lock in this database."""
     rows = connection.execute(
         "SELECT l.pid, l.mode, coalesce(a.application_name, ''), coalesce(a.usename, '')"
         " FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid"

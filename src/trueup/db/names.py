@@ -1,4 +1,4 @@
-"""Names as people type them, and names as SQL wants them: the only place where identifiers are taken apart."""
+"""Parse names of tables and columns as users write them, and format them for messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _FOLD = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 @dataclass(frozen=True)
 class NamePart:
-    """One part of a name: its text, and whether the user quoted it (then it is taken to the letter)."""
+    """One part of a name: its text, and whether the user quoted it, which makes it literal."""
 
     text: str
     quoted: bool
 
     def spellings(self) -> tuple[str, ...]:
-        """The names this part may stand for, most likely first: PostgreSQL folds what is not quoted."""
-        # As PostgreSQL does it: only A to Z are folded.
+        """Return the names that this part may mean, most likely first: PostgreSQL folds unquoted names."""
+        # Like PostgreSQL, fold A to Z only.
         folded = self.text.translate(_FOLD)
         if self.quoted or folded == self.text:
             return (self.text,)
@@ -27,7 +27,7 @@ class NamePart:
 
 
 def parse_table_name(text: str) -> tuple[NamePart, NamePart]:
-    """Take `customers`, `public.customers` or `"My Schema"."My.Table"` apart into schema and table."""
+    """Split `customers`, `public.customers` or `"My Schema"."My.Table"` into schema and table."""
     parts = _parse_parts(text)
     if len(parts) == 1:
         return NamePart("public", quoted=True), parts[0]
@@ -37,7 +37,7 @@ def parse_table_name(text: str) -> tuple[NamePart, NamePart]:
 
 
 def parse_column_names(text: str) -> tuple[str, ...]:
-    """Take a comma-separated list of column names apart; quotes keep commas and spaces."""
+    """Split a comma-separated list of column names; quoted names may contain commas and spaces."""
     names: list[str] = []
     rest = text.strip()
     while rest:
@@ -52,12 +52,12 @@ def parse_column_names(text: str) -> tuple[str, ...]:
 
 
 def display_name(schema: str, table: str) -> str:
-    """`schema.table` for people, with quotes only where they are needed to read it back."""
+    """Return `schema.table` for messages, with quotes only where parsing requires them."""
     return f"{display_part(schema)}.{display_part(table)}"
 
 
 def display_part(name: str) -> str:
-    """One part of a name for people, with quotes where they are needed to read it back."""
+    """Return one part of a name for messages, with quotes where parsing requires them."""
     plain = name.isidentifier() and name == name.lower()
     return name if plain else '"' + name.replace('"', '""') + '"'
 
@@ -73,32 +73,32 @@ def _parse_parts(text: str) -> list[NamePart]:
         rest = rest[1:]
 
 
-def _parse_one(rest: str, whole: str, *, end: str) -> tuple[NamePart, str]:
-    """Read one name off the front; what is returned with it starts with `end`, or is empty."""
+def _parse_one(rest: str, text: str, *, end: str) -> tuple[NamePart, str]:
+    """Parse the name at the start of `rest`; return it with the remaining text, which is empty or starts with `end`."""
     if not rest.startswith('"'):
         name, _, _ = rest.partition(end)
         if not name.strip() or '"' in name:
-            raise _bad_name(whole, "a part of it is empty" if not name.strip() else "a quote is misplaced")
+            raise _bad_name(text, "a part of it is empty" if not name.strip() else "a quote is misplaced")
         return NamePart(name.strip(), quoted=False), rest[len(name) :]
-    at = 1
+    position = 1
     chars: list[str] = []
-    while at < len(rest):
-        if rest[at] != '"':
-            chars.append(rest[at])
-            at += 1
-        elif rest[at : at + 2] == '""':
+    while position < len(rest):
+        if rest[position] != '"':
+            chars.append(rest[position])
+            position += 1
+        elif rest[position : position + 2] == '""':
             chars.append('"')
-            at += 2
+            position += 2
         else:
-            tail = rest[at + 1 :].lstrip()
+            tail = rest[position + 1 :].lstrip()
             if (tail and not tail.startswith(end)) or not chars:
-                raise _bad_name(whole, "a quote is misplaced")
+                raise _bad_name(text, "a quote is misplaced")
             return NamePart("".join(chars), quoted=True), tail
-    raise _bad_name(whole, "a quote is not closed")
+    raise _bad_name(text, "a quote is not closed")
 
 
 def _bad_name(text: str, why: str) -> ConfigError:
     return ConfigError(
-        f"'{text}' is not a name: {why}",
-        cure='write schema.table, with double quotes around names that hold dots or capitals: public."My Table"',
+        f"'{text}' is not a valid name: {why}",
+        cure='write schema.table, with double quotes around names with dots or capital letters: public."My Table"',
     )

@@ -1,7 +1,8 @@
-"""One session with one node: connect, pin the settings that change how values look, and name errors."""
+"""Open a session with a node, with fixed settings for the text form of values, and convert errors of the driver."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from trueup.config.model import Node
 
-# Everything that may change how a value is printed, compared or hidden. `row_security = off` makes a policy
-# that would hide rows an error instead of a silent gap; `search_path` keeps other people's operators out.
+# Settings that change how a value is printed, compared or hidden. With `row_security = off`, a policy that would hide
+# rows is an error; `search_path` excludes operators of other schemas.
 PINNED: tuple[LiteralString, ...] = (
     "SET TimeZone = 'UTC'",
     "SET DateStyle = 'ISO, YMD'",
@@ -27,23 +28,23 @@ PINNED: tuple[LiteralString, ...] = (
     "SET xmlbinary = 'base64'",
     "SET standard_conforming_strings = on",
     "SET quote_all_identifiers = off",
-    # How literals are read: NULL in an array of a key, and `= NULL` in a filter.
+    # How literals are parsed: NULL in an array, and `= NULL` in a filter.
     "SET array_nulls = on",
     "SET transform_null_equals = off",
     "SET search_path = pg_catalog",
     "SET row_security = off",
     "SET client_encoding = 'UTF8'",
     "SET synchronize_seqscans = off",
-    # Somebody who waits to drop or alter the table stands before our new sessions in the queue: say so, do not hang.
+    # A session that waits to drop or alter the table blocks new readers: fail instead of waiting.
     "SET lock_timeout = '15s'",
 )
-# Not every service lets its users set these; the checks compare what they change.
-WISHED: tuple[LiteralString, ...] = (
+# Settings that some services do not allow; probes compare what they change.
+OPTIONAL: tuple[LiteralString, ...] = (
     "SET lc_monetary = 'C'",
     "SET jit = off",
-    # A query whose client was killed ends soon (PostgreSQL 14 and newer).
+    # The server ends a query soon after its client was killed (PostgreSQL 14 and newer).
     "SET client_connection_check_interval = '2s'",
-    # The session that holds the snapshot must outlive the run, and may be idle (PostgreSQL 17, 14 and newer).
+    # The session that holds the snapshot is idle during the run (PostgreSQL 17, and 14 and newer).
     "SET transaction_timeout = 0",
     "SET idle_session_timeout = 0",
 )
@@ -57,20 +58,20 @@ _DEFAULTS = {
 
 _CURES = {
     "28P01": "check the password (the address, PGPASSWORD, or ~/.pgpass)",
-    "28000": "check the user's name and the server's pg_hba.conf",
-    "3D000": "check the database's name in the address",
-    "53300": "the server has no connections left: lower --max-connections or --concurrency-factor",
-    "55P03": "another session holds or waits for a lock on the table (see pg_locks): try again when it is done",
-    "42501": "grant the right that is named",
-    "57P03": "the server is starting up or shutting down: try again in a moment",
+    "28000": "check the user name, and pg_hba.conf of the server",
+    "3D000": "check the database name in the address",
+    "53300": "lower --max-connections or --concurrency-factor, or raise max_connections of the server",
+    "55P03": "find the session that holds or waits for a lock on the table (pg_locks), and retry when it has ended",
+    "42501": "grant the privilege that the message names",
+    "57P03": "retry when the server has started",
 }
 
 
 def connect(node: Node, *, application: str, read_only: bool = True) -> Connection:
-    """Open a pinned session that shows itself as `application` in `pg_stat_activity`."""
+    """Open a session with fixed settings, with `application` as its name in `pg_stat_activity`."""
     try:
-        given = conninfo.conninfo_to_dict(node.conninfo)
-        defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in given}
+        parameters = conninfo.conninfo_to_dict(node.conninfo)
+        defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
         connection = psycopg.connect(
             node.conninfo,
             autocommit=True,
@@ -89,20 +90,18 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
 
 
 def pin(connection: Connection, *, read_only: bool) -> None:
-    """Set what the answers depend on; a reading verb gets a session that cannot write."""
+    """Set all settings that results depend on; with `read_only`, the session cannot write."""
     mode = "on" if read_only else "off"
     connection.execute("; ".join((*PINNED, f"SET default_transaction_read_only = {mode}")))
-    for wish in WISHED:
-        try:
-            connection.execute(wish)
-        except psycopg.Error:
-            continue
-    # Our statements are each run once with their own literals: a prepared plan would only cost memory.
+    for setting in OPTIONAL:
+        with suppress(psycopg.Error):
+            connection.execute(setting)
+    # Each statement runs once with its own literals: prepared plans would only use memory.
     connection.prepare_threshold = None
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone (as opposed to: the server answered with an error)."""
+    """Return whether the connection is lost, as opposed to an error that the server returned."""
     if isinstance(error, NodeError):
         return True
     if not isinstance(error, psycopg.Error):
@@ -116,7 +115,7 @@ def is_lost(error: BaseException) -> bool:
 def error_from_server(
     error: BaseException, node: Node, *, table: str | None = None, block: str | None = None
 ) -> TrueupError:
-    """A driver's error as one of ours: which node, what happened, what to do, and no password."""
+    """Return an error of the driver as a TrueupError with node, cause and cure, without passwords."""
     if isinstance(error, TrueupError):
         return error
     state = getattr(error, "sqlstate", None) or ""
@@ -129,16 +128,16 @@ def error_from_server(
 def error_from_text(
     text: str, state: str, node: Node, *, lost: bool, table: str | None = None, block: str | None = None
 ) -> TrueupError:
-    """What a server or a driver said, as one of our errors; `state` is the SQLSTATE, if one is known."""
+    """Return the message of a server or driver as a TrueupError; `state` is the SQLSTATE, or empty."""
     text = mask(" ".join(text.split()), *secrets_of(node))
     if lost or state[:2] == "28" or state in ("3D000", "53300"):
-        cure = _CURES.get(state) or f"check that the server runs and can be reached: {node.describe()}"
+        cure = _CURES.get(state) or f"check that the server is running and reachable: {node.describe()}"
         return NodeError(text, cure=_connect_cure(text) or cure, node=node.name, table=table, block=block)
     return QueryError(text, sqlstate=state, cure=_CURES.get(state, ""), node=node.name, table=table, block=block)
 
 
 def _connect_cure(text: str) -> str:
-    """libpq gives no error code while it connects, only text."""
+    """Return the cure for the text of an error while connecting, for which libpq has no SQLSTATE."""
     for part, code in (
         ("password authentication failed", "28P01"),
         ("no password supplied", "28P01"),

@@ -1,4 +1,4 @@
-"""Which tables are meant: names with `*`, `?` and `[…]` in them, and names that are left out."""
+"""Select tables by name patterns with `*`, `?` and `[…]`, and by patterns to exclude."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ _ONE = re.compile(r'(?:"(?:[^"]|"")*"|[^,"])+')
 
 @dataclass(frozen=True)
 class Pattern:
-    """One name as the user wrote it; what is quoted is taken to the letter."""
+    """One name or pattern as the user wrote it; a quoted part matches literally."""
 
     text: str
     schema: NamePart
     table: NamePart
 
     def matches(self, schema: str, table: str) -> bool:
-        """Whether a table is meant."""
-        return _fits(self.schema, schema) and _fits(self.table, table)
+        """Return whether the pattern matches a table."""
+        return _matches(self.schema, schema) and _matches(self.table, table)
 
     @property
     def names_one(self) -> bool:
-        """Whether it is the name of one table: then a partition or a materialized view may be meant too."""
+        """Whether it is the name of one table, which may also be a partition or a materialized view."""
         return not (_is_glob(self.schema) or _is_glob(self.table))
 
     @property
     def names_schema(self) -> bool:
-        """Whether the schema is named, and not only fitted."""
+        """Whether the schema is a name, not a pattern."""
         return not _is_glob(self.schema)
 
 
 @dataclass(frozen=True)
 class Patterns:
-    """The tables that fit one of `take` and none of `skip`; `(schema, table) in patterns` asks."""
+    """The tables that match one of `take` and none of `skip`; use `(schema, table) in patterns`."""
 
     take: tuple[Pattern, ...]
     skip: tuple[Pattern, ...] = ()
@@ -48,24 +48,24 @@ class Patterns:
     def __contains__(self, name: object) -> bool:
         assert isinstance(name, tuple)
         schema, table = name
-        return any(each.matches(schema, table) for each in self.take) and not self.skips(schema, table)
+        return any(pattern.matches(schema, table) for pattern in self.take) and not self.skips(schema, table)
 
     def skips(self, schema: str, table: str) -> bool:
-        """Whether a table is left out by name."""
-        return any(each.matches(schema, table) for each in self.skip)
+        """Return whether a table is excluded."""
+        return any(pattern.matches(schema, table) for pattern in self.skip)
 
     def __str__(self) -> str:
-        return ", ".join(each.text for each in self.take)
+        return ", ".join(pattern.text for pattern in self.take)
 
 
 def parse_patterns(
     *, schemas: Sequence[str] = (), tables: Sequence[str] = (), skip: Sequence[str] = (), skip_file: str = ""
 ) -> Patterns:
     """Return the patterns of --schema, --tables, --exclude-tables and --exclude-tables-file."""
-    whole = [f"{name}.*" for text in schemas for name in _split(text)]
-    take = [_parse(text) for text in (*whole, *(name for text in tables for name in _split(text)))]
-    left_out = [name for text in (*skip, *_lines(skip_file)) for name in _split(text)]
-    return Patterns(tuple(take), tuple(map(_parse, left_out)))
+    all_of_schemas = [f"{name}.*" for text in schemas for name in _split(text)]
+    take = [_parse(text) for text in (*all_of_schemas, *(name for text in tables for name in _split(text)))]
+    excluded = [name for text in (*skip, *_lines(skip_file)) for name in _split(text)]
+    return Patterns(tuple(take), tuple(map(_parse, excluded)))
 
 
 def _lines(path: str) -> Iterable[str]:
@@ -76,7 +76,7 @@ def _lines(path: str) -> Iterable[str]:
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            f"--exclude-tables-file {path}: {why}", cure="name a text file with a table or pattern a line"
+            f"--exclude-tables-file {path}: {why}", cure="name a text file with one table or pattern per line"
         ) from None
     return [line for line in map(str.strip, lines) if line and not line.startswith("#")]
 
@@ -93,7 +93,7 @@ def _is_glob(part: NamePart) -> bool:
     return not part.quoted and bool(_GLOB & set(part.text))
 
 
-def _fits(part: NamePart, name: str) -> bool:
+def _matches(part: NamePart, name: str) -> bool:
     if not _is_glob(part):
         return name in part.spellings()
     return any(fnmatchcase(name, spelling) for spelling in part.spellings())

@@ -1,7 +1,7 @@
-"""All objects of a database as plain facts, so that those of several nodes can be compared.
+"""Read all objects of a database as facts, and compare the facts of several nodes.
 
-Nothing in the facts depends on how a database came to be: no numbers of the catalog, no `search_path`, no gaps of
-dropped columns. Values of sequences, owners, grants, comments and tablespaces are no part of them.
+The facts do not depend on the history of a database: they contain no oids, no `search_path` and no dropped columns.
+Values of sequences, owners, grants, comments and tablespaces are not included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from psycopg import errors
 from psycopg.rows import dict_row
@@ -18,13 +18,10 @@ from trueup.db.connection import Connection
 from trueup.db.names import display_part
 from trueup.db.statements import load
 
-if TYPE_CHECKING:
-    pass
-
-# Kind, schema, and the name as people write it: orders, orders.total, total_of(integer).
+# Kind, schema, and the displayed name: orders, orders.total, total_of(integer).
 Name = tuple[str, str, str]
 
-# Blocks of schema.sql, and the kinds of objects that they read: what belongs to tables and views, ...
+# Statements of schema.sql, and the kinds of objects that they read: objects of tables and views, ...
 _OF_RELATIONS = {
     "tables": ("table",),
     "columns": ("column",),
@@ -37,7 +34,7 @@ _OF_RELATIONS = {
     "rules": ("rule",),
     "statistics": ("statistics",),
 }
-# ... and what stands for itself.
+# ... and objects of schemas.
 _OF_SCHEMAS = {
     "schemas": ("schema",),
     "functions": ("function", "procedure", "aggregate"),
@@ -46,11 +43,11 @@ _OF_SCHEMAS = {
 }
 _BLOCK_OF = {kind: block for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS}.items() for kind in kinds}
 _HOMES = ("table", "view", "materialized view")
-# What servers of different versions may print differently though it is the same.
+# Facts that servers of different versions may print differently although they are equal.
 _PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
 
 
-# Since this version, the columns of a view on one table are printed without its name.
+# Since this version, the columns of a view on one table are printed without the table name.
 _SHORT_SINCE = 16
 _NAME = r"""(?:"(?:[^"]|"")*"|[a-z_][\w$]*)"""
 _FROM = re.compile(rf"\n +FROM (?:{_NAME}\.)?({_NAME})(?: ({_NAME}))?")
@@ -58,23 +55,23 @@ _FROM = re.compile(rf"\n +FROM (?:{_NAME}\.)?({_NAME})(?: ({_NAME}))?")
 
 @dataclass(frozen=True)
 class Item:
-    """One object of a database: what it is called, and all that is known of it."""
+    """One object of a database: its name and its facts."""
 
     kind: str
     schema: str
     name: str
-    # The table or view that it is or belongs to (schema, name); None for what stands for itself.
+    # The table or view that it is or belongs to (schema, name); None for objects of schemas.
     table: tuple[str, str] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    # The server's major version, which decides how definitions are printed.
+    # The major version of the server, which determines how definitions are printed.
     version: int = 0
-    # Why the facts are not known. Objects of a whole kind are one item, called "*".
+    # Why the facts are unknown. If a whole kind is unreadable, it is one item with the name "*".
     unreadable: str = ""
 
 
 @dataclass(frozen=True)
 class SchemaDifference:
-    """One object that is not the same on all nodes, or that could not be looked at."""
+    """One object that is not the same on all nodes, or that could not be read."""
 
     kind: str
     schema: str
@@ -82,7 +79,7 @@ class SchemaDifference:
     # 'missing' on these nodes, 'changed' (then all nodes that have it), or 'unreadable' on these nodes.
     how: str
     nodes: tuple[str, ...]
-    # Of what changed: fact -> node -> value.
+    # The facts that differ: fact -> node -> value.
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     remark: str = ""
 
@@ -93,10 +90,10 @@ def read_schema(
     schemas: Sequence[str] | None = None,
     tables: Container[tuple[str, str]] | None = None,
 ) -> dict[Name, Item]:
-    """All objects behind a pinned session, of these schemas only, or of these tables (schema, name) and views only.
+    """Return all objects of a database, or only those of these schemas, or of these tables and views (schema, name).
 
-    Left out are the system's objects, those of extensions, and trueup's own. What the role may not read is an item
-    that says so.
+    Objects of the system, of extensions and of trueup are excluded. An object that the role may not read is an item
+    with the reason in `unreadable`.
     """
     with connection.transaction():
         server = _rows(connection, "server", {})[0]
@@ -117,22 +114,27 @@ def read_schema(
 
 
 def compare_schemas(schemas: Mapping[str, Mapping[Name, Item]]) -> list[SchemaDifference]:
-    """What is not the same on all nodes, in the order of schema, table and kind; what belongs to a table that is
-    missing goes without saying."""
-    found: list[SchemaDifference] = []
+    """Return all differences, ordered by schema, table and kind, without the objects of a missing table."""
+    differences: list[SchemaDifference] = []
     everything = {name: item for items in schemas.values() for name, item in items.items()}
     for name, item in sorted(everything.items(), key=_order):
-        closed = [node for node, items in schemas.items() if name in items and items[name].unreadable]
-        found += [_difference(item, "unreadable", (node,), remark=schemas[node][name].unreadable) for node in closed]
-        knowing = [node for node, items in schemas.items() if node not in closed and _can_tell(item, items, everything)]
-        having = {node: schemas[node][name] for node in knowing if name in schemas[node]}
-        lacking = tuple(node for node in knowing if node not in having)
+        unreadable = [node for node, items in schemas.items() if name in items and items[name].unreadable]
+        differences += [
+            _difference(item, "unreadable", (node,), remark=schemas[node][name].unreadable) for node in unreadable
+        ]
+        known = [
+            node
+            for node, items in schemas.items()
+            if node not in unreadable and _absence_is_known(item, items, everything)
+        ]
+        having = {node: schemas[node][name] for node in known if name in schemas[node]}
+        lacking = tuple(node for node in known if node not in having)
         if having and lacking:
-            found.append(_difference(item, "missing", lacking))
+            differences.append(_difference(item, "missing", lacking))
         facts = _changed(having, schemas)
         if facts:
-            found.append(_difference(item, "changed", tuple(having), facts, _doubt(facts, having)))
-    return found
+            differences.append(_difference(item, "changed", tuple(having), facts, _remark(facts, having)))
+    return differences
 
 
 def _items(connection: Connection, block: str, values: Mapping[str, Any], version: int) -> Iterator[Item]:
@@ -154,12 +156,12 @@ def _items(connection: Connection, block: str, values: Mapping[str, Any], versio
             (row["home"][0], row["home"][1]) if row["home"] else None,
             row["facts"],
             version,
-            "it was dropped or changed while it was read: try again" if gone else "",
+            "it was dropped or changed while it was read: run again" if gone else "",
         )
 
 
-def _can_tell(item: Item, items: Mapping[Name, Item], everything: Mapping[Name, Item]) -> bool:
-    """Whether a node can be asked for an object: it may not be read there, or the table it belongs to is missing."""
+def _absence_is_known(item: Item, items: Mapping[Name, Item], everything: Mapping[Name, Item]) -> bool:
+    """Return whether the absence of an object on a node is known: its kind is readable, and its table exists."""
     if item.name == "*" or (_BLOCK_OF[item.kind], "", "*") in items:
         return False
     if item.table is None or item.kind in _HOMES:
@@ -169,12 +171,12 @@ def _can_tell(item: Item, items: Mapping[Name, Item], everything: Mapping[Name, 
 
 
 def _changed(having: Mapping[str, Item], schemas: Mapping[str, Mapping[Name, Item]]) -> dict[str, dict[str, Any]]:
-    """The facts that are not the same on all nodes that have the object."""
+    """Return the facts that are not the same on all nodes that have the object."""
     changed: dict[str, dict[str, Any]] = {}
     for fact in next(iter(having.values())).facts if len(having) > 1 else ():
         values = {node: item.facts.get(fact) for node, item in having.items()}
         if fact == "column order":
-            # Columns that are not everywhere are differences of their own.
+            # Columns that are missing on a node are separate differences.
             common = set.intersection(*(set(names or ()) for names in values.values()))
             values = {node: [name for name in names or () if name in common] for node, names in values.items()}
         if not _alike(list(values.values())) and not (fact == "definition" and _alike(_shortened(having))):
@@ -187,31 +189,33 @@ def _alike(values: Sequence[Any]) -> bool:
 
 
 def _shortened(having: Mapping[str, Item]) -> list[str]:
-    """The definitions, those of older servers as newer ones print them; without a newer one, as they are."""
+    """Return the definitions; if a newer server is included, those of older servers as newer ones print them."""
     has_newer = any(item.version >= _SHORT_SINCE for item in having.values())
-    found = [(item.facts["definition"], item.version >= _SHORT_SINCE) for item in having.values()]
-    return [_short(text) if has_newer and not is_short else text for text, is_short in found]
+    return [
+        _short(item.facts["definition"]) if has_newer and item.version < _SHORT_SINCE else item.facts["definition"]
+        for item in having.values()
+    ]
 
 
 def _short(definition: str) -> str:
-    """The definition of a view as newer servers print it: a name of the only table is not put before its columns.
+    """Return the definition of a view as newer servers print it: columns of the only table without the table name.
 
-    What newer servers print without it has one table only, so what is alike then is the same.
+    Newer servers omit the name only if there is one table, so equal results mean equal views.
     """
-    found = _FROM.search(definition)
-    if found is None:
+    match = _FROM.search(definition)
+    if match is None:
         return definition
-    before = re.escape(f"{found[2] or found[1]}.")
-    parts = re.compile(f"""'(?:[^']|'')*'|(?<![\\w$."])({before})|{_NAME}""")
+    prefix = re.escape(f"{match[2] or match[1]}.")
+    parts = re.compile(f"""'(?:[^']|'')*'|(?<![\\w$."])({prefix})|{_NAME}""")
     return parts.sub(lambda part: "" if part[1] else part[0], definition)
 
 
-def _doubt(facts: Mapping[str, Any], having: Mapping[str, Item]) -> str:
+def _remark(facts: Mapping[str, Any], having: Mapping[str, Item]) -> str:
     versions = sorted({item.version for item in having.values()})
     if len(versions) < 2 or not set(facts) <= set(_PRINTED):
         return ""
-    told = " and ".join(map(str, versions))
-    return f"PostgreSQL {told} may print the same thing differently: compare by eye"
+    listed = " and ".join(map(str, versions))
+    return f"PostgreSQL {listed} may print equal definitions differently: compare them manually"
 
 
 def _difference(

@@ -1,12 +1,12 @@
--- Everything is printed by the server with `search_path = pg_catalog`, so every name comes with its schema and no number
--- of the catalog is in it. The columns of every block that reads objects: kind, schema, home (schema and name of the
--- table it belongs to), parts (of the name), arguments (of functions), facts.
+-- The server prints everything with `search_path = pg_catalog`, so every name has its schema and no oid is included.
+-- Columns of every statement that reads objects: kind, schema, home (schema and name of the table it belongs to), parts
+-- (of the name), arguments (of functions), facts.
 
 -- name: server
 SELECT current_setting('server_version_num')::int / 10000 AS version, current_setting('search_path') AS path
 
 -- name: spaces
--- Not the system's schemas, nor those of extensions, nor our own: `trueup`, and wherever tubes are installed.
+-- Without schemas of the system and of extensions, the schema `trueup`, and schemas in which tubes are installed.
 SELECT n.oid::bigint AS oid, n.nspname::text AS name
   FROM pg_namespace n
  WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'trueup')
@@ -18,7 +18,7 @@ SELECT n.oid::bigint AS oid, n.nspname::text AS name
    AND (%(schemas)s::text[] IS NULL OR n.nspname = ANY (%(schemas)s::text[]))
 
 -- name: relations
--- Tables, views and sequences; a sequence that is owned comes with the table that owns it.
+-- Tables, views and sequences; an owned sequence has the table that owns it.
 SELECT c.oid::bigint AS oid, coalesce(home.nspname, n.nspname)::text AS schema,
        coalesce(owner.relname, c.relname)::text AS "table"
   FROM pg_class c
@@ -79,7 +79,7 @@ SELECT 'column' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.rel
                 (SELECT format('%%I.%%I', cn.nspname, co.collname) FROM pg_collation co
                    JOIN pg_namespace cn ON cn.oid = co.collnamespace WHERE co.oid = a.attcollation) END,
            'not null', a.attnotnull,
-           -- Since PostgreSQL 18, NOT NULL may be there without having been checked.
+           -- Since PostgreSQL 18, a NOT NULL constraint may not be validated.
            'not null is validated',
            NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid AND k.contype = 'n'
                           AND k.conkey = ARRAY[a.attnum] AND NOT k.convalidated),
@@ -100,8 +100,8 @@ SELECT 'column' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.rel
  WHERE c.relkind IN ('r', 'p', 'f')
 
 -- name: constraints
--- Not those that stand for something else: NOT NULL (a fact of the column), triggers, and the copies of foreign keys that
--- partitions have, which follow from the partitioned table and are named differently from version to version.
+-- Without NOT NULL (a fact of the column), triggers, and the copies of foreign keys on partitions, which follow from the
+-- partitioned table and whose names depend on the version.
 SELECT 'constraint' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relname::text] AS home,
        ARRAY[c.relname::text, k.conname::text] AS parts, NULL AS arguments,
        jsonb_build_object(
@@ -118,7 +118,7 @@ SELECT 'constraint' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c
  WHERE k.contype NOT IN ('n', 't') AND NOT (k.contype = 'f' AND k.conparentid <> 0)
 
 -- name: indexes
--- Those of a key are facts of its constraint.
+-- Without the indexes of keys, which are facts of their constraints.
 SELECT 'index' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relname::text] AS home, ARRAY[x.relname::text] AS parts,
        NULL AS arguments,
        jsonb_build_object(
@@ -169,7 +169,7 @@ SELECT CASE c.relkind WHEN 'm' THEN 'materialized view' ELSE 'view' END AS kind,
  WHERE c.relkind IN ('v', 'm')
 
 -- name: triggers
--- Of the copies that partitions have, only those that were enabled or disabled apart. Not those that fill our tubes.
+-- Copies on partitions only if they were enabled or disabled separately. Without the triggers of tubes.
 SELECT 'trigger' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relname::text] AS home,
        ARRAY[c.relname::text, t.tgname::text] AS parts, NULL AS arguments,
        jsonb_build_object(
@@ -233,7 +233,7 @@ SELECT 'statistics' AS kind, n.nspname::text AS schema, ARRAY[home.nspname::text
   JOIN pg_namespace n ON n.oid = s.stxnamespace
 
 -- name: functions
--- By name and types of arguments; not the constructors that a range type brings along. A body in standard SQL is no text in the catalog, and is printed with its head.
+-- By name and argument types, without the constructors of range types. A body in standard SQL is not stored as text and is printed with its head.
 SELECT CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE 'function' END AS kind,
        n.nspname::text AS schema, NULL::text[] AS home, ARRAY[p.proname::text] AS parts,
        coalesce((SELECT string_agg(format_type(each.oid, NULL), ', ' ORDER BY each.number)
@@ -277,7 +277,7 @@ SELECT CASE p.prokind WHEN 'p' THEN 'procedure' WHEN 'a' THEN 'aggregate' ELSE '
                     WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype IN ('e', 'i'))
 
 -- name: types
--- Not the row types of tables, arrays and multiranges, which follow from others; nor what a range makes for itself.
+-- Without row types of tables, arrays and multiranges, which follow from other objects, and types created by ranges.
 SELECT 'type' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[t.typname::text] AS parts, NULL AS arguments,
        jsonb_build_object(
            'kind', CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'c' THEN 'composite' WHEN 'd' THEN 'domain'

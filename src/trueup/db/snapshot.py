@@ -1,4 +1,4 @@
-"""One consistent view of a node: exported and held by the driver, joined by every task."""
+"""A consistent view of a node: a snapshot that the driver exports and holds, and every task joins."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trueup.db.node import connect, error_from_server
 if TYPE_CHECKING:
     from trueup.config.model import Node
 
-# What to do when an exported snapshot cannot be joined any more.
-GONE = "a snapshot lives as long as the session that exported it: hold it until the last row is read, or take a new one"
+# The cure when an exported snapshot can no longer be joined.
+SNAPSHOT_CURE = "keep the session that exported the snapshot open until the last row is read, or take a new snapshot"
 
 
 @dataclass(frozen=True)
 class Position:
-    """What a snapshot saw: where the log stood, which transactions were finished, and when."""
+    """The state that a snapshot shows: WAL position, finished transactions, and time."""
 
     node: str
     server_version: str
@@ -32,7 +32,7 @@ class Position:
 
 
 class Control:
-    """The driver's session with one node; while it is open, the exported snapshot lives."""
+    """The session of the driver with one node; the exported snapshot is valid while it is open."""
 
     def __init__(self, node: Node, *, application: str) -> None:
         self.node = node
@@ -40,12 +40,12 @@ class Control:
         self.snapshot_id: str | None = None
 
     def begin(self, schema: str = "", table: str = "", *, export: bool) -> Position:
-        """Start the read-only transaction all planning happens in; with `export`, tasks can join it.
+        """Start the read-only transaction for planning; with `export`, tasks can join its snapshot.
 
-        A named table is locked first, as any reader does: a TRUNCATE after the snapshot would show it empty.
+        If a table is named, take an ACCESS SHARE lock first, because after a TRUNCATE the snapshot would show no rows.
         """
         try:
-            # The server must not end a session that only waits for the tasks.
+            # The session is idle while the tasks run.
             self.connection.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
             begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
             self.connection.execute(begin)
@@ -54,7 +54,7 @@ class Control:
                     lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
                     self.connection.execute(lock)
             except (errors.InsufficientPrivilege, errors.WrongObjectType):
-                # With rights on some columns only, or on a materialized view, the first query takes the lock.
+                # With privileges on some columns only, or for a materialized view, the first query takes the lock.
                 self.connection.execute("ROLLBACK")
                 self.connection.execute(begin)
             exported = "pg_export_snapshot()" if export else "''"
@@ -80,16 +80,16 @@ class Control:
         )
 
     def end(self) -> None:
-        """End the transaction, so that nothing is held while the tasks run; the session stays."""
+        """End the transaction, so that the session holds no snapshot while the tasks run."""
         self.connection.execute("ROLLBACK")
 
     def cancel(self) -> None:
-        """End the query that is under way, from another thread."""
+        """Cancel the running query, from another thread."""
         with suppress(Exception):
             self.connection.cancel_safe(timeout=5)
 
     def is_alive(self) -> bool:
-        """Whether the node still answers on this session, and so still holds the snapshot."""
+        """Return whether the session is open, so that the snapshot is still valid."""
         try:
             self.connection.execute("SELECT 1")
         except Exception:
@@ -97,8 +97,6 @@ class Control:
         return True
 
     def close(self) -> None:
-        """End the transaction and the session; never raises, for it is called on the way out."""
-        try:
+        """Close the session. Never raises."""
+        with suppress(Exception):
             self.connection.close()
-        except Exception:
-            return

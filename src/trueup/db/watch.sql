@@ -1,6 +1,6 @@
 -- name: load
--- One row: how far replication is behind in seconds (NULL: not visible), active sessions of others (NULL: not
--- visible), sessions of others that wait for a lock.
+-- One row: replication lag in seconds (NULL: not visible), active sessions of others (NULL: not visible), sessions of
+-- others that wait for a lock.
 SELECT
     CASE
         WHEN pg_is_in_recovery() THEN
@@ -11,8 +11,8 @@ SELECT
         WHEN (SELECT count(*) FROM pg_stat_replication) = 0 THEN 0
         WHEN (SELECT bool_or(state IS NULL) FROM pg_stat_replication) THEN NULL
         ELSE (
-            -- Who does not answer any more tells no lag either: then its silence counts, beyond the ten seconds that
-            -- may lie between two answers.
+            -- A standby that no longer replies reports no lag: count the time since its last reply instead, minus the
+            -- ten seconds between two replies.
             SELECT coalesce(max(extract(epoch FROM greatest(
                 replay_lag,
                 CASE
@@ -36,7 +36,7 @@ SELECT
     )
 
 -- name: waits
--- Our own sessions at work: since how many seconds, whether they wait for a lock, and who holds it.
+-- Active sessions of this run: seconds since their start, whether they wait for a lock, and the holder of the lock.
 SELECT
     extract(epoch FROM clock_timestamp() - a.query_start)::float8,
     coalesce(a.wait_event_type = 'Lock', false),

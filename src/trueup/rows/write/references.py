@@ -26,7 +26,7 @@ def check_references(connection: Connection, spec: TableSpec, batches: KeyBatche
     for key in read_foreign_keys(connection, [table]):
         if key.child == table:
             for written, _ in batches():
-                _check(key, orphans(connection, key, among=among(spec, written), most=1) if written else ())
+                _check(key, orphans(connection, key, among=among(spec, written), limit=1) if written else ())
         if key.parent == table:
             _check_children(connection, spec, key, batches)
     for name, columns in deferrable_constraints(connection, spec, kinds=("p", "u")):
@@ -48,7 +48,7 @@ def deferrable_constraints(
 def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, batches: KeyBatches) -> None:
     if set(key.parent_columns) != set(spec.key_names):
         # The foreign key refers to columns that may have been written: check all rows of the child.
-        _check(key, orphans(connection, key, most=1))
+        _check(key, orphans(connection, key, limit=1))
         return
     places = {part.column.name: place for place, part in enumerate(spec.key)}
     order = [places[name] for name in key.parent_columns]
@@ -62,7 +62,7 @@ def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, ba
             for row in deleted
         )
         condition = sql.SQL("({}) IN (VALUES {})").format(column_list(key.child_columns, "c"), values)
-        _check(key, orphans(connection, key, among=condition, most=1))
+        _check(key, orphans(connection, key, among=condition, limit=1))
 
 
 def _check(key: ForeignKey, violations: Sequence[tuple[str, ...]]) -> None:

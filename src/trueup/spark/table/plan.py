@@ -13,7 +13,7 @@ from psycopg import sql
 from trueup.config.model import Node
 from trueup.config.wording import suggest
 from trueup.db import catalog
-from trueup.db.arrow import View, check_replaced, gone
+from trueup.db.arrow import View, check_replaced, snapshot_error
 from trueup.db.catalog import Table
 from trueup.db.connection import Connection, address_of
 from trueup.db.names import display_name, parse_table_name
@@ -91,7 +91,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
             try:
                 connection.execute(f"SET TRANSACTION SNAPSHOT '{options.snapshot}'")
             except Exception as error:
-                raise gone(options.snapshot, error_from_server(error, options.node)) from None
+                raise snapshot_error(options.snapshot, error_from_server(error, options.node)) from None
         table = _table(connection, options)
         shown = display_name(table.schema, table.name)
         if (view := _view(options, table)) is not None:

@@ -200,9 +200,9 @@ def _steering(
         watch = Watch(
             request.nodes,
             application=application,
-            seconds=_WATCH_GENTLE if gentle else _WATCH,
-            after=0.0 if gentle else _WATCH,
-            say=progress.say,
+            interval=_WATCH_GENTLE if gentle else _WATCH,
+            delay=0.0 if gentle else _WATCH,
+            report=progress.say,
         )
         stack.callback(watch.close)
         watch.start()

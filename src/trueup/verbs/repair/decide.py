@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trueup.db.reader import Reader, TooMuch
+from trueup.db.reader import Reader, ResultTooLarge
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, More, Room, Tasks
 from trueup.rows.keys import KeyValues
@@ -87,7 +87,7 @@ def decide(repair: RepairJob, task: DecideKeys, room: Room) -> Iterator[Decided 
         part = task.part(start, start + size)
         try:
             batch = _read(repair, part.keys, most_bytes=MAX_BYTES if size > 1 else 0)
-        except TooMuch:
+        except ResultTooLarge:
             size = max(1, size // 8)
             continue
         decided = _decide(repair, batch, part.hashes)

@@ -36,7 +36,7 @@ def lines_by_key(
     lines: dict[bytes, Line] = {}
     query = _query(layout, reader.node.name, guard, keys, one_hash=one_hash)
     has_numbers = any(part.column.encoding == "numeric" for part in spec.key)
-    rows = reader.lines(query, timeout=timeout, most_bytes=most_bytes)
+    rows = reader.lines(query, timeout=timeout, max_bytes=most_bytes)
     # The constructor of a named tuple takes twice the time.
     make = tuple.__new__
     for line in rows:

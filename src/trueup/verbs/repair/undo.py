@@ -17,7 +17,7 @@ from typing import Any
 from trueup.config.model import Config, Node
 from trueup.db import catalog
 from trueup.db.names import display_name
-from trueup.db.reader import TooMuch, borrow
+from trueup.db.reader import ResultTooLarge, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
@@ -187,7 +187,7 @@ def _read(node: Node, layout: Layout, keys: Sequence[KeyValues], application: st
     with borrow(node, None, application=application, retries=3) as reader:
         try:
             return lines_by_key(reader, layout, keys, timeout=0, most_bytes=MAX_BYTES if len(keys) > 1 else 0)
-        except TooMuch:
+        except ResultTooLarge:
             half = len(keys) // 2
     return {**_read(node, layout, keys[:half], application), **_read(node, layout, keys[half:], application)}
 

@@ -136,7 +136,7 @@ def broken_foreign_keys(
     """Return the foreign keys whose child rows have no parent row: all rows, or the rows `t` in `among`."""
     broken = []
     for key in keys:
-        rows = orphans(connection, key, among=among, most=3, child="t")
+        rows = orphans(connection, key, among=among, limit=3, child="t")
         if rows:
             shown = ", ".join(f"({', '.join(map(str, row))})" for row in rows)
             broken.append(f"{key} refers to rows of {display_name(*key.parent)} that do not exist: {shown}")

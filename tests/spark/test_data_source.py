@@ -186,9 +186,7 @@ def test_a_snapshot_that_is_gone_is_an_error(databases: Databases) -> None:
         source = TrueupSource({"address": database.uri, "table": "items", "snapshot": held.id})
         reader = source.reader(source.schema())
     # Planned before, read after.
-    with pytest.raises(
-        TrueupError, match=f"the snapshot {held.id} cannot be joined.*keep the session that exported the snapshot open"
-    ):
+    with pytest.raises(TrueupError, match=f"the snapshot {held.id} cannot be joined.*keep the session"):
         list(reader.read(reader.partitions()[0]))
     with pytest.raises(TrueupError, match="cannot be joined"):
         source.schema()

@@ -1,4 +1,4 @@
-"""The result of a repair or an undo, as every report shows it: before and after, in numbers, examples and lists."""
+"""The result of a repair or an undo: as a JSON object, a report file and a text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from trueup.report.json_file import private_file
 
 Outcome = Literal["REPAIRED", "UNDONE", "DRY RUN", "REMAINS", "FAILED"]
 _MEANING = {
-    "REPAIRED": "all keys were looked at again and agree on all nodes",
+    "REPAIRED": "all keys were compared again and agree on all nodes",
     "UNDONE": "all rows are as they were before the repair",
-    "REMAINS": "not all of these keys agree",
-    "FAILED": "not every node could be written; what failed was rolled back whole",
+    "REMAINS": "some of these keys still differ",
+    "FAILED": "some nodes could not be written or verified; nodes that could not be written were rolled back",
 }
 ACTS = ("insert", "update", "delete")
+# Keys that the text shows per reason.
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row that is written: before and after, by column; None where there is no row."""
+    """One row that is written: its values before and after, by column; None if there is no row."""
 
     node: str
     act: str
@@ -41,13 +42,13 @@ class LeftRow:
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in the report file."""
+        """Return the entry of the report file."""
         return {"key": dict(self.key), "nodes": list(self.nodes), "reason": self.reason}
 
 
 @dataclass(frozen=True)
 class RepairResult:
-    """What a repair or an undo would do, or has done."""
+    """What a repair or an undo did, or would do."""
 
     verdict: Outcome
     verb: Literal["repair", "undo"]
@@ -56,12 +57,12 @@ class RepairResult:
     nodes: tuple[str, ...]
     of: str
     keys: int
-    # Keys on which all nodes agree by now (an undo: rows that are as they were).
+    # Keys on which all nodes already agree; for an undo: rows that are as they were before the repair.
     agree: int
     planned: Mapping[str, Mapping[str, int]]
     written: Mapping[str, Mapping[str, int]]
     failed: Mapping[str, str]
-    # How many keys were left as they are, by reason; `left` has the first of them, the report all.
+    # Number of keys that were left as they are, per reason; `left` has the first of them, the report file all.
     left_counts: Mapping[str, int]
     left: tuple[LeftRow, ...]
     examples: tuple[Example, ...]
@@ -69,7 +70,7 @@ class RepairResult:
     engine: str
     task_id: str
     executed: bool = False
-    # Keys that still differ by the rerun, and its report.
+    # Keys that still differ after the rerun, and its report.
     remaining: int = 0
     verified: str = ""
     undo: str = ""
@@ -78,7 +79,7 @@ class RepairResult:
 
     @property
     def exit_code(self) -> int:
-        """0: all agree; 1: something differs, or would be written; 2: trouble."""
+        """0: all keys agree; 1: some differ, or would be written; 2: failed."""
         if self.verdict == "FAILED":
             return 2
         if self.verdict == "DRY RUN":
@@ -86,40 +87,39 @@ class RepairResult:
         return 1 if self.verdict == "REMAINS" else 0
 
     def as_json(self) -> dict[str, Any]:
-        """The result as one JSON object."""
+        """Return the result as one JSON object."""
         return asdict(self)
 
 
 def write_repair_report(path: Path, result: RepairResult, left: Iterable[LeftRow]) -> None:
-    """The result as a file of its own, with every key that was left, a line each."""
+    """Write the report file: the result, and every key that was left on a line of its own."""
     head = {name: value for name, value in result.as_json().items() if name != "left"}
     with private_file(path) as file:
         file.write(json.dumps(head, indent=1)[:-2] + ',\n "left": [')
-        for at, each in enumerate(left):
-            file.write(",\n  " if at else "\n  ")
-            file.write(json.dumps(each.as_json()))
+        for number, row in enumerate(left):
+            file.write(",\n  " if number else "\n  ")
+            file.write(json.dumps(row.as_json()))
         file.write("]\n}\n")
 
 
 def repair_text(result: RepairResult) -> str:
-    """The result in some lines: verdict, numbers, examples, what was left, what to do next."""
-    done = "nothing was changed" if result.verdict == "DRY RUN" else _MEANING[result.verdict]
+    """Return the result as text: verdict, counts, examples, keys that were left, the next step."""
+    meaning = "nothing was changed" if result.verdict == "DRY RUN" else _MEANING[result.verdict]
     if (result.verdict, result.verb) == ("REMAINS", "undo"):
-        done = "not all rows are as they were before the repair"
-    lines = [f"{result.verdict}: {result.verb} of {result.table} on {', '.join(result.nodes)} ({result.mode}): {done}"]
-    what, word = ("row", "as they were already") if result.verb == "undo" else ("key", "agree already")
+        meaning = "some rows are not as they were before the repair"
+    nodes = ", ".join(result.nodes)
+    lines = [f"{result.verdict}: {result.verb} of {result.table} on {nodes} ({result.mode}): {meaning}"]
+    unit, agree = ("row", "already as before") if result.verb == "undo" else ("key", "already agree")
     lines.append(
-        f"  {result.keys:,} {what}{'s' * (result.keys != 1)} of {result.of}, {result.agree:,} {word};"
+        f"  {result.keys:,} {unit}{'s' * (result.keys != 1)} of {result.of}, {result.agree:,} {agree};"
         f" {result.seconds:.1f} s, engine {result.engine}"
     )
     lines += _numbers(result)
-    lines += [f"  {node}: FAILED, and left as it was: {error}" for node, error in result.failed.items()]
+    lines += [f"  {node}: FAILED: {error}" for node, error in result.failed.items()]
     lines += _examples(result)
     lines += _left(result)
     if result.executed and result.verb == "repair":
-        lines.append(
-            f"  verified: {result.remaining:,} of these keys differ now ({result.verified or 'not looked at'})"
-        )
+        lines.append(f"  verified: {result.remaining:,} of these keys differ now ({result.verified or 'not compared'})")
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  {name}: {path}" for name, path in (("report", result.report), ("undo file", result.undo)) if path]
     lines.append(f"  next: {_next(result)}")
@@ -129,44 +129,39 @@ def repair_text(result: RepairResult) -> str:
 def _numbers(result: RepairResult) -> list[str]:
     counts = result.written if result.executed else result.planned
     rows = [["", *ACTS]]
-    rows += [[node, *(f"{mine.get(act, 0):,}" for act in ACTS)] for node, mine in counts.items()]
-    widths = [max(len(row[at]) for row in rows) for at in range(4)]
-    shown = [
-        "  "
-        + "  ".join(
-            cell.rjust(w) if at else cell.ljust(w) for at, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
+    rows += [[node, *(f"{acts.get(act, 0):,}" for act in ACTS)] for node, acts in counts.items()]
+    name_width, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(["", name.ljust(name_width), *(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))])
+        for name, *cells in rows
     ]
-    return shown if len(rows) > 1 else []
+    return lines if len(rows) > 1 else []
 
 
 def _examples(result: RepairResult) -> list[str]:
     lines = []
-    for each in result.examples:
-        key = ", ".join(f"{name}={value}" for name, value in each.key.items())
-        if each.before is not None and each.after is not None:
-            changed = [name for name in each.after if each.after[name] != each.before.get(name)]
-            what = "; ".join(
-                f"{name}: {_value(each.before.get(name))} -> {_value(each.after[name])}" for name in changed
-            )
+    for example in result.examples:
+        before, after = example.before, example.after
+        if before is not None and after is not None:
+            changed = [name for name in after if after[name] != before.get(name)]
+            values = "; ".join(f"{name}: {_value(before.get(name))} -> {_value(after[name])}" for name in changed)
         else:
-            row = each.after if each.after is not None else each.before or {}
-            what = ", ".join(_value(value) for name, value in row.items() if name not in each.key)
-        lines.append(f"    {each.node}  {each.act}  {key}  {what}".rstrip())
+            row = after if after is not None else before or {}
+            values = ", ".join(_value(value) for name, value in row.items() if name not in example.key)
+        lines.append(f"    {example.node}  {example.act}  {_key(example.key)}  {values}".rstrip())
     return ["  for example:", *lines] if lines else []
+
+
+def _key(key: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in key.items())
 
 
 def _left(result: RepairResult) -> list[str]:
     lines = []
     for reason, count in result.left_counts.items():
-        some = [each for each in result.left if each.reason == reason][:_SHOWN]
-        keys = "; ".join(
-            ", ".join(f"{name}={value}" for name, value in each.key.items())
-            + (f" on {', '.join(each.nodes)}" if each.nodes else "")
-            for each in some
-        )
-        lines.append(f"  left {count:,}: {reason}: {keys}{' …' if count > len(some) else ''}")
+        shown = [row for row in result.left if row.reason == reason][:_SHOWN]
+        keys = "; ".join(_key(row.key) + (f" on {', '.join(row.nodes)}" if row.nodes else "") for row in shown)
+        lines.append(f"  left {count:,}: {reason}: {keys}{' …' if count > len(shown) else ''}")
     return lines
 
 
@@ -178,15 +173,12 @@ def _value(value: str | None) -> str:
 
 def _next(result: RepairResult) -> str:
     if result.verdict == "FAILED":
-        return "mend what is named and run it again: nodes that were written agree already"
+        return "fix the problems listed above and run it again: rows that were written already agree"
     if result.verdict == "DRY RUN":
-        return (
-            "run it again with --execute"
-            if any(map(any, map(dict.values, map(dict, result.planned.values()))))
-            else "nothing to write"
-        )
+        has_writes = any(any(counts.values()) for counts in result.planned.values())
+        return "run it again with --execute" if has_writes else "nothing to write"
     if result.verdict == "REMAINS":
-        return (
-            "see what was left, and why" if result.left_counts else f"trueup report {result.verified or result.report}"
-        )
-    return f"trueup undo {result.undo} takes it back" if result.undo else "nothing to do"
+        if result.left_counts:
+            return "see above which keys were left, and why"
+        return f"trueup report {result.verified or result.report}"
+    return f"to take it back: trueup undo {result.undo}" if result.undo else "nothing to do"

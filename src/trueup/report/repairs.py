@@ -1,4 +1,4 @@
-"""The result of a repair of several tables: one summary, one exit code."""
+"""The result of a repair of the open errors of a validation: one result per table, one summary."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trueup.report.repair import ACTS, RepairResult, repair_text
 
 @dataclass(frozen=True)
 class RepairsResult:
-    """What a repair of the open errors of a validation would do, or has done, table by table."""
+    """What a repair of the open errors of a validation did, or would do, per table."""
 
     validation: str
     executed: bool
     tables: tuple[RepairResult, ...]
-    # Tables that could not be looked at or written at all, and why.
+    # Tables that could not be read or written at all, and why.
     failed: Mapping[str, str] = field(default_factory=dict)
-    # Open errors of tables that were not asked for.
+    # Number of open errors of tables that were not selected.
     others: int = 0
     is_running: bool = False
     remarks: tuple[str, ...] = ()
@@ -37,11 +37,11 @@ class RepairsResult:
 
     @property
     def exit_code(self) -> int:
-        """0: all of these rows agree; 1: some differ, or would be written; 2: trouble."""
+        """0: all of these rows agree; 1: some differ, or would be written; 2: failed."""
         return max([2 if self.failed else 0, *(result.exit_code for result in self.tables)])
 
     def as_json(self) -> dict[str, Any]:
-        """The result as one JSON object."""
+        """Return the result as one JSON object."""
         return {
             "verdict": self.verdict,
             "validation": self.validation,
@@ -55,28 +55,29 @@ class RepairsResult:
 
 
 def repairs_text(result: RepairsResult) -> str:
-    """Each table in some lines, and all of them in the last ones."""
-    blocks = [repair_text(each) for each in result.tables]
-    blocks += [f"FAILED: {table}: {error}" for table, error in result.failed.items()]
-    keys = sum(each.keys for each in result.tables)
+    """Return the result as text: each table, then the summary."""
+    parts = [repair_text(table) for table in result.tables]
+    parts += [f"FAILED: {table}: {error}" for table, error in result.failed.items()]
+    keys = sum(table.keys for table in result.tables)
     if not result.tables and not result.failed:
         line = f"{result.verdict}: the validation {result.validation} has no open errors"
         line += " in these tables" if result.others else ""
     else:
-        done = [each.written if each.executed else each.planned for each in result.tables]
-        counts = {act: sum(mine.get(act, 0) for nodes in done for mine in nodes.values()) for act in ACTS}
-        said = ", ".join(f"{count:,} to {act}" if not result.executed else f"{count:,} {_DONE[act]}"
-                         for act, count in counts.items())  # fmt: skip
+        per_table = [table.written if table.executed else table.planned for table in result.tables]
+        counts = {act: sum(acts.get(act, 0) for nodes in per_table for acts in nodes.values()) for act in ACTS}
+        shown = [
+            f"{count:,} {_DONE[act]}" if result.executed else f"{count:,} to {act}" for act, count in counts.items()
+        ]
         line = (
             f"{result.verdict}: the validation {result.validation}: {keys:,} open errors in"
-            f" {len(result.tables) + len(result.failed):,} tables: {said}"
+            f" {len(result.tables) + len(result.failed):,} tables: {', '.join(shown)}"
         )
     lines = [line, *(f"  note: {remark}" for remark in result.remarks)]
     if result.others:
-        lines.append(f"  note: {result.others:,} open errors of other tables were not looked at")
+        lines.append(f"  note: {result.others:,} open errors of other tables were not selected")
     if result.executed and result.tables:
         lines.append(f"  next: {_next(result)}")
-    return "\n".join([*blocks, *lines])
+    return "\n".join([*parts, *lines])
 
 
 _DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
@@ -84,10 +85,8 @@ _DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 
 def _next(result: RepairsResult) -> str:
     if result.is_running:
-        return (
-            f"the validation looks again and resolves what agrees by itself: trueup validate status {result.validation}"
-        )
+        return f"the validation checks its errors again and resolves them: trueup validate status {result.validation}"
     return (
-        f"the validation does not run, so its errors stay listed: trueup validate start --name {result.validation}"
-        " looks again and resolves what agrees"
+        "the validation is not running, so its errors stay listed; to check and resolve them:"
+        f" trueup validate start --name {result.validation}"
     )

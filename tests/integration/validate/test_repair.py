@@ -145,4 +145,4 @@ def test_open_errors_are_mended_and_resolve(copy: Any, tmp_path: Path, capsys: A
 def test_a_report_or_a_validation(words: list[str], capsys: Any) -> None:
     assert command(["repair", *words]) == 2
     told = capsys.readouterr().err
-    assert any(text in told for text in ("REPORT, or --validation", "go with --validation", "needs a report"))
+    assert any(text in told for text in ("REPORT, or --validation", "need --validation", "needs a report"))

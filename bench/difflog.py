@@ -22,11 +22,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from trueup.api.difflog import spark_session
 from trueup.config.settings import SparkSettings
 from trueup.verbs.difflog.config import load_difflog
-from trueup.verbs.difflog.model import Difflog
+from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import StateTable
 
 CONFIG = """
@@ -71,7 +71,7 @@ RULES = {
 STATE_COLUMNS = list(RULES)
 
 
-def generate(session: Any, folder: Path, state: int, visits: int, rows: int) -> Difflog:
+def generate(session: Any, folder: Path, state: int, visits: int, rows: int) -> DiffLogConfig:
     """A state of old visits, new visits (a fifth of them new versions of recent ones), and side rows of recent visits."""
     folder.mkdir(parents=True)
     (folder / "difflog.toml").write_text(CONFIG)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trueup.api.diff import check, check_many, diff, diff_many, rerun, resume, resume_many
+    from trueup.api.difflog import DiffLog, difflog_step
     from trueup.api.doctor import doctor
     from trueup.api.repair import repair, undo
     from trueup.api.repair_validation import repair_validation
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from trueup.report.repairs import RepairsResult
     from trueup.spark.formats import register
     from trueup.store import Task, TaskStore
+    from trueup.verbs.difflog.model import Rule
     from trueup.verbs.doctor.model import Diagnosis, Finding
     from trueup.verbs.schema.model import SchemaResult
     from trueup.verbs.switchover.connect import connect
@@ -51,6 +53,9 @@ logging.getLogger("trueup").addHandler(logging.NullHandler())
 # Public name -> its module, which is imported on first use, so that `import trueup` is fast.
 _MODULES = {
     "diff": "trueup.api.diff",
+    "DiffLog": "trueup.api.difflog",
+    "difflog_step": "trueup.api.difflog",
+    "Rule": "trueup.verbs.difflog.model",
     "doctor": "trueup.api.doctor",
     "repair": "trueup.api.repair",
     "check": "trueup.api.diff",
@@ -100,6 +105,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "Diagnosis",
+    "DiffLog",
     "DiffResult",
     "DiffSettings",
     "EngineError",
@@ -113,6 +119,7 @@ __all__ = [
     "QueryError",
     "RepairResult",
     "RepairsResult",
+    "Rule",
     "SchemaResult",
     "SparkSettings",
     "StoreError",
@@ -128,6 +135,7 @@ __all__ = [
     "connect",
     "diff",
     "diff_many",
+    "difflog_step",
     "doctor",
     "load",
     "register",

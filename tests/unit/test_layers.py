@@ -58,14 +58,11 @@ ORDER_STILL: set[str] = {
     "trueup.demo",
     "trueup.engine",
     "trueup.verbs.diff",
-    "trueup.verbs.difflog",
     "trueup.verbs.doctor",
-    "trueup.verbs.schema",
     "trueup.verbs.validate",
 }
 LONG_STILL: set[str] = {
     "trueup.verbs.diff.run",
-    "trueup.verbs.difflog.run",
     "trueup.verbs.validate.run",
 }
 

@@ -1,201 +1,156 @@
-"""The verb as Python calls: a Spark session is found or started, and every run is in the task store."""
+"""The signed version log as a Python API: `DiffLog`, and `difflog_step` for DataFrames."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import reduce
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.store import TaskStore
-from trueup.task.open import OpenTask, open_task
-from trueup.verbs.difflog import chunks
-from trueup.verbs.difflog.join import Joined, join
-from trueup.verbs.difflog.manifest import Runs, only_one
-from trueup.verbs.difflog.merge import quoted
-from trueup.verbs.difflog.model import Difflog
-from trueup.verbs.difflog.prove import Proof, prove_clickhouse, prove_log
-from trueup.verbs.difflog.run import RunResult, run
-from trueup.verbs.difflog.state import StateTable
+from trueup.task.open import open_task
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.join_files import join_files
+from trueup.verbs.difflog.judge import Proof
+from trueup.verbs.difflog.manifest import Runs
+from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
+from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
+from trueup.verbs.difflog.result import RunResult
+from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.session import spark_session
+from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog.step import Step, whole_step
 
-# Joins of millions of rows want more than the hashing of blocks does.
-_MEMORY = {
-    "spark.driver.memory": "3g",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -Xss4m",
-    # Partitions that fit into memory are joined without being sorted first.
-    "spark.sql.adaptive.maxShuffledHashJoinLocalMapThreshold": "64m",
-}
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-
-@contextmanager
-def spark_session(settings: SparkSettings) -> Iterator[Any]:
-    """The session of this process, or a new one that ends with the block."""
-    from trueup.engine.session import existing_session, start_session
-
-    if not (settings.master or settings.remote) and (session := existing_session()) is not None:
-        yield session
-        return
-    local = {} if settings.master or settings.remote else _MEMORY
-    session = start_session(
-        slots=os.cpu_count() or 2, master=settings.master, remote=settings.remote, conf={**local, **settings.conf}
-    )
-    try:
-        yield session
-    finally:
-        session.stop()
+T = TypeVar("T")
+File = str | PathLike[str]
 
 
-def run_log(
-    difflog: Difflog,
-    *,
-    spark: SparkSettings | None = None,
-    names: Sequence[str] = (),
-    rejoin_late: bool = False,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-) -> RunResult:
-    """Work through the waiting chunk sets, or finish the run that was stopped."""
-    context = {"chunks": list(names), "late": "rejoin" if rejoin_late else "keep", "work": difflog.work}
-    with _task("DIFFLOG_RUN", difflog, context, spark, task_db, progress) as (task, session):
-        result = run(session, difflog, names=names, rejoin_late=rejoin_late, progress=task.progress)
-        task.finish(asdict(result))
+class DiffLog:
+    """A signed version log. Each call uses the Spark session of this process, or starts one, and is a recorded task."""
+
+    def __init__(
+        self,
+        config: File | DiffLogConfig | None = None,
+        *,
+        master: str = "",
+        remote: str = "",
+        conf: Mapping[str, str] | None = None,
+        task_db: str | None = None,
+    ) -> None:
+        """Load the configuration: a file, else $TRUEUP_DIFFLOG, ./difflog.toml, or [difflog] in trueup.toml.
+
+        `master`, `remote` and `conf` select Spark as for `diff`. Raises ConfigError that lists all wrong settings.
+        """
+        if not isinstance(config, DiffLogConfig):
+            config = load_difflog(None if config is None else str(config))
+        self.config: DiffLogConfig = config
+        self._spark = SparkSettings(master=master, remote=remote, conf=dict(conf or {})).validated()
+        self._task_db = task_db
+
+    def join(self, *, visits: Sequence[File], logs: Mapping[str, Sequence[File]] | None = None) -> str:
+        """Join raw visits and raw side logs (Parquet) into a new chunk set, and return its name.
+
+        Writes the complete set or nothing. Raises ConfigError if a file was joined before.
+        """
+        raw = [Path(path) for path in visits]
+        sides = {name: [Path(path) for path in paths] for name, paths in (logs or {}).items()}
+
+        def work(session: SparkSession, _: Progress) -> str:
+            return join_files(session, self.config, visits=raw, logs=sides)
+
+        context = {"work": self.config.work, "visits": list(map(str, raw))}
+        return self._as_task("DIFFLOG_JOIN", context, work, lambda name: {"chunks": name})
+
+    def run(
+        self, *, chunks: Sequence[str] = (), rejoin_late: bool = False, progress: Progress | None = None
+    ) -> RunResult:
+        """Process the named chunk sets (default: all that wait), or finish the run that was interrupted.
+
+        After an error or a kill, the next call continues after the last complete output.
+        """
+
+        def work(session: SparkSession, shown: Progress) -> RunResult:
+            return run(session, self.config, names=chunks, rejoin_late=rejoin_late, progress=shown)
+
+        late = "rejoin" if rejoin_late else "keep"
+        context = {"chunks": list(chunks), "late": late, "work": self.config.work}
+        return self._as_task("DIFFLOG_RUN", context, work, asdict, progress)
+
+    def prove(self, *, fast_log: Sequence[File] = ()) -> Proof:
+        """Prove that every key collapses to one row, the one in the state table.
+
+        Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs.
+        """
+        paths = [str(path) for path in fast_log]
+
+        def work(session: SparkSession, _: Progress) -> Proof:
+            state = state_rows(session, self.config)
+            if not paths:
+                return prove_clickhouse(session, self.config, state)
+            fast = session.read.parquet(*paths)
+            return prove_log(fast, _slow_log(session, self.config), self.config, state)
+
+        return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
+
+    def _as_task(
+        self,
+        task_type: str,
+        context: Mapping[str, object],
+        work: Callable[[SparkSession, Progress], T],
+        summary: Callable[[T], Mapping[str, object]],
+        progress: Progress | None = None,
+    ) -> T:
+        """Run the work with a Spark session, as a task of the task store."""
+        with (
+            TaskStore(self._task_db) as store,
+            open_task(
+                store,
+                task_type,
+                on_interrupt="run the command again: it continues after the last complete output",
+                table=self.config.entity.name,
+                context=context,
+                progress=progress,
+            ) as task,
+        ):
+            with spark_session(self._spark) as session:
+                result = work(session, task.progress)
+            task.finish(summary(result))
         return result
 
 
-def prove_log_table(
-    difflog: Difflog,
+def difflog_step(
+    previous: DataFrame,
+    updates: DataFrame,
     *,
-    fast_log: Sequence[Path] = (),
-    spark: SparkSettings | None = None,
-    task_db: str | None = None,
-) -> Proof:
-    """Whether every key collapses to one row, the one that the state table holds.
+    key: Sequence[str],
+    fast_version: str,
+    rules: Mapping[str, RuleName | Rule] | None = None,
+    deleted: str = "",
+    order_by: str = "",
+    multiplier: int = 1000,
+    rejoin_late: bool = False,
+) -> Step:
+    """Return the signed log and the new states of one step, as lazy DataFrames.
 
-    The ClickHouse table is asked; with `fast_log` (the fast supplier's signed rows as Parquet), the logs themselves.
+    `previous` has the key, the fast version, `SlowVersion` and the columns of the state; `updates` has the key, the
+    fast version and any columns, including new ones. Updates older than the state are in `Step.late`.
     """
-    with _task("DIFFLOG_PROVE", difflog, {"work": difflog.work}, spark, task_db) as (task, session):
-        state = state_rows(session, difflog)
-        if fast_log:
-            fast = session.read.parquet(*map(str, fast_log))
-            proof = prove_log(session, fast, _slow_log(session, difflog), difflog, state)
-        else:
-            proof = prove_clickhouse(session, difflog, state)
-        task.finish(proof.as_json())
-        return proof
+    merged = {name: rule if isinstance(rule, Rule) else Rule(rule) for name, rule in (rules or {}).items()}
+    options = StepOptions(tuple(key), fast_version, merged, deleted, order_by, multiplier, rejoin_late)
+    return whole_step(previous, updates, options)
 
 
-def _slow_log(session: Any, difflog: Difflog) -> Any:
-    """All signed rows that the finished runs have written."""
-    runs = [run for run in Runs(Path(difflog.work)).all() if run.has("visit_log_wide")]
+def _slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
+    """Return all signed rows that the runs have written."""
+    runs = [each for each in Runs(Path(difflog.work)).all() if each.has("visit_log_wide")]
     if not runs:
-        raise ConfigError("there is no run yet, so there is nothing to prove", cure="trueup difflog run")
-    paths = [str(run.path("visit_log_wide")) for run in runs]
+        raise ConfigError("no run has written a log yet: nothing can be proven", cure="trueup difflog run")
+    paths = [str(each.path("visit_log_wide")) for each in runs]
     return session.read.option("mergeSchema", "true").parquet(*paths)
-
-
-def join_logs(
-    difflog: Difflog,
-    *,
-    visits: Sequence[Path],
-    logs: Mapping[str, Sequence[Path]],
-    spark: SparkSettings | None = None,
-    task_db: str | None = None,
-) -> str:
-    """Make a chunk set from raw visits and raw side logs; returns its name."""
-    context = {"work": difflog.work, "visits": list(map(str, visits))}
-    with _task("DIFFLOG_JOIN", difflog, context, spark, task_db) as (task, session), only_one(Path(difflog.work)):
-        name = _join(session, difflog, visits, logs)
-        task.finish({"chunks": name})
-        return name
-
-
-def state_rows(session: Any, difflog: Difflog) -> Any:
-    """The whole state table as a DataFrame, or None before the first run."""
-    table = _table(difflog)
-    schema = table.schema(session)
-    return None if schema is None else table.read(session, table.files(), schema)
-
-
-@contextmanager
-def _task(
-    task_type: str,
-    difflog: Difflog,
-    context: Mapping[str, object],
-    spark: SparkSettings | None,
-    task_db: str | None,
-    progress: Progress | None = None,
-) -> Iterator[tuple[OpenTask, Any]]:
-    """Open a task and a Spark session for its work."""
-    with (
-        TaskStore(task_db) as store,
-        open_task(
-            store,
-            task_type,
-            table=difflog.entity.name,
-            context=context,
-            progress=progress,
-            on_interrupt="run the command again: it continues where it stopped",
-        ) as task,
-        spark_session(spark or SparkSettings()) as session,
-    ):
-        yield task, session
-
-
-def _join(session: Any, difflog: Difflog, visits: Sequence[Path], logs: Mapping[str, Sequence[Path]]) -> str:
-    work = Path(difflog.work)
-    sets = chunks.chunk_sets(work)
-    given = [str(path.absolute()) for path in (*visits, *(each for some in logs.values() for each in some))]
-    chunks.refuse_twice(work, sets, given)
-    waiting = [name for name in sets if name not in Runs(work).taken_chunks()]
-    pending = {
-        log.name: session.read.parquet(str(place))
-        for log in difflog.logs
-        if sets and (place := chunks.chunk_folder(work) / sets[-1] / "pending" / log.name).is_dir()
-    }
-    raw = session.read.option("mergeSchema", "true").parquet(*map(str, visits))
-    joined = join(
-        session,
-        difflog,
-        visits=raw,
-        logs={name: session.read.option("mergeSchema", "true").parquet(*map(str, some)) for name, some in logs.items()},
-        known=_known(session, difflog, waiting, raw),
-        pending=pending,
-    )
-    return chunks.write_set(work, sets, given, _outputs(difflog, joined))
-
-
-def _known(session: Any, difflog: Difflog, waiting: Sequence[str], raw: Any) -> Any:
-    """Key and newest fast version of all visits that the state table or a waiting chunk set has."""
-    from pyspark.sql import functions as f
-
-    entity, work = difflog.entity, Path(difflog.work)
-    columns = [*entity.key, entity.fast_version]
-    found = [frame for frame in (state_rows(session, difflog),) if frame is not None]
-    visits = chunks.read_source(session, difflog, work, waiting, entity.name) if waiting else None
-    # Before the first run nothing is known; the raw visits say what a key looks like.
-    found.append(visits if visits is not None else raw.limit(0))
-    frames = [frame.select(*[f.col(quoted(name)) for name in columns]) for frame in found]
-    every = reduce(lambda one, other: one.unionByName(other), frames)
-    return every.groupBy(*[f.col(quoted(name)) for name in entity.key]).agg(
-        f.max(quoted(entity.fast_version)).alias(entity.fast_version)
-    )
-
-
-def _outputs(difflog: Difflog, joined: Joined) -> dict[str, Any]:
-    """The frames of a chunk set by the folder they go to."""
-    return {
-        difflog.entity.name: joined.visits,
-        **joined.logs,
-        **{f"pending/{name}": frame for name, frame in joined.pending.items()},
-        **{f"refused/{name}": frame for name, frame in joined.refused.items()},
-    }
-
-
-def _table(difflog: Difflog) -> StateTable:
-    return StateTable(Path(difflog.state.path), difflog.entity.key, difflog.state.buckets)

@@ -1,4 +1,4 @@
-"""The comparison of schemas as a Python call: the same options as on the command line."""
+"""`trueup.schema_diff`: compare definitions across nodes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from trueup.config.load import load
 from trueup.config.model import Config
 from trueup.db.patterns import parse_patterns
 from trueup.errors import ConfigError
+from trueup.store import TaskStore
 from trueup.verbs.schema.model import SchemaResult
 from trueup.verbs.schema.run import SchemaRequest, run
 
@@ -21,16 +22,13 @@ def schema_diff(
     tables: Sequence[str] = (),
     task_db: str | None = None,
 ) -> SchemaResult:
-    """Compare the definitions of all objects across nodes: of these schemas, of these tables (patterns), or of all.
+    """Compare definitions across nodes, and return the differences. Writes nothing on any node.
 
-    Nodes as for `diff`. Nothing is written on any node.
+    Compares all objects, those of `schemas`, or those of `tables` (patterns such as `public.order*`). Nodes as for
+    `diff`. Raises ConfigError for a name that no node has, and NodeError if a node cannot be read.
     """
-    from trueup.store import TaskStore
-
     if schemas and tables:
-        raise ConfigError(
-            "--schema and --tables cannot be given together", cure="a schema holds more than tables: give one"
-        )
+        raise ConfigError("--schema and --tables cannot be used together", cure="use one of them")
     if not isinstance(config, Config):
         config = load(config, nodes=nodes if isinstance(nodes, Mapping) else None)
     request = SchemaRequest(

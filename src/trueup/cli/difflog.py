@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from trueup.api.difflog import DiffLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,7 +23,7 @@ def _common(command: F) -> F:
             click.option("--master", default="", metavar="URL", help="Spark master, such as spark://host:7077."),
             click.option("--remote", default="", metavar="URL", help="Spark Connect server, such as sc://host:15002."),
             click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
+            click.option("--quiet", "-q", is_flag=True, help="No progress, no warnings, no summary."),
             click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
         )
     ):
@@ -30,7 +33,7 @@ def _common(command: F) -> F:
 
 @click.group()
 def difflog() -> None:
-    """Patch late side logs into versioned rows, as a signed log that collapses in ClickHouse.
+    """Join late side logs to versioned rows, as a signed log that collapses in ClickHouse.
 
     \b
     Examples:
@@ -43,7 +46,7 @@ def difflog() -> None:
 
 @difflog.command()
 @click.argument("path", default="difflog.toml", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(path: Path, force: bool) -> None:
     """Write a commented example of a difflog.toml to PATH.
 
@@ -62,62 +65,52 @@ def init(path: Path, force: bool) -> None:
 @click.option("--log", "logs", multiple=True, metavar="NAME=DIR", help="Raw rows of a side log, as Parquet.")
 @_common
 def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None:
-    """Make a set of chunks from raw visits and raw side logs; every row of a side log is applied once.
+    """Join raw visits and raw side logs into a chunk set; every row of a side log is applied once.
 
     \b
     Examples:
       trueup difflog join --visits raw/visits --log conversions=raw/conversions --log money=raw/money
     """
-    from trueup.api.difflog import join_logs
     from trueup.errors import ConfigError
 
-    config, spark = _settings(options)
-    sides: dict[str, list[Path]] = {}
+    log = _difflog(options)
+    names = [side.name for side in log.config.logs]
+    folders: dict[str, list[str]] = {}
     for text in logs:
-        name, sign, place = text.partition("=")
-        if not sign or name not in [log.name for log in config.logs]:
-            known = ", ".join(log.name for log in config.logs)
-            raise ConfigError(f"--log {text}: this is not NAME=DIR of a side log", cure=f"there are {known}")
-        sides.setdefault(name, []).append(Path(place))
-    name = join_logs(
-        config, visits=[Path(each) for each in visits], logs=sides, spark=spark, task_db=options["task_db"]
-    )
+        name, sign, folder = text.partition("=")
+        if not sign or name not in names:
+            cure = f"write NAME=DIR; the side logs are {', '.join(names)}"
+            raise ConfigError(f"--log {text}: not NAME=DIR of a side log", cure=cure)
+        folders.setdefault(name, []).append(folder)
+    name = log.join(visits=visits, logs=folders)
     _show(options, {"chunks": name}, f"chunk set {name} is ready; next: trueup difflog run")
 
 
 @difflog.command()
-@click.option("--chunks", multiple=True, metavar="NAME", help="Only these chunk sets; all that wait if not given.")
+@click.option("--chunks", multiple=True, metavar="NAME", help="Process only these chunk sets; default: all that wait.")
 @click.option(
     "--late",
     type=click.Choice(["keep", "rejoin"]),
     default="keep",
     show_default=True,
-    help="Late rows: kept aside, or joined to the newest version.",
+    help="Late rows: keep them in late/, or join them to the newest version.",
 )
 @_common
 def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
-    """Work through the waiting chunk sets, or finish a run that was stopped.
+    """Process the waiting chunk sets, or finish a run that was interrupted.
 
     \b
     Examples:
       trueup difflog run
       trueup difflog run --chunks 000001 --late rejoin
     """
-    from trueup.api.difflog import run_log
     from trueup.engine.progress import Shown
     from trueup.report.difflog import run_summary
 
-    config, spark = _settings(options)
+    log = _difflog(options)
     with Shown(quiet=options["quiet"]) as progress:
-        result = run_log(
-            config,
-            spark=spark,
-            names=chunks,
-            rejoin_late=late == "rejoin",
-            task_db=options["task_db"],
-            progress=progress,
-        )
-    _show(options, asdict(result), run_summary(asdict(result)))
+        result = asdict(log.run(chunks=chunks, rejoin_late=late == "rejoin", progress=progress))
+    _show(options, result, run_summary(result))
 
 
 @difflog.command()
@@ -125,7 +118,7 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
     "--fast-log",
     multiple=True,
     metavar="DIR",
-    help="Prove over the logs instead of ClickHouse: the fast supplier's signed rows, as Parquet.",
+    help="Prove the logs instead of the ClickHouse table: the signed rows of the fast supplier, as Parquet.",
 )
 @_common
 def prove(fast_log: tuple[str, ...], **options: Any) -> int:
@@ -136,27 +129,26 @@ def prove(fast_log: tuple[str, ...], **options: Any) -> int:
       trueup difflog prove
       trueup difflog prove --fast-log raw/fast --json
 
-    Exit codes: 0 proven, 1 keys differ, 2 trouble.
+    Exit codes: 0 proven, 1 keys differ, 2 error or incomplete.
     """
-    from trueup.api.difflog import prove_log_table
     from trueup.report.difflog import proof_summary
 
-    config, spark = _settings(options)
-    places = [Path(each) for each in fast_log]
-    proof = prove_log_table(config, fast_log=places, spark=spark, task_db=options["task_db"])
+    proof = _difflog(options).prove(fast_log=fast_log)
     _show(options, proof.as_json(), proof_summary(proof.as_json()))
     return proof.exit_code
 
 
-def _settings(options: dict[str, Any]) -> tuple[Any, Any]:
-    from trueup.config.settings import SparkSettings
-    from trueup.verbs.difflog.config import load_difflog
+def _difflog(options: Mapping[str, Any]) -> DiffLog:
+    from trueup.api.difflog import DiffLog
 
-    spark = SparkSettings(master=options["master"], remote=options["remote"]).validated()
-    return load_difflog(options["config"]), spark
+    log = DiffLog(options["config"], master=options["master"], remote=options["remote"], task_db=options["task_db"])
+    if not options["quiet"]:
+        for warning in log.config.warnings:
+            click.echo(f"trueup: {warning}", err=True)
+    return log
 
 
-def _show(options: dict[str, Any], result: dict[str, Any], text: str) -> None:
+def _show(options: Mapping[str, Any], result: Mapping[str, Any], text: str) -> None:
     if options["as_json"]:
         click.echo(json.dumps(result))
     elif not options["quiet"]:

@@ -12,12 +12,12 @@ from trueup.config import template
 from trueup.config.settings import kind_name
 from trueup.config.sources import FIXED, PREFIX
 from trueup.verbs.difflog import template as difflog_template
-from trueup.verbs.difflog.model import RULES, Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.model import RULES, DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 
 # Tables of difflog.toml -> their dataclasses. Fields that are tables are documented under their own name.
-DIFFLOG = {"": Difflog, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}
+DIFFLOG = {"": DiffLogConfig, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}
 _TABLES = {
-    *(("", "entity"), ("", "logs"), ("", "state"), ("", "target")),
+    *(("", "entity"), ("", "logs"), ("", "state"), ("", "target"), ("", "warnings")),
     *(("entity", "kept"), ("log", "columns"), ("spark", "conf")),
 }
 # Defaults that the reader of the file sets, not the dataclass.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
-@click.option("--list", "as_list", is_flag=True, help="Show next times and last results, and run nothing.")
+@click.option("--list", "as_list", is_flag=True, help="Show next times and last results; run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print a JSON array.")
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing; the results are in the task store.")
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing; the results are in the task store.")
 @click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
 @verbose_option
 @click.pass_context
@@ -27,8 +27,8 @@ def schedule(
 ) -> int:
     """Run the jobs of [schedule] in the configuration, each at its times, until stopped.
 
-    A job is a command of trueup, run as a process of its own: never two of the same at once, and one that fails is run
-    again at its next time. Ctrl-C or SIGTERM ends the jobs that are under way, waits for them, and exits with 0.
+    A job is a command of trueup that runs as a separate process, never twice at a time. A job that fails runs again at
+    its next time. Ctrl-C or SIGTERM terminates running jobs, waits for their end, and exits with 0.
 
     \b
     Examples:
@@ -52,10 +52,10 @@ def schedule(
         _check_arguments(root, job)
     with TaskStore(task_db, configured=settings.tasks.task_db) as store:
         if as_list:
-            found = due(jobs, store)
-            click.echo(json.dumps(due_json(found)) if as_json else due_text(found))
+            listed = due(jobs, store)
+            click.echo(json.dumps(due_json(listed)) if as_json else due_text(listed))
             return 0
-        # The jobs find the same configuration and the same store.
+        # The jobs use the same configuration and the same store.
         env = {"TRUEUP_TASKS_DB": str(store.path.absolute())}
         if settings.path is not None:
             env["TRUEUP_CONFIG"] = str(settings.path.absolute())
@@ -64,25 +64,25 @@ def schedule(
 
 
 def _check_arguments(root: click.Context, job: Job) -> None:
-    """Whether the command would take these arguments: better told now than at three in the morning."""
+    """Raise ConfigError if the command does not accept these arguments."""
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, job.verb)
     assert command is not None
     try:
         with command.make_context(job.verb, list(job.arguments), parent=root) as context:
             if isinstance(command, click.Group):
-                _check_part(command, context)
+                _check_subcommand(command, context)
     except click.exceptions.Exit:
-        raise ConfigError(f"schedule.{job.name}: this would only show help", cure="leave --help out") from None
+        raise ConfigError(f"schedule.{job.name}: this only shows help", cure="remove --help") from None
     except click.ClickException as error:
         cure = f"see trueup {job.verb} --help"
         raise ConfigError(f"schedule.{job.name}: {error.format_message().rstrip('.')}", cure=cure) from None
 
 
-def _check_part(group: click.Group, context: click.Context) -> None:
+def _check_subcommand(group: click.Group, context: click.Context) -> None:
     rest = [*context._protected_args, *context.args]
     if not rest:
-        # Without a command of its own it would have been refused, unless it needs none.
+        # A group that needs a subcommand has already been rejected.
         return
     name, command, arguments = group.resolve_command(context, rest)
     assert command is not None

@@ -1,4 +1,4 @@
-"""`trueup schema-diff`: are the definitions the same on all nodes?"""
+"""`trueup schema-diff`: compare definitions across nodes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from trueup.cli.options import inline_nodes, node_options, verbose_option
 
 @click.command("schema-diff")
 @node_options
-@click.option("--schema", "schemas", multiple=True, metavar="NAME", help="Only this schema; may be given again.")
+@click.option("--schema", "schemas", multiple=True, metavar="NAME", help="Compare only this schema; repeatable.")
 @click.option(
     "--tables",
     multiple=True,
     metavar="PATTERN",
-    help="Only these tables and views and what belongs to them: names with * and ?, with commas, or given again.",
+    help="Compare only these tables and views and their objects: patterns with * and ?, comma-separated; repeatable.",
 )
 @click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to tell the answer."
+    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the result."
 )
-@click.option("--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write it to this file.")
-@click.option("--quiet", "-q", is_flag=True, help="Say nothing: the exit code tells.")
+@click.option(
+    "--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write the result to this file."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print nothing; only set the exit code.")
 @click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
 @verbose_option
 def schema_diff(**options: Any) -> int:
     """Compare the definitions of all objects across nodes.
 
     Tables, columns, keys and constraints, indexes, sequences (not their values), views, functions, triggers, policies,
-    types and extensions. Left out are grants, owners, comments, the system's objects and those of extensions.
+    types and extensions. Not compared: grants, owners, comments, and objects of the system or of extensions.
 
     \b
     Examples:
@@ -40,7 +42,7 @@ def schema_diff(**options: Any) -> int:
       trueup schema-diff --tables 'public.order*' --node a=postgresql://db1/shop --node b=postgresql://db2/shop
       trueup schema-diff --cluster shop --output json --to differences.json
 
-    Reads only: nothing is written on any node. Exit codes as diff(1).
+    Writes nothing on any node. Exit codes: 0 same, 1 different, 2 error or incomplete.
     """
     from trueup.api import schema as call
     from trueup.config.load import load
@@ -50,8 +52,8 @@ def schema_diff(**options: Any) -> int:
     inline = inline_nodes(options.pop("inline"))
     names = [name.strip() for name in (options.pop("names") or "").split(",") if name.strip()]
     config = load(options.pop("config"), nodes=inline)
-    chosen = names or ([] if options["cluster"] else list(inline)) or None
-    result = call.schema_diff(nodes=chosen, config=config, **options)
+    nodes = names or ([] if options["cluster"] else list(inline)) or None
+    result = call.schema_diff(nodes=nodes, config=config, **options)
     text = json.dumps(result.as_json(), indent=1) if output == "json" else result_text(result)
     if to is not None:
         from trueup.report.json_file import write_private

@@ -15,8 +15,9 @@ import pytest
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
-from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.prove import PROBLEMS, Proof, prove_clickhouse, prove_log
+from trueup.verbs.difflog.judge import PROBLEMS, Proof
+from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
 from trueup.verbs.difflog.step import step
 
 FAST = "k long, F long, Sign int"
@@ -25,9 +26,9 @@ SLOW = "k long, Sign tinyint, SlowVersion long, F long, Version long, " + STATE.
 UPDATES = "k long, F long, money decimal(10,2), goals array<int>, note string, gone boolean"
 
 
-def _difflog(folder: Path, **changes: Any) -> Difflog:
+def _difflog(folder: Path, **changes: Any) -> DiffLogConfig:
     rules = {"money": Rule("sum"), "goals": Rule("append"), "note": Rule()}
-    made = Difflog(
+    made = DiffLogConfig(
         entity=Entity("visits", ("k",), "F", deleted="gone"),
         logs=(SideLog("money", {"k": "k"}, rules),),
         state=StatePlace(str(folder / "state")),
@@ -42,7 +43,7 @@ class World:
     """A fast supplier's log, the slow one's, the state; and the same log in ClickHouse."""
 
     spark: Spark
-    difflog: Difflog
+    difflog: DiffLogConfig
     fast: Any
     slow: Any
     state: Any
@@ -74,7 +75,7 @@ class World:
 
     def prove_log(self, **options: Any) -> Proof:
         """The proof over the log."""
-        return prove_log(self.spark, self.fast, self.slow, self.difflog, self.state, **options)
+        return prove_log(self.fast, self.slow, self.difflog, self.state, **options)
 
 
 def _as_log(fast: Any) -> Any:
@@ -269,7 +270,7 @@ def test_without_a_state_the_fast_rows_are_proven(world: World) -> None:
     world.insert(_as_log(world.fast))
     world.state = None
     assert (world.prove().verdict, world.prove().only_fast) == ("MATCH", 60)
-    assert prove_log(world.spark, world.fast, world.slow.where("false"), world.difflog, None).verdict == "MATCH"
+    assert prove_log(world.fast, world.slow.where("false"), world.difflog, None).verdict == "MATCH"
 
 
 def test_no_table_is_an_error(spark: Spark, tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path
         found = world.prove()
         assert (found.verdict, found.keys, len(found.compared_columns)) == ("MATCH", 2, len(values)), found
         fast = slow.where("false").select("`a b`", "`standing key`", "`y``F`", "Sign")
-        assert prove_log(spark, fast, slow, difflog, state).verdict == "MATCH"
+        assert prove_log(fast, slow, difflog, state).verdict == "MATCH"
         # Every value is taken away: NULL is not a value, and every column is named.
         nulls = [f.lit(None).cast(state.schema[name].dataType).alias(name) for name in found.compared_columns]
         ours = [f.col("`" + name.replace("`", "``") + "`") for name in (*key, "y`F", "SlowVersion", "IsDeleted")]

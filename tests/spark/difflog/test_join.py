@@ -14,7 +14,7 @@ import pytest
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.join import Joined, join
-from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 
 MONEY = SideLog(
     name="money", key={"k": "visit"}, columns={"Revenue": Rule("sum"), "Both": Rule("sum")}, id=("id",), order_by="t"
@@ -25,7 +25,7 @@ GOALS = SideLog(
     columns={"Goals": Rule("append"), "Last": Rule("last", by="at"), "Both": Rule("sum")},
     id=("id",),
 )
-LOG = Difflog(
+LOG = DiffLogConfig(
     entity=Entity("visit", ("k",), "F", dropped=("agent",), kept={"Duration": Rule("max")}, deleted="gone"),
     logs=(MONEY, GOALS),
     state=StatePlace("state"),
@@ -199,7 +199,7 @@ def test_a_key_of_several_columns_with_odd_names(spark: Spark) -> None:
     assert list(found.logs) == ["side"]
 
 
-def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Spark) -> None:
+def test_all_wrong_columns_are_reported_at_once(spark: Spark) -> None:
     visits = spark.createDataFrame([], VISITS.replace("Duration", "duration"))
     known = spark.createDataFrame([], KNOWN)
     money = spark.createDataFrame([], ROWS["money"].replace("Revenue", "Revenu"))
@@ -207,7 +207,7 @@ def test_all_that_is_wrong_with_the_frames_is_told_at_once(spark: Spark) -> None
         join(spark, LOG, visits=visits, logs={"money": money, "mony": money}, known=known, pending={})
     assert len(caught.value.reasons) == 3
     for text in (
-        "no side log mony",
+        "unknown side log mony",
         'visit has no column Duration. Did you mean "duration"',
         "money has no column Rev",
     ):
@@ -223,8 +223,8 @@ def test_types_that_do_not_fit(spark: Spark) -> None:
     with pytest.raises(CheckFailed) as caught:
         join(spark, LOG, visits=visits, logs=logs, known=spark.createDataFrame([], KNOWN), pending={})
     assert caught.value.reasons == (
-        "visit: F is string, but a version is a whole number",
-        "money: visit is string, but the key k of the state is bigint",
+        "visit: F has the type string, but a version must be an integer",
+        "money: visit has the type string, but key k of the state has bigint",
         "Both is bigint in money and int in goals",
     )
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
-from trueup.api.difflog import state_rows
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import Target
 from trueup.verbs.difflog.prove import prove_clickhouse
 from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.state import state_rows
 
 CONFIG = """
 work = "."
@@ -45,12 +45,10 @@ table = "visits"
 # Runs in a process of its own, and dies at a certain point; `points` are what the outputs do one after the other.
 VICTIM = """
 import os, signal, sys
-from trueup.config.settings import SparkSettings
 from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog import state
-from trueup.api.difflog import run_log
+from trueup.api.difflog import DiffLog
 from trueup.verbs.difflog.clickhouse import ClickHouse
-from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.manifest import Run
 
 point = sys.argv[1]
@@ -89,7 +87,7 @@ if "PYSPARK_GATEWAY_PORT" in os.environ:
     SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jvm=jvm, _jconf=context.getConf()))
 quick = {"spark.sql.shuffle.partitions": "2",
          "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
-run_log(load_difflog("difflog.toml"), spark=SparkSettings(conf=quick))
+DiffLog("difflog.toml", conf=quick).run()
 """
 # Here the victim has a JVM of its own, which dies with it; elsewhere it works on the one of the tests.
 ALONE = "mid-step"
@@ -117,7 +115,9 @@ def _outcome(spark: Spark) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
     """The signed log, the states, and what stands in ClickHouse."""
     log = load_difflog("difflog.toml")
     wide = Counter(tuple(row) for row in spark.read.parquet(_here("runs/000002/visit_log_wide")).collect())
-    states = Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in state_rows(spark, log).collect())
+    table = state_rows(spark, log)
+    assert table is not None
+    states = Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in table.collect())
     with open_target(log.target) as house:
         found = house.rows(
             f"SELECT id, Version, sum(Sign), count() FROM {house.name} GROUP BY ALL HAVING sum(Sign) != 0"

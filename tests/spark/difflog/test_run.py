@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
-from trueup.api.difflog import state_rows
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Runs
-from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 from trueup.verbs.difflog.prove import prove_clickhouse
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.state import StateTable, state_rows
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, money double, cost double"
 CONV = "id long, F long, goals array<int>, money double"
@@ -32,9 +31,9 @@ Put = Callable[..., None]
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Difflog:
+def log(tmp_path: Path) -> DiffLogConfig:
     """A log of visits with two side logs, embedded in a folder of the test's own."""
-    return Difflog(
+    return DiffLogConfig(
         entity=Entity("visit", ("id",), "F", dropped=("ua",), kept={"dur": Rule()}, deleted="gone"),
         logs=(
             SideLog("conv", {"id": "id"}, {"goals": Rule("append"), "money": Rule("sum")}),
@@ -47,7 +46,7 @@ def log(tmp_path: Path) -> Difflog:
 
 
 @pytest.fixture
-def put(spark: Spark, log: Difflog) -> Put:
+def put(spark: Spark, log: DiffLogConfig) -> Put:
     """`put(set, source, rows)`: write rows as a chunk."""
 
     def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> None:
@@ -62,8 +61,10 @@ def _visit(key: int, fast: int, *, gone: bool = False) -> tuple[Any, ...]:
     return (key, fast, gone, *said, None, None, None)
 
 
-def _states(spark: Spark, log: Difflog) -> dict[int, Any]:
-    return {row["id"]: row for row in state_rows(spark, log).collect()}
+def _states(spark: Spark, log: DiffLogConfig) -> dict[int, Any]:
+    states = state_rows(spark, log)
+    assert states is not None
+    return {row["id"]: row for row in states.collect()}
 
 
 def _plain(target: Target) -> Target:
@@ -94,7 +95,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_any_history_collapses_to_the_newest_state(spark: Spark, log: Difflog, put: Put, seed: int) -> None:
+def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogConfig, put: Put, seed: int) -> None:
     """Random histories of both suppliers, several side logs on one visit in one run, deletions: against FINAL."""
     chance = random.Random(seed)
     model = Model()
@@ -151,7 +152,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: Difflog, p
     assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
 
 
-def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: Difflog, put: Put) -> None:
+def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1), _visit(2, 1)])
     put("a", "conv", [(1, 1, [5], 2.0), (1, 1, [6], 3.0)])
     result = run(spark, replace(log, target=_plain(log.target)))
@@ -181,7 +182,7 @@ def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: Diff
     )
 
 
-def test_late_rows_are_kept_aside_told_and_rejoined(spark: Spark, log: Difflog, put: Put) -> None:
+def test_late_rows_are_kept_aside_told_and_rejoined(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 3), _visit(2, 1)])
     run(spark, log)
@@ -202,7 +203,7 @@ def test_late_rows_are_kept_aside_told_and_rejoined(spark: Spark, log: Difflog, 
     assert run(spark, log, rejoin_late=True).number == 0
 
 
-def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log: Difflog, put: Put) -> None:
+def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     put("a", "conv", [(1, 1000, [1], 1.0)])
     with pytest.raises(CheckFailed, match="conv: F 1000"):
@@ -211,7 +212,7 @@ def test_a_fast_version_that_reaches_the_multiplier_is_refused(spark: Spark, log
     assert not Path(log.state.path).exists()
 
 
-def test_empty_chunks_and_columns_gained_later(spark: Spark, log: Difflog, put: Put) -> None:
+def test_empty_chunks_and_columns_gained_later(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 1)])
     put("a", "conv", [])
@@ -227,7 +228,7 @@ def test_empty_chunks_and_columns_gained_later(spark: Spark, log: Difflog, put: 
 
 
 def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(
-    spark: Spark, log: Difflog, put: Put
+    spark: Spark, log: DiffLogConfig, put: Put
 ) -> None:
     entity = replace(log.entity, dropped=("ua", "day"))
     state = replace(log.state, ttl_days=30, ttl_column="day")
@@ -244,10 +245,10 @@ def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(
 
 
 def test_only_the_files_that_may_hold_a_key_are_read(
-    spark: Spark, log: Difflog, put: Put, monkeypatch: pytest.MonkeyPatch
+    spark: Spark, log: DiffLogConfig, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A state far larger than the run: of its files, those of the run's keys are opened, and replaced."""
-    monkeypatch.setattr(state_module, "ROWS_A_FILE", 500)
+    monkeypatch.setattr(state_module, "ROWS_PER_FILE", 500)
     log = replace(log, target=_plain(log.target))
     place = Path(log.work) / "chunks" / "a" / "visit"
     rows = (
@@ -272,11 +273,11 @@ def test_only_the_files_that_may_hold_a_key_are_read(
     after = {each.path for each in table.files()}
     assert len(before - after) == result.files_read
     assert sum(each.rows for each in table.files()) == 20_000
-    found = {row["id"]: row["cost"] for row in state_rows(spark, log).where("id BETWEEN 6990 AND 7060").collect()}
-    assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in found.items())
+    costs = {key: row["cost"] for key, row in _states(spark, log).items() if 6990 <= key <= 7060}
+    assert all(cost == (6.0 if 7_000 <= key < 7_050 else 1.0) for key, cost in costs.items())
 
 
-def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Difflog, put: Put) -> None:
+def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1)])
     run(spark, replace(log, target=Target()))
     put("b", "visit", [_visit(1, 2), _visit(2, 1)])
@@ -290,7 +291,7 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Dif
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:
         frame = run_frame(spark, log, table, runs.begin(facts), frames)
-        frame.forget()
+        frame.unpersist()
         plan = frame.data._jdf.queryExecution().executedPlan().toString()
     finally:
         spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
@@ -302,7 +303,7 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Dif
     assert "Python" not in plan
 
 
-def test_any_delta_reader_can_open_the_state(spark: Spark, log: Difflog, put: Put) -> None:
+def test_any_delta_reader_can_open_the_state(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     from deltalake import DeltaTable
 
     put("a", "visit", [_visit(key, 1) for key in range(10)])
@@ -312,11 +313,11 @@ def test_any_delta_reader_can_open_the_state(spark: Spark, log: Difflog, put: Pu
     assert set(table.column("SlowVersion").to_pylist()) == {1}
 
 
-def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Spark, log: Difflog, put: Put) -> None:
+def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     from trueup.errors import StoreError
-    from trueup.verbs.difflog.manifest import only_one
+    from trueup.verbs.difflog.manifest import lock_work_folder
 
-    with pytest.raises(ConfigError, match="no chunk set"):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
         run(spark, log, names=["nowhere"])
-    with only_one(Path(log.work)), pytest.raises(StoreError, match="another run"):
+    with lock_work_folder(Path(log.work)), pytest.raises(StoreError, match="another run"):
         run(spark, log)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
-from trueup.verbs.difflog import Rule, StepOptions, step
-from trueup.verbs.difflog.step import whole_step
+from trueup.verbs.difflog.model import Rule, StepOptions
+from trueup.verbs.difflog.step import step, whole_step
 
 OPTIONS = StepOptions(key=("k",), fast_version="F", deleted="gone")
 STATE = "k long, F long, SlowVersion long, IsDeleted boolean, s string"

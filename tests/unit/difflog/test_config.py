@@ -13,8 +13,8 @@ import pytest
 
 from trueup.config.load import load
 from trueup.errors import ConfigError
-from trueup.verbs.difflog.config import difflog_warnings, load_difflog
-from trueup.verbs.difflog.model import Difflog, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 from trueup.verbs.difflog.template import TEMPLATE, write_example
 
 FULL = """
@@ -103,7 +103,7 @@ def refused(text: str, write: Write, **env: str) -> ConfigError:
 
 
 def test_a_full_file(write: Write, tmp_path: Path) -> None:
-    assert load_difflog(write(FULL), env={}) == Difflog(
+    assert load_difflog(write(FULL), env={}) == DiffLogConfig(
         entity=Entity(
             name="visit",
             key=("VisitID",),
@@ -183,13 +183,13 @@ def test_files_are_found_in_order(write: Write) -> None:
 
 
 def test_no_file(write: Write) -> None:
-    with pytest.raises(ConfigError, match=r"^difflog\.toml: there is no such file$") as caught:
+    with pytest.raises(ConfigError, match=r"^difflog\.toml: the file does not exist$") as caught:
         load_difflog(env={})
     assert "trueup difflog init" in caught.value.cure
     write("[diff]\nretries = 1", "trueup.toml")
-    with pytest.raises(ConfigError, match=r"no such file, and trueup\.toml has no section \[difflog\]"):
+    with pytest.raises(ConfigError, match=r"does not exist, and trueup\.toml has no section \[difflog\]"):
         load_difflog(env={})
-    with pytest.raises(ConfigError, match=r"trueup\.toml: there is no section \[difflog\]"):
+    with pytest.raises(ConfigError, match=r"trueup\.toml: section \[difflog\] does not exist"):
         load_difflog("trueup.toml", env={})
     with pytest.raises(ConfigError, match=r"gone\.toml: there is no such file \(from TRUEUP_DIFFLOG\)") as caught:
         load_difflog(env={"TRUEUP_DIFFLOG": "gone.toml"})
@@ -205,58 +205,78 @@ def test_paths_start_at_the_folder_of_the_file(write: Write, tmp_path: Path) -> 
 
 
 MISTAKES = [
-    ('name = "money"', 'name = "money"\ncolums = 5', "log[0].colums: there is no such key", '"columns"'),
-    ("[clickhouse]", "[clickhaus]", "clickhaus: there is no such key", '"clickhouse"'),
-    ('fast_version = "F"', "", "entity.fast_version: it is missing or empty", "fast_version ="),
-    ('key = ["VisitID"]\nfast', "fast", "entity.key: it is missing", "VisitID"),
-    ('["VisitID"]\nfast', '["VisitID", "VisitID"]\nfast', 'entity.key: "VisitID" is there twice', "once"),
-    ('"visit"', '"vis/it"', "entity.name: this cannot be a name", "letters"),
-    ('"sum"', '"som"', 'log[0].columns.Revenue: there is no rule "som"', '"sum"'),
-    ('"sum"', '{ rule = "sam" }', 'log[0].columns.Revenue: there is no rule "sam"', '"sum"'),
-    ('"sum"', '{ rul = "sum" }', "log[0].columns.Revenue.rul: there is no such key", '"rule"'),
+    ('name = "money"', 'name = "money"\ncolums = 5', "log[0].colums: unknown key", '"columns"'),
+    ("[clickhouse]", "[clickhaus]", "clickhaus: unknown key", '"clickhouse"'),
+    ('fast_version = "F"', "", "entity.fast_version: missing or empty", "fast_version ="),
+    ('key = ["VisitID"]\nfast', "fast", "entity.key: missing", "VisitID"),
+    ('["VisitID"]\nfast', '["VisitID", "VisitID"]\nfast', 'entity.key: "VisitID" is listed twice', "once"),
+    ('"visit"', '"vis/it"', "entity.name: not a valid name", "letters"),
+    ('"sum"', '"som"', 'log[0].columns.Revenue: unknown rule "som"', '"sum"'),
+    ('"sum"', '{ rule = "sam" }', 'log[0].columns.Revenue: unknown rule "sam"', '"sum"'),
+    ('"sum"', '{ rul = "sum" }', "log[0].columns.Revenue.rul: unknown key", '"rule"'),
     ('"sum"', "5", "log[0].columns.Revenue: expected a text, found a whole number", "quotes"),
     ('"sum"', '"last"', 'log[0].columns.Revenue: the rule "last" needs a time', "by ="),
     ('"sum"', '{ rule = "expr" }', 'log[0].columns.Revenue: the rule "expr" needs an expression', "sql ="),
-    ('"sum"', '{ rule = "sum", by = "t" }', 'Revenue.by: only the rule "last" has it', "Remove"),
-    ('Revenue = "sum"', "", "log[0].columns: the log brings no column", "Revenue"),
-    ('Revenue = "sum"', 'VisitID = "sum"', '"VisitID" is a part of the key already', "Remove"),
-    ('Revenue = "sum"', 'F = "sum"', '"F" is the fast version already', "Remove"),
-    ('Revenue = "sum"', 'sign = "sum"', '"sign" is a name that the version log uses itself', "Rename"),
-    ('Revenue = "sum"', 'IsDeleted = "sum"', '"IsDeleted" is a name that', "Rename"),
-    ('Revenue = "sum"', 'x = { rule = "last", by = "Block" }', '"Block" is a name that', "Rename"),
-    ('fast_version = "F"', 'fast_version = "Version"', '"Version" is a name that', "Rename"),
-    ('["VisitID"]', '["old"]', '"old" is a name that', "Rename"),
-    ('"F"', '"F"\ndropped = ["bucket"]', '"bucket" is a name that', "Rename"),
-    ('"F"', '"F"\ndropped = ["__trueup_key"]', '"__trueup_key" is a name that', "Rename"),
-    ('"F"', '"F"\ndeleted = "isDeleted"', '"isDeleted" is a name that', "Write IsDeleted."),
-    ('"F"', '"F"\ndropped = ["VisitID"]', 'entity.dropped: "VisitID" is a part of the key already', "Remove"),
-    ('"F"', '"F"\ndropped = ["a"]\nkept = { a = "max" }', 'entity.kept.a: "a" is in entity.dropped too', "one"),
-    ('"F"', '"F"\ndropped = ["Revenue"]', 'log[0].columns.Revenue: "Revenue" is in entity.dropped too', "one"),
-    ('"F"', '"F"\ndropped = ["revenue"]', '"Revenue" differs only by case from "revenue" (entity.dropped)', "alike"),
+    ('"sum"', '{ rule = "sum", by = "t" }', 'Revenue.by: only the rule "last" uses it', "Remove"),
+    ('Revenue = "sum"', "", "log[0].columns: the log has no columns", "Revenue"),
+    ('Revenue = "sum"', 'VisitID = "sum"', '"VisitID" is already a part of the key', "Remove"),
+    ('Revenue = "sum"', 'F = "sum"', '"F" is already the fast version', "Remove"),
+    ('Revenue = "sum"', 'sign = "sum"', '"sign" is a reserved name of the version log', "Rename"),
+    ('Revenue = "sum"', 'IsDeleted = "sum"', '"IsDeleted" is a reserved name', "Rename"),
+    ('Revenue = "sum"', 'x = { rule = "last", by = "Block" }', '"Block" is a reserved name', "Rename"),
+    ('fast_version = "F"', 'fast_version = "Version"', '"Version" is a reserved name', "Rename"),
+    ('["VisitID"]', '["old"]', '"old" is a reserved name', "Rename"),
+    ('"F"', '"F"\ndropped = ["bucket"]', '"bucket" is a reserved name', "Rename"),
+    ('"F"', '"F"\ndropped = ["__trueup_key"]', '"__trueup_key" is a reserved name', "Rename"),
+    ('"F"', '"F"\ndeleted = "isDeleted"', '"isDeleted" is a reserved name', "Write IsDeleted."),
+    ('"F"', '"F"\ndropped = ["VisitID"]', 'entity.dropped: "VisitID" is already a part of the key', "Remove"),
+    ('"F"', '"F"\ndropped = ["a"]\nkept = { a = "max" }', 'entity.kept.a: "a" is also in entity.dropped', "one"),
+    ('"F"', '"F"\ndropped = ["Revenue"]', 'log[0].columns.Revenue: "Revenue" is also in entity.dropped', "one"),
+    ('"F"', '"F"\ndropped = ["revenue"]', '"Revenue" differs only by case from "revenue" (entity.dropped)', "spelling"),
     ('"F"', '"F"\nkept = { Revenue = "max" }', '"Revenue" has another rule in entity.kept.Revenue', "one rule"),
-    ('name = "money"', 'name = "Visit"', 'log[0].name: "Visit" is taken', "own"),
-    ('key = ["VisitID"]\n[log', "[log", "log[0].key: it is missing", "VisitID"),
-    ('key = ["VisitID"]\n[log', 'key = ["visitid"]\n[log', "log[0].key: it does not say where VisitID", "VisitID"),
-    ('key = ["VisitID"]\n[log', 'key = {VisitID = "v", x = "y"}\n[log', "key.x: the entity's key has no", "VisitID"),
-    ('key = ["VisitID"]\n[log', 'key = {VisitID = "Revenue"}\n[log', '"Revenue" is a part of the key', "Remove"),
-    ('key = ["VisitID"]\n[log', 'key = ["VisitID"]\nid = ["F"]\n[log', 'log[0].id: "F" is the fast version', "Remove"),
+    ('name = "money"', 'name = "Visit"', 'log[0].name: "Visit" is already used', "different"),
+    ('key = ["VisitID"]\n[log', "[log", "log[0].key: missing", "VisitID"),
+    (
+        'key = ["VisitID"]\n[log',
+        'key = ["visitid"]\n[log',
+        "log[0].key: VisitID of the",
+        "VisitID",
+    ),
+    (
+        'key = ["VisitID"]\n[log',
+        'key = {VisitID = "v", x = "y"}\n[log',
+        "key.x: not a column of the",
+        "VisitID",
+    ),
+    (
+        'key = ["VisitID"]\n[log',
+        'key = {VisitID = "Revenue"}\n[log',
+        '"Revenue" is already a part of the key',
+        "Remove",
+    ),
+    (
+        'key = ["VisitID"]\n[log',
+        'key = ["VisitID"]\nid = ["F"]\n[log',
+        'log[0].id: "F" is already',
+        "Remove",
+    ),
     ("[entity]", "multiplier = 1\n[entity]", "multiplier: must be at least 2, not 1", "larger"),
     ("[entity]", 'multiplier = "9"\n[entity]', "multiplier: expected a whole number, found a text", "whole number"),
     ("[entity]", "state = 5\n[entity]", "state: expected a table, found a whole number", "[state]"),
     ("[clickhouse]", "[state]\nbuckets = 0\n[clickhouse]", "state.buckets: must be at least 1, not 0", "larger"),
-    ("[clickhouse]", "[state]\nttl_days = 3\n[clickhouse]", "state.ttl_days: ttl_column is missing", "ttl_column ="),
+    ("[clickhouse]", "[state]\nttl_days = 3\n[clickhouse]", "state.ttl_days: ttl_column, which", "ttl_column ="),
     (
         "[clickhouse]",
         '[state]\nttl_column = "SIGN"\n[clickhouse]',
-        'state.ttl_column: "SIGN" is a name that',
+        'state.ttl_column: "SIGN" is a reserved name',
         "Rename",
     ),
     ('path = "here"', "", "clickhouse.url: url and path are both missing", "url ="),
-    ('path = "here"', 'path = "p"\nurl = "http://h"', "url and path cannot be given together", "url ="),
-    ('path = "here"', 'url = "postgresql://h/db"', "clickhouse.url: this is not the address", "clickhouse://"),
-    ('path = "here"', 'url = "clickhouse://u:p@h:x/db"', "clickhouse.url: this is not the address", "encoded"),
+    ('path = "here"', 'path = "p"\nurl = "http://h"', "url and path cannot be used together", "url ="),
+    ('path = "here"', 'url = "postgresql://h/db"', "clickhouse.url: not the address", "clickhouse://"),
+    ('path = "here"', 'url = "clickhouse://u:p@h:x/db"', "clickhouse.url: not the address", "encoded"),
     ('path = "here"', 'url = "${NO}"', "clickhouse.url: the environment variable NO is not set", "NO"),
-    ('table = "visits"', "", "clickhouse.table: it is missing or empty", "table ="),
+    ('table = "visits"', "", "clickhouse.table: missing or empty", "table ="),
 ]
 
 
@@ -336,9 +356,9 @@ def test_an_object_does_not_show_the_password(write: Write) -> None:
 
 def test_a_password_in_a_file_that_others_can_read(write: Write) -> None:
     file = write(changed('path = "here"', 'url = "clickhouse://u:hunter2@h:8123/db"'))
-    assert difflog_warnings(env={}) == ()
+    assert load_difflog(env={}).warnings == ()
     Path(file).chmod(0o644)
-    (warning,) = difflog_warnings(file, env={})
+    (warning,) = load_difflog(file, env={}).warnings
     assert "chmod 600" in warning
     assert "hunter" not in warning
 
@@ -365,7 +385,7 @@ def test_the_template_loads(tmp_path: Path) -> None:
 
 def test_the_template_has_every_setting() -> None:
     called = {"logs": r"\[\[log\]\]", "target": r"\[clickhouse\]", "entity": r"\[entity\]", "state": r"\[state\]"}
-    kinds: list[Any] = [Difflog, Entity, SideLog, StatePlace, Target]
+    kinds: list[Any] = [DiffLogConfig, Entity, SideLog, StatePlace, Target]
     names = [called.get(each.name, rf"#?{each.name} = ") for kind in kinds for each in fields(kind)]
     names.remove("#?kept = ")
     names[names.index("#?columns = ")] = r"\[log\.columns\]"

@@ -1,15 +1,11 @@
-"""The signed version diff log: late side logs patched into versioned rows, collapsing in ClickHouse.
+"""The signed version log: joins late side logs to versioned rows, as signed rows that collapse in ClickHouse.
 
-Reading order: `run` (the whole path), `model`, `config`, `checks` and `template` (what is configured), `join` (raw logs
-to chunks), `chunks` (the inputs of a run), `merge` (the operation `+`), `blocks` (the six blocks), `step` (one step on
-DataFrames), `frame` (all steps of a run in one frame), `widen` (the columns glued back), `outputs` (what a run writes),
-`state` (the Delta table), `manifest` (a run on disk), `clickhouse` and `resume` (the target), `prove` (the
-proof), `call` (the Python API).
+Reading order: `run` (the path of a run), `model`, `config`, `checks` and `template` (the configuration), `join` and
+`join_files` (from raw logs to chunk sets), `chunks` (the inputs of a run), `merge` (how a new value joins an old one),
+`blocks` (the signed rows of an update), `step` (one step on DataFrames), `frame` (all steps of a run in one DataFrame),
+`widen` (adds the dropped columns), `outputs` (the outputs of a run), `state` (the state table), `manifest` (a run on
+disk), `result` (the result of a run), `clickhouse` and `resume` (the target table), `prove` and `judge` (the proof),
+`session` (the Spark session).
 """
 
 from __future__ import annotations
-
-from trueup.verbs.difflog.model import Rule, StepOptions
-from trueup.verbs.difflog.step import step
-
-__all__ = ["Rule", "StepOptions", "step"]

@@ -1,4 +1,4 @@
-"""The six blocks of the diff: which signed versions a merged update brings forth, as the table of the document says.
+"""The six blocks of the diff: the signed versions that a merged update writes.
 
 | N | sign | S               | F             | state       | when            |
 |---|------|-----------------|---------------|-------------|-----------------|
@@ -9,8 +9,8 @@
 | 5 | +1   | 1               | new_F         | new         | old_F is null   |
 | 6 | -1   | 0               | new_F         | empty       | old_F is null   |
 
-Deleted entities follow from it: a tombstone brings no new state (no block 2, no block 5), and where the old state is
-itself a tombstone there is nothing to cancel (no block 1).
+For deleted entities: a tombstone writes no new state (no block 2, no block 5), and an old state that is a tombstone
+need not be cancelled (no block 1).
 """
 
 from __future__ import annotations
@@ -48,17 +48,20 @@ BLOCKS = (
 
 
 def blocks() -> Column:
-    """The numbers of all blocks, to be exploded: a row then stands once for each, and `when` says which of them are."""
+    """Return the numbers of all blocks as an array, to be exploded into one row per block and filtered by `when`."""
     from pyspark.sql import functions as f
 
     return f.array(*[f.lit(block.number) for block in BLOCKS])
 
 
-def of_block(what: str, states: Mapping[str, str] | None = None) -> str:
-    """Spark SQL for one column of the table, by the number in `Block`; `states` tells where old and merged are."""
-    told = {
-        block.number: (states or {}).get(block.state, "NULL") if what == "state" else getattr(block, what)
+def of_block(column: str, states: Mapping[str, str] | None = None) -> str:
+    """Return Spark SQL for one column of the table above, by the number in `Block`.
+
+    `states` maps `old` and `merged` to the Spark SQL of these states.
+    """
+    texts = {
+        block.number: (states or {}).get(block.state, "NULL") if column == "state" else getattr(block, column)
         for block in BLOCKS
     }
-    cases = " ".join(f"WHEN {number} THEN {text}" for number, text in told.items() if text != "NULL")
+    cases = " ".join(f"WHEN {number} THEN {text}" for number, text in texts.items() if text != "NULL")
     return f"CASE Block {cases} END"

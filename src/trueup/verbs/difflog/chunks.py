@@ -1,4 +1,4 @@
-"""The inputs of a run: sets of chunks, each a folder with one Parquet folder for the visits and for each side log."""
+"""The inputs of a run: chunk sets, each a folder with one Parquet folder for the visits and one per side log."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.merge import quoted
-from trueup.verbs.difflog.model import Difflog
+from trueup.verbs.difflog.model import DiffLogConfig
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-# What a join was given, so that nothing is joined twice.
-_JOINED = "join.json"
+# The files that a join has read, so that no file is joined twice.
+_JOIN_FILE = "join.json"
 
 
 def chunk_folder(work: Path) -> Path:
-    """Where chunk sets are looked for."""
+    """Return the folder of the chunk sets."""
     return work / "chunks"
 
 
 def chunk_sets(work: Path) -> list[str]:
-    """All chunk sets that are whole, in the order of their names."""
+    """Return the complete chunk sets, in the order of their names."""
     return sorted(
         path.name
         for path in chunk_folder(work).glob("*")
@@ -36,92 +36,103 @@ def chunk_sets(work: Path) -> list[str]:
 
 
 def waiting_chunks(work: Path, taken: set[str]) -> list[str]:
-    """The chunk sets that no run has taken, in the order of their names."""
+    """Return the chunk sets that no run has started to process, in the order of their names."""
     return [name for name in chunk_sets(work) if name not in taken]
 
 
-def write_set(work: Path, sets: Sequence[str], given: Sequence[str], outputs: Mapping[str, DataFrame]) -> str:
-    """Write a new chunk set, whole or not at all; what is pending stands in it, so both appear at once."""
+def write_set(work: Path, sets: Sequence[str], inputs: Sequence[str], outputs: Mapping[str, DataFrame]) -> str:
+    """Write a new chunk set with its pending rows, completely or not at all, and return its name."""
     numbers = [int(name) for name in sets if name.isdigit()]
     name = f"{max(numbers, default=0) + 1:06d}"
     part = chunk_folder(work) / f"{name}.part"
     shutil.rmtree(part, ignore_errors=True)
-    for place, frame in outputs.items():
-        frame.write.parquet(str(part / place))
-    (part / _JOINED).write_text(json.dumps({"given": list(given)}, indent=1), encoding="utf-8")
+    for folder, frame in outputs.items():
+        frame.write.parquet(str(part / folder))
+    (part / _JOIN_FILE).write_text(json.dumps({"given": list(inputs)}, indent=1), encoding="utf-8")
     os.rename(part, chunk_folder(work) / name)
     return name
 
 
-def refuse_twice(work: Path, sets: Sequence[str], given: Sequence[str]) -> None:
-    """Raw files that an earlier join took would count twice."""
+def check_not_joined(work: Path, sets: Sequence[str], inputs: Sequence[str]) -> None:
+    """Raise ConfigError if an earlier join has read one of these files: its rows would count twice."""
     for name in sets:
-        file = chunk_folder(work) / name / _JOINED
+        file = chunk_folder(work) / name / _JOIN_FILE
         before = set(json.loads(file.read_text(encoding="utf-8"))["given"]) if file.exists() else set()
-        again = sorted(before & set(given))
+        again = sorted(before & set(inputs))
         if again:
-            raise ConfigError(f"{again[0]} was joined into chunk set {name} before", cure="give only new files")
+            raise ConfigError(f"{again[0]} was already joined into chunk set {name}", cure="name only new files")
 
 
 def check_names(work: Path, names: Sequence[str], taken: set[str]) -> None:
-    """Refuse chunk sets that are not there, or that a run has had before."""
+    """Raise ConfigError for a chunk set that does not exist, or that a run has already processed."""
     for name in names:
         if not (chunk_folder(work) / name).is_dir():
-            raise ConfigError(f"there is no chunk set {chunk_folder(work) / name}", cure="see the names in that folder")
+            raise ConfigError(
+                f"chunk set {chunk_folder(work) / name} does not exist", cure="see the names in that folder"
+            )
         if name in taken:
-            raise ConfigError(f"chunk set {name} was taken by an earlier run", cure="name another one")
+            raise ConfigError(
+                f"chunk set {name} was already processed by an earlier run", cure="name another chunk set"
+            )
 
 
-def sources(difflog: Difflog) -> list[str]:
-    """The visits, then the side logs in the order they are applied."""
+def sources(difflog: DiffLogConfig) -> list[str]:
+    """Return the entity, then the side logs in the order in which they are applied."""
     return [difflog.entity.name, *[log.name for log in difflog.logs]]
 
 
-def read_source(session: Any, difflog: Difflog, work: Path, names: Sequence[str], source: str) -> DataFrame | None:
-    """The rows of one source from all chunk sets of a run; None if no set has any file of it."""
+def read_source(
+    session: SparkSession, difflog: DiffLogConfig, work: Path, names: Sequence[str], source: str
+) -> DataFrame | None:
+    """Read the rows of one source from all chunk sets of a run; None if no set has a file of it."""
     folders = [chunk_folder(work) / name / source for name in names]
     paths = [str(folder) for folder in folders if any(folder.glob("*.parquet"))]
     if not paths:
         return None
-    # Chunks may have gained columns: the union of their schemas holds.
+    # Later chunks may have more columns: their schemas are merged.
     frame: DataFrame = session.read.option("mergeSchema", "true").parquet(*paths)
-    lacking = [name for name in (*difflog.entity.key, difflog.entity.fast_version) if name not in frame.columns]
-    if lacking:
-        raise CheckFailed([f"the chunks of {source} have no column {', '.join(lacking)}"], cure="join them again")
+    missing = [name for name in (*difflog.entity.key, difflog.entity.fast_version) if name not in frame.columns]
+    if missing:
+        raise CheckFailed(
+            [f"the chunks of {source} have no column {', '.join(missing)}"],
+            cure="add the column to the chunks, or join the raw logs again",
+        )
     return frame
 
 
-def read_late(session: Any, folder: Path) -> DataFrame | None:
-    """Updates that an earlier run kept aside because they were older than the state."""
+def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
+    """Read the updates that an earlier run did not apply because they were older than the state."""
     if not any(folder.glob("*.parquet")):
         return None
     frame: DataFrame = session.read.parquet(str(folder)).where("reason = 'older'").drop("reason", "newest_version")
     return frame
 
 
-def check_versions(frames: dict[str, DataFrame], difflog: Difflog) -> None:
-    """A fast version that reaches the multiplier would read as a slow one: refused before anything is written."""
+def check_versions(frames: dict[str, DataFrame], difflog: DiffLogConfig) -> None:
+    """Raise CheckFailed if a fast version reaches the multiplier: it would be read as a slow version."""
     from pyspark.sql import functions as f
 
     reasons = []
     fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
-    told = [
-        frame.agg(f.lit(source).alias("source"), f.max(fast).alias("most"), f.min(fast).alias("least"))
+    ranges = [
+        frame.agg(f.lit(source).alias("source"), f.max(fast).alias("highest"), f.min(fast).alias("lowest"))
         for source, frame in frames.items()
     ]
-    for row in reduce(lambda one, other: one.union(other), told).collect():
-        if row["most"] is not None and (row["most"] >= difflog.multiplier or row["least"] < 0):
-            worst = row["most"] if row["most"] >= difflog.multiplier else row["least"]
+    for row in reduce(lambda one, other: one.union(other), ranges).collect():
+        if row["highest"] is not None and (row["highest"] >= difflog.multiplier or row["lowest"] < 0):
+            invalid = row["highest"] if row["highest"] >= difflog.multiplier else row["lowest"]
             reasons.append(
-                f"{row['source']}: {difflog.entity.fast_version} {worst} is not from 0 to below the multiplier"
+                f"{row['source']}: {difflog.entity.fast_version} {invalid} is not from 0 to below the multiplier"
                 f" {difflog.multiplier}"
             )
     if reasons:
-        raise CheckFailed(reasons, cure="nothing was written; start a new log with a larger multiplier")
+        raise CheckFailed(
+            reasons, cure="nothing was written; fix the versions, or start a new log with a larger multiplier"
+        )
 
 
-def unusable(difflog: Difflog) -> Column:
-    """Why a row cannot be used at all, or NULL: without key or version it belongs nowhere."""
+def unusable(difflog: DiffLogConfig) -> Column:
+    """Return the reason why a row cannot be used (no key, no version), or NULL."""
     from pyspark.sql import functions as f
 
     no_key = f.lit(False)

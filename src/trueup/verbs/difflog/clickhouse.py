@@ -1,4 +1,4 @@
-"""The ClickHouse table of the log: opened on a server or in a folder, made, checked, filled and read."""
+"""The ClickHouse table of the log, on a server or in a folder: create, check, insert, query."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KEY_KINDS = {*_SIMPLE, "decimal"} - {"float", "double"}
 
 
 class ClickHouse:
-    """The target table of a log; a context manager, for the embedded folder must be given back."""
+    """The target table of a log. A context manager, because an embedded folder must be closed."""
 
     def __init__(self, backend: Backend, database: str, table: str, place: str) -> None:
         self._backend = backend
@@ -52,35 +52,35 @@ class ClickHouse:
         self.close()
 
     def close(self) -> None:
-        """Give the connection, or the folder, back."""
+        """Close the connection or the embedded folder."""
         self._backend.close()
 
     @property
     def name(self) -> str:
-        """The table's name, quoted, with its database."""
+        """The quoted name of the table, with its database."""
         return f"{identifier(self.database)}.{identifier(self.table)}"
 
     @property
     def insert_mark(self) -> str:
-        """How the query ids of our inserts into this table begin."""
+        """The prefix of the query ids of our inserts into this table."""
         return f"trueup-difflog:{self.database}.{self.table}:"
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """The answer as typed rows; text that is not UTF-8 stays bytes."""
+        """Return the result of a query as Python values; text that is not UTF-8 is returned as bytes."""
         table = self._backend.arrow(sql)
         columns = [[_decoded(value) for value in column.to_pylist()] for column in table.columns]
         return list(zip(*columns, strict=True)) if table.num_rows else []
 
     def execute(self, sql: str) -> None:
-        """A statement without an answer."""
+        """Run a statement without a result."""
         self._backend.execute(sql)
 
     def export(self, sql: str, path: Path) -> None:
-        """The answer as one Parquet file; it never is in memory as a whole."""
+        """Write the result of a query to a Parquet file, as a stream."""
         self._backend.export(sql, path)
 
     def insert_parquet(self, path: Path) -> None:
-        """All rows of a Parquet file in one INSERT, one part; columns by name, others of the table by default."""
+        """Insert all rows of a Parquet file with one INSERT, which is atomic; columns are matched by name."""
         import pyarrow.parquet as pq
 
         if pq.read_metadata(path).num_rows:
@@ -88,29 +88,29 @@ class ClickHouse:
             self._backend.insert(self.name, columns, path, f"{self.insert_mark}{uuid.uuid4()}")
 
     def columns(self) -> dict[str, str]:
-        """The table's columns and their types; empty: there is no such table."""
+        """Return the columns of the table and their types; empty if the table does not exist."""
         where = f"database = {literal(self.database)} AND table = {literal(self.table)}"
         return dict(self.rows(f"SELECT name, type FROM system.columns WHERE {where} ORDER BY position"))
 
     def ensure_table(self, schema: StructType, *, key: Sequence[str], fast_version: str) -> None:
-        """Make the table for rows of this schema, or check the one that is there and add the columns it lacks."""
-        wanted = table_columns(schema, key=key, fast_version=fast_version)
+        """Create the table for rows of this schema, or check the existing one and add missing columns."""
+        expected = table_columns(schema, key=key, fast_version=fast_version)
         if not self.rows(f"SELECT 1 FROM system.databases WHERE name = {literal(self.database)}"):
             self.execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self.database)}")
-        defined = ", ".join(f"{identifier(name)} {kind}" for name, kind in wanted.items())
-        # What an INSERT has confirmed survives a loss of power too.
+        defined = ", ".join(f"{identifier(name)} {kind}" for name, kind in expected.items())
+        # A confirmed INSERT survives a power failure.
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({defined})"
             f" ENGINE = VersionedCollapsingMergeTree({SIGN}, {VERSION}) ORDER BY ({names(key)})"
             " SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
         )
-        missing = self._check(wanted, key, fast_version)
+        missing = self._check(expected, key, fast_version)
         for name in missing:
-            self.execute(f"ALTER TABLE {self.name} ADD COLUMN IF NOT EXISTS {identifier(name)} {wanted[name]}")
+            self.execute(f"ALTER TABLE {self.name} ADD COLUMN IF NOT EXISTS {identifier(name)} {expected[name]}")
 
-    def _check(self, wanted: Mapping[str, str], key: Sequence[str], fast_version: str) -> list[str]:
-        """Refuse a table that would not collapse as ours does; else the columns that it lacks."""
-        found = self.columns()
+    def _check(self, expected: Mapping[str, str], key: Sequence[str], fast_version: str) -> list[str]:
+        """Raise CheckFailed for a table that would not collapse correctly; return the missing columns."""
+        actual = self.columns()
         where = f"database = {literal(self.database)} AND name = {literal(self.table)}"
         select = "SELECT engine, engine_full, sorting_key, partition_key FROM system.tables"
         engine, full, sorting, partition = self.rows(f"{select} WHERE {where}")[0]
@@ -120,30 +120,30 @@ class ClickHouse:
         elif _bare(sorting) not in self._formatted(names(key), names([*key, VERSION])):
             reasons.append(f"it is sorted by ({sorting}), not by the key ({', '.join(key)})")
         if partition:
-            reasons.append(f"it is partitioned by {partition}, and an insert into several partitions is not atomic")
+            reasons.append(f"it is partitioned by {partition}, and an INSERT into several partitions is not atomic")
         ours = [*key, SIGN, SLOW, fast_version, VERSION]
-        reasons += [f"it has no column {name}" for name in ours if name not in found]
+        reasons += [f"it has no column {name}" for name in ours if name not in actual]
         real = self.rows(
-            f"SELECT {', '.join(f'toTypeName(defaultValueOfTypeName({literal(kind)}))' for kind in wanted.values())}"
+            f"SELECT {', '.join(f'toTypeName(defaultValueOfTypeName({literal(kind)}))' for kind in expected.values())}"
         )
-        for name, kind in zip(wanted, real[0], strict=True):
-            if name in found and _bare(found[name]) != _bare(str(kind)):
-                reasons.append(f"its column {name} is {found[name]}, not {kind}")
+        for name, kind in zip(expected, real[0], strict=True):
+            if name in actual and _bare(actual[name]) != _bare(str(kind)):
+                reasons.append(f"its column {name} has the type {actual[name]}, not {kind}")
         if reasons:
             raise CheckFailed(
-                [f"the table {self.database}.{self.table} cannot take the log: {reason}" for reason in reasons],
-                cure=f"name another table; trueup makes it: VersionedCollapsingMergeTree({SIGN}, {VERSION})",
+                [f"table {self.database}.{self.table} cannot store the log: {reason}" for reason in reasons],
+                cure=f"name another table: trueup creates it as VersionedCollapsingMergeTree({SIGN}, {VERSION})",
             )
-        return [name for name in wanted if name not in found]
+        return [name for name in expected if name not in actual]
 
     def _formatted(self, *lists: str) -> list[str]:
-        """Lists of columns as ClickHouse itself would write them."""
-        select = ", ".join(f"formatQuerySingleLine({literal('SELECT ' + each)})" for each in lists)
-        return [_bare(str(each).removeprefix("SELECT ")) for each in self.rows(f"SELECT {select}")[0]]
+        """Return lists of columns as ClickHouse formats them."""
+        select = ", ".join(f"formatQuerySingleLine({literal('SELECT ' + columns)})" for columns in lists)
+        return [_bare(str(text).removeprefix("SELECT ")) for text in self.rows(f"SELECT {select}")[0]]
 
 
 def table_columns(schema: StructType, *, key: Sequence[str], fast_version: str) -> dict[str, str]:
-    """The columns of the table and their types, for rows of this schema."""
+    """Return the columns of the table and their types for rows of this schema. Raises CheckFailed if it is unusable."""
     kinds = {field.name: field.dataType for field in schema.fields}
     reasons = [
         f"the log has no column {name}" for name in (*key, SIGN, SLOW, fast_version, VERSION) if name not in kinds
@@ -153,21 +153,21 @@ def table_columns(schema: StructType, *, key: Sequence[str], fast_version: str) 
         for name in key
         if name in kinds and kinds[name].typeName() not in _KEY_KINDS
     ]
-    # ClickHouse takes arrays named a.b and a.c for one Nested column, and wants them equally long.
+    # ClickHouse treats arrays named a.b and a.c as one Nested column and requires equal lengths.
     dotted = [name.partition(".")[0] for name, kind in kinds.items() if "." in name and kind.typeName() == "array"]
     reasons += [
-        f"two array columns are named {prefix}.…, which ClickHouse takes for one table inside the table"
+        f"two array columns are named {prefix}.…, which ClickHouse treats as one Nested column"
         for prefix in sorted({each for each in dotted if dotted.count(each) > 1})
     ]
     if reasons:
-        raise CheckFailed(reasons, cure="cast or rename the column where the log is made")
+        raise CheckFailed(reasons, cure="cast or rename the column in the chunks")
     columns = {name: clickhouse_type(kinds[name], nullable=False) for name in key}
     columns |= {SIGN: "Int8", SLOW: "UInt64", fast_version: "UInt64", VERSION: "UInt64"}
     return columns | {name: clickhouse_type(kind) for name, kind in kinds.items() if name not in columns}
 
 
 def clickhouse_type(kind: DataType, *, nullable: bool = True) -> str:
-    """The ClickHouse type of a Spark type. Arrays, maps and structs are never NULL there: they become empty."""
+    """Return the ClickHouse type of a Spark type. Arrays, maps and structs have no NULL: they become empty."""
     spec: Any = kind
     name = kind.typeName()
     if name == "array":
@@ -175,12 +175,11 @@ def clickhouse_type(kind: DataType, *, nullable: bool = True) -> str:
     if name == "map":
         return f"Map({clickhouse_type(spec.keyType, nullable=False)}, {clickhouse_type(spec.valueType)})"
     if name == "struct" and spec.fields:
-        return f"Tuple({', '.join(f'{identifier(one.name)} {clickhouse_type(one.dataType)}' for one in spec.fields)})"
+        fields = [f"{identifier(field.name)} {clickhouse_type(field.dataType)}" for field in spec.fields]
+        return f"Tuple({', '.join(fields)})"
     plain = f"Decimal({spec.precision}, {spec.scale})" if name == "decimal" else _SIMPLE.get(name)
     if plain is None:
-        raise CheckFailed(
-            [f"ClickHouse has no type for {kind.simpleString()}"], cure="cast the column where the log is made"
-        )
+        raise CheckFailed([f"ClickHouse has no type for {kind.simpleString()}"], cure="cast the column in the chunks")
     return f"Nullable({plain})" if nullable else plain
 
 
@@ -192,13 +191,14 @@ def insert_files(
     resumed: bool,
     after: Callable[[Path], None] | None = None,
 ) -> tuple[int, int]:
-    """Insert every file exactly once, in the order of their names; how many were inserted, and how many skipped.
+    """Insert every file exactly once, in the order of their names. Return the number of inserted and skipped files.
 
-    `resumed`: an earlier try with the same files may have been killed. The files must be the very same: whoever writes
-    them anew after a first try inserts twice. `after` is told of every file that is in.
+    `resumed` means that an earlier attempt may have inserted some of the files. They must be the same files: files that
+    were written again after the first attempt would be inserted twice. `after` is called after each insert.
     """
     import pyarrow.parquet as pq
 
+    # resume imports this module.
     from trueup.verbs.difflog.resume import count_inserted
 
     filled = [path for path in sorted(files) if pq.read_metadata(path).num_rows]
@@ -211,23 +211,23 @@ def insert_files(
 
 
 def open_target(target: Target) -> ClickHouse:
-    """Open the target of a log, on its server or in its folder."""
+    """Open the target table, on a server or in a folder. Raises ConfigError if the target is incomplete."""
     if bool(target.url) == bool(target.path) or not target.table:
         raise ConfigError(
-            "the ClickHouse target needs a table, and either a url or a path",
+            "the ClickHouse target needs a table and either a url or a path",
             cure='set table = "…", and url = "clickhouse://user:${CH_PASSWORD}@host:8123/db" or path = "folder"',
         )
     if target.path:
         folder = Path(target.path).absolute()
         return ClickHouse(Embedded(folder), target.database, target.table, str(folder))
     parts = parse_url(target.url)
-    named = unquote(parts.path.strip("/"))
-    database = named if named and target.database == "default" else target.database
+    in_url = unquote(parts.path.strip("/"))
+    database = in_url if in_url and target.database == "default" else target.database
     return ClickHouse(Server(target.url, parts), database, target.table, f"{parts.hostname}:{parts.port or ''}")
 
 
 def _bare(kind: str) -> str:
-    """A type without what does not change its values (NULL, dictionaries), a list without its brackets."""
+    """Return a type without Nullable and LowCardinality, which do not change its values, and without brackets."""
     return re.sub(r"Nullable|LowCardinality|[()\s]", "", kind)
 
 
@@ -238,7 +238,7 @@ def _decoded(value: Any) -> Any:
         except UnicodeDecodeError:
             return value
     if isinstance(value, (list, tuple)):
-        return type(value)(_decoded(each) for each in value)
+        return type(value)(_decoded(item) for item in value)
     if isinstance(value, dict):
-        return {name: _decoded(each) for name, each in value.items()}
+        return {name: _decoded(item) for name, item in value.items()}
     return value

@@ -1,7 +1,7 @@
-"""The frame of a run: every key that the chunks name once, with its old state, all updates, and the state after each.
+"""The frame of a run: one row per key of the chunks, with old state, updates, and the state after each step.
 
-Each side is shuffled by key once, and the joins keep to that order, so the whole run is one pass over its inputs; the
-outputs are projections of the frame. It is the same whenever it is made: a run that was killed makes it again.
+Each side is shuffled by key once and the joins keep this partitioning, so the run is one pass over its inputs; the
+outputs are projections of the frame. The frame is deterministic: a run that continues after a kill computes it again.
 """
 
 from __future__ import annotations
@@ -9,68 +9,70 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import quoted
-from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, Difflog, SideLog, StepOptions
+from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
-from trueup.verbs.difflog.step import Move, Place, advance, said, standing, told
-from trueup.verbs.difflog.widen import Glue, glue, newest_told, said_before, unpacked
+from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, merged_updates, old_states, updated_columns
+from trueup.verbs.difflog.widen import Glue, glue, newest_values, old_values, unpacked
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
 class RunFrame:
-    """The frame, and where in it each step and its states are."""
+    """The frame, and the names of the columns that hold each step and its states."""
 
     data: DataFrame
     keys: DataFrame
-    first: Place
-    moves: Mapping[str, Move]
+    first: StateColumns
+    steps: Mapping[str, StepColumns]
     options: Mapping[str, StepOptions]
     refused: Mapping[str, DataFrame]
     glue: Glue
-    # The files of the state table that may hold one of the keys.
+    # The files of the state table that may contain one of the keys.
     files: tuple[str, ...]
 
-    def forget(self) -> None:
-        """Let go of what was kept for the outputs."""
+    def unpersist(self) -> None:
+        """Release the cached data."""
         self.data.unpersist()
         self.keys.unpersist()
 
 
-def run_frame(session: Any, difflog: Difflog, table: StateTable, run: Run, frames: Mapping[str, DataFrame]) -> RunFrame:
-    """Join everything that a run reads, and take all its steps."""
+def run_frame(
+    session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frames: Mapping[str, DataFrame]
+) -> RunFrame:
+    """Join the inputs of a run, and add the columns of all its steps."""
     keys = _keys(difflog, frames).persist()
     states, files = _old_states(session, difflog, table, run, keys, frames)
     options = {source: _options(difflog, run, source) for source in frames}
     updates = {source: _updates(difflog, run, source, frame) for source, frame in frames.items()}
     columns = {source: _slow_columns(difflog, source, frame, options[source]) for source, frame in updates.items()}
     visits = updates.get(difflog.entity.name)
-    found = glue(difflog, states.schema, frames[difflog.entity.name] if visits is not None else None)
+    values = glue(difflog, states.schema, frames[difflog.entity.name] if visits is not None else None)
     some = next(iter(options.values()))
-    old, first = standing(states, some, said_before(difflog, found, states.schema))
+    old, first = old_states(states, some, old_values(difflog, values, states.schema))
     data = keys.join(old, list(difflog.entity.key), "left")
     for number, (source, frame) in enumerate(updates.items(), 1):
-        more = newest_told(found) if source == difflog.entity.name else []
-        new = told(frame, columns[source], options[source], number, more)
+        more = newest_values(values) if source == difflog.entity.name else []
+        new = merged_updates(frame, columns[source], options[source], number, more)
         data = data.join(new, list(difflog.entity.key), "left")
-    data = unpacked(data, found, f"{difflog.entity.fast_version} in 1")
-    place, moves = first, {}
+    data = unpacked(data, values, f"{difflog.entity.fast_version} in 1")
+    before, steps = first, {}
     for number, source in enumerate(updates, 1):
-        data, moves[source] = advance(data, place, columns[source], options[source], number)
-        place = moves[source].after
+        data, steps[source] = advance(data, before, columns[source], options[source], number)
+        before = steps[source].after
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
-    return RunFrame(data.persist(), keys, first, moves, options, refused, found, tuple(files))
+    return RunFrame(data.persist(), keys, first, steps, options, refused, values, tuple(files))
 
 
-def alive(states: DataFrame, run: Run) -> DataFrame:
-    """Without the states whose time is over."""
+def without_expired(states: DataFrame, run: Run) -> DataFrame:
+    """Return the states that are not expired."""
     from pyspark.sql import functions as f
 
     if EXPIRES not in states.columns:
@@ -79,41 +81,46 @@ def alive(states: DataFrame, run: Run) -> DataFrame:
     return states.where(f.col(EXPIRES).isNull() | (f.col(EXPIRES) >= today))
 
 
-def _keys(difflog: Difflog, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """Every key that the chunks name, once."""
+def _keys(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return every key of the chunks, once."""
     from pyspark.sql import functions as f
 
     usable = [frame.where(chunks.unusable(difflog).isNull()) for frame in frames.values()]
     names = [f.col(quoted(name)) for name in difflog.entity.key]
-    return reduce(lambda one, other: one.union(other), [each.select(*names) for each in usable]).distinct()
+    return reduce(lambda one, other: one.union(other), [frame.select(*names) for frame in usable]).distinct()
 
 
 def _old_states(
-    session: Any, difflog: Difflog, table: StateTable, run: Run, keys: DataFrame, frames: Mapping[str, DataFrame]
+    session: SparkSession,
+    difflog: DiffLogConfig,
+    table: StateTable,
+    run: Run,
+    keys: DataFrame,
+    frames: Mapping[str, DataFrame],
 ) -> tuple[DataFrame, list[str]]:
-    """The states of these keys and perhaps some others, from the files that may hold them; and those files."""
+    """Read the files of the state table that may contain these keys; return their states and their paths."""
     every = table.files(run.facts["state_version"])
     before = run.facts["outputs"].get("diff_log_0_state")
     if before is not None:
-        wanted = set(before["files"])
-        files = [each for each in every if each.path in wanted]
+        paths = set(before["files"])
+        files = [file for file in every if file.path in paths]
     else:
         files = table.files_for(keys, every)
-    schema = table.schema(session) or _first_schema(difflog, frames)
-    return alive(table.read(session, files, schema), run), [each.path for each in files]
+    schema = table.schema() or _first_schema(difflog, frames)
+    return without_expired(table.read(session, files, schema), run), [file.path for file in files]
 
 
-def _options(difflog: Difflog, run: Run, source: str) -> StepOptions:
+def _options(difflog: DiffLogConfig, run: Run, source: str) -> StepOptions:
     log = _log(difflog, source)
     return difflog.step_options(order_by=log.order_by if log else "", rejoin_late=run.facts["rejoin_late"])
 
 
-def _log(difflog: Difflog, source: str) -> SideLog | None:
+def _log(difflog: DiffLogConfig, source: str) -> SideLog | None:
     return next((log for log in difflog.logs if log.name == source), None)
 
 
-def _updates(difflog: Difflog, run: Run, source: str, updates: DataFrame) -> DataFrame:
-    """The updates that can be judged; a row that a chunk tells twice is one row."""
+def _updates(difflog: DiffLogConfig, run: Run, source: str, updates: DataFrame) -> DataFrame:
+    """Return the usable updates, without duplicates."""
     log = _log(difflog, source)
     usable = updates.where(_reason(difflog, run, updates).isNull())
     if log and log.id and all(name in updates.columns for name in log.id):
@@ -121,13 +128,13 @@ def _updates(difflog: Difflog, run: Run, source: str, updates: DataFrame) -> Dat
     return usable
 
 
-def _refused(difflog: Difflog, run: Run, updates: DataFrame) -> DataFrame:
-    """The updates that cannot be judged, with the reason."""
+def _refused(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> DataFrame:
+    """Return the updates that cannot be used, with the reason."""
     return updates.withColumn("reason", _reason(difflog, run, updates)).where("reason IS NOT NULL")
 
 
-def _reason(difflog: Difflog, run: Run, updates: DataFrame) -> Any:
-    """Why an update cannot be judged, or NULL."""
+def _reason(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> Column:
+    """Return the reason why an update cannot be used, or NULL."""
     from pyspark.sql import functions as f
 
     reason = chunks.unusable(difflog)
@@ -137,29 +144,29 @@ def _reason(difflog: Difflog, run: Run, updates: DataFrame) -> Any:
     return reason
 
 
-def _once(difflog: Difflog, log: SideLog, updates: DataFrame) -> DataFrame:
-    """Each row of a log once; rows without an id all count."""
+def _once(difflog: DiffLogConfig, log: SideLog, updates: DataFrame) -> DataFrame:
+    """Return each row of a log once; rows with a NULL in the id all count."""
     from pyspark.sql import functions as f
 
-    named = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
+    has_id = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
     names = [quoted(name) for name in dict.fromkeys((*difflog.entity.key, *log.id))]
     rest = f.struct(*[f.col(quoted(name)) for name in updates.columns if quoted(name) not in names])
-    # Should they differ after all, the same one is taken each time.
-    once = updates.where(named).groupBy(*names).agg(f.max(rest).alias("rest")).select(*names, "rest.*")
-    return once.unionByName(updates.where(~named))
+    # If duplicates differ, the choice is deterministic.
+    once = updates.where(has_id).groupBy(*names).agg(f.max(rest).alias("rest")).select(*names, "rest.*")
+    return once.unionByName(updates.where(~has_id))
 
 
-def _slow_columns(difflog: Difflog, source: str, updates: DataFrame, options: StepOptions) -> list[str]:
-    """The columns of the updates that are part of the slow state."""
+def _slow_columns(difflog: DiffLogConfig, source: str, updates: DataFrame, options: StepOptions) -> list[str]:
+    """Return the columns of the updates that are part of the slow state."""
     skip = set(difflog.entity.dropped)
     for log in difflog.logs:
-        # What only names or orders the rows of a log is no part of the state.
+        # Columns that only identify or order the rows of a log are not part of the state.
         skip |= {*log.id, log.order_by} - set(difflog.rules) if log.name != source else set(log.id) - set(difflog.rules)
-    return [name for name in said(updates, options) if name not in skip]
+    return [name for name in updated_columns(updates, options) if name not in skip]
 
 
-def _first_schema(difflog: Difflog, frames: Mapping[str, DataFrame]) -> StructType:
-    """The columns of a state before there is one: key and versions."""
+def _first_schema(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> StructType:
+    """Return the schema of the state before the first run: key and versions."""
     from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
     some = next(iter(frames.values())).schema

@@ -1,7 +1,7 @@
-"""A run on disk: its number, what it works on and which of its outputs are whole, so that a killed one can go on.
+"""A run on disk: its inputs and its complete outputs, so that a killed run can be continued.
 
-An output is written beside its place and renamed when it is whole; then the manifest names it. What the manifest does
-not name was not finished, and is written again.
+An output is written to a temporary folder, renamed when it is complete, and then listed in the manifest. An output that
+the manifest does not list is written again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trueup.errors import StoreError
 
 
 class Run:
-    """One run: the facts it began with, and its outputs."""
+    """One run: the facts it started with, and its outputs."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
@@ -27,31 +27,31 @@ class Run:
 
     @property
     def number(self) -> int:
-        """Runs count from one."""
+        """The number of the run; the first is 1."""
         return int(self.facts["run"])
 
     @property
     def is_finished(self) -> bool:
-        """Whether all of it is done."""
+        """Whether all outputs are complete."""
         return bool(self.facts.get("finished"))
 
     def has(self, output: str) -> bool:
-        """Whether an output is whole."""
+        """Return whether an output is complete."""
         return output in self.facts["outputs"]
 
     def note(self, **facts: Any) -> None:
-        """Remember facts, surely on disk when this returns."""
+        """Record facts; they are synced to disk before this returns."""
         self.facts.update(facts)
         _write_json(self.folder / "manifest.json", self.facts)
 
     def done(self, output: str, **facts: Any) -> None:
-        """Remember that an output is whole."""
+        """Record that an output is complete."""
         self.facts["outputs"][output] = facts
         self.note()
 
     @contextmanager
     def output(self, name: str) -> Iterator[Path]:
-        """A folder to write an output into; it gets its name when the block ends well."""
+        """Yield a folder for an output; it is renamed to `name` when the block ends without an error."""
         place = self.folder / name
         part = place.with_name(place.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
@@ -61,7 +61,7 @@ class Run:
         os.rename(part, place)
 
     def path(self, name: str) -> Path:
-        """Where an output is."""
+        """Return the folder of an output."""
         return self.folder / name
 
 
@@ -73,27 +73,27 @@ class Runs:
         self.folder = work / "runs"
 
     def all(self) -> list[Run]:
-        """In the order of their numbers."""
-        found = []
+        """Return the runs in the order of their numbers. Raises StoreError if a manifest cannot be read."""
+        runs = []
         for path in sorted(self.folder.glob("*/manifest.json")):
             try:
-                found.append(Run(path.parent, json.loads(path.read_text(encoding="utf-8"))))
+                runs.append(Run(path.parent, json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError) as error:
                 raise StoreError(
-                    f"cannot read {path}: {error}", cure="restore it, or move the run's folder away"
+                    f"cannot read {path}: {error}", cure="restore the file, or move the folder of the run away"
                 ) from None
-        return found
+        return runs
 
     def unfinished(self) -> Run | None:
-        """The run that was begun and not finished, if any: it must be finished before the next."""
+        """Return the run that was started but not finished, or None. It must be finished before the next run."""
         return next((run for run in self.all() if not run.is_finished), None)
 
     def taken_chunks(self) -> set[str]:
-        """The chunk sets that a run has taken."""
+        """Return the chunk sets that runs have processed or started to process."""
         return {name for run in self.all() for name in run.facts["chunks"]}
 
     def late_runs(self) -> list[int]:
-        """The finished runs with late rows that no run has joined since."""
+        """Return the finished runs with late rows that no later run has joined."""
         joined = {number for run in self.all() for number in run.facts.get("late_from", ())}
         return [
             run.number
@@ -104,7 +104,7 @@ class Runs:
         ]
 
     def begin(self, facts: Mapping[str, Any]) -> Run:
-        """A new run; it is there from the moment its manifest is."""
+        """Start a new run by writing its manifest."""
         number = max((run.number for run in self.all()), default=0) + 1
         run = Run(self.folder / f"{number:06d}", {"run": number, "outputs": {}, **facts})
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -113,14 +113,17 @@ class Runs:
 
 
 @contextmanager
-def only_one(work: Path) -> Iterator[None]:
-    """One run at a time in a work folder; the lock goes with the process, however it ends."""
+def lock_work_folder(work: Path) -> Iterator[None]:
+    """Lock the work folder for this process. Raises StoreError if another run holds the lock.
+
+    The system releases the lock when the process ends, however it ends.
+    """
     work.mkdir(parents=True, exist_ok=True)
     with open(work / ".lock", "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreError(f"another run is at work in {work}", cure="wait for it to end, then run again") from None
+            raise StoreError(f"another run is active in {work}", cure="wait until it ends, then run again") from None
         yield
 
 
@@ -133,4 +136,6 @@ def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}", cure="make room there") from None
+        raise StoreError(
+            f"cannot write {path}: {error.strerror}", cure="free disk space, or fix the permissions of the folder"
+        ) from None

@@ -1,4 +1,4 @@
-"""What a version log is made of: the entity, its side logs, how values merge, and how versions are numbered."""
+"""The configuration of a version log: the entity, its side logs, merge rules, state table and target."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Literal
 RuleName = Literal["replace", "sum", "min", "max", "append", "union", "last", "expr"]
 RULES: tuple[RuleName, ...] = ("replace", "sum", "min", "max", "append", "union", "last", "expr")
 
-# Columns of the log and of the state that are ours.
+# Columns that trueup adds to the log and the state.
 SIGN, SLOW, VERSION = "Sign", "SlowVersion", "Version"
 DELETED = "IsDeleted"
-# In the state table alone: what the fast supplier said at the state's fast version, and the day it is forgotten.
+# Columns of the state table only: the values of the fast supplier at that version, and the day the state expires.
 FAST, EXPIRES = "Fast", "Expires"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How `new + old` works for one column: `by` names the time column of `last`, `sql` is the text of `expr`."""
+    """How a new value joins an old one: `by` is the time column of `last`, `sql` the expression of `expr`."""
 
     name: RuleName = "replace"
     by: str = ""
@@ -27,57 +27,57 @@ class Rule:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """What a step must know of its tables."""
+    """The options of a step."""
 
     key: tuple[str, ...]
     fast_version: str
     rules: Mapping[str, Rule] = field(default_factory=dict)
-    # The column that marks a row as the news that the entity was deleted; empty: there is none.
+    # The column that is true in a row which deletes the entity; empty if there is none.
     deleted: str = ""
-    # Among updates of one key with one fast version, the later one by this column is the newer.
+    # The order of updates with the same key and fast version.
     order_by: str = ""
     multiplier: int = 1000
-    # Late updates are joined to the newest version instead of being kept aside.
+    # Apply late updates to the newest version, instead of returning them as late.
     rejoin_late: bool = False
 
     def rule(self, column: str) -> Rule:
-        """The rule of a column; what nobody spoke of is replaced if present."""
+        """Return the rule of a column; the default is `replace`."""
         return self.rules.get(column, Rule())
 
 
 @dataclass(frozen=True)
 class Entity:
-    """What is versioned: visits, say. The fast supplier writes its rows; the slow one patches them."""
+    """The versioned entity, for example visits. The fast supplier writes its rows; the slow one corrects them."""
 
     name: str
     key: tuple[str, ...]
     fast_version: str
-    # Columns of the fast supplier that the slow one does not look at, and that are glued to the log at the end.
+    # Columns of the fast supplier that are not part of the slow state; they are added to the log at the end.
     dropped: tuple[str, ...] = ()
-    # Columns of the fast supplier that are part of the slow state too, and how they merge.
+    # Columns of the fast supplier that are also part of the slow state, and their rules.
     kept: Mapping[str, Rule] = field(default_factory=dict)
     deleted: str = ""
 
 
 @dataclass(frozen=True)
 class SideLog:
-    """A log that comes late: conversions, money. `key` says which of its columns hold the entity's key."""
+    """A log that arrives late, for example conversions. `key` maps the entity's key to columns of this log."""
 
     name: str
     key: Mapping[str, str]
     columns: Mapping[str, Rule]
-    # Columns that name a row of the log: rows that come twice are taken once. Empty: every row counts.
+    # Columns that identify a row of the log, so that duplicates are applied once; empty if every row counts.
     id: tuple[str, ...] = ()
     order_by: str = ""
 
 
 @dataclass(frozen=True)
 class StatePlace:
-    """Where the state table is, into how many buckets it is cut, and how long a state is kept."""
+    """The folder of the state table, its number of buckets, and how long a state is kept."""
 
     path: str
     buckets: int = 16
-    # A state is forgotten when this date or time column of the entity is so many days past; 0: never.
+    # A state expires this many days after the value of `ttl_column`; 0: never.
     ttl_days: int = 0
     ttl_column: str = ""
 
@@ -93,8 +93,8 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Difflog:
-    """A whole version log as configured; the side logs are applied in this order."""
+class DiffLogConfig:
+    """The configuration of a version log; the side logs are applied in this order."""
 
     entity: Entity
     logs: tuple[SideLog, ...]
@@ -102,17 +102,19 @@ class Difflog:
     target: Target
     work: str
     multiplier: int = 1000
+    # For example, that other users can read the password in the file.
+    warnings: tuple[str, ...] = ()
 
     @property
     def rules(self) -> dict[str, Rule]:
-        """The rule of every column of the state."""
+        """The rules of all columns of the state."""
         rules = dict(self.entity.kept)
         for log in self.logs:
             rules.update(log.columns)
         return rules
 
     def step_options(self, *, order_by: str = "", rejoin_late: bool = False) -> StepOptions:
-        """The options of a step over this log's tables."""
+        """Return the options of a step of this log."""
         return StepOptions(
             key=self.entity.key,
             fast_version=self.entity.fast_version,

@@ -1,18 +1,18 @@
-"""How many files of an unfinished run are in the target already: told by the rows of a sample of their keys.
+"""Counts the files of an unfinished run that are already in the target, from a sample of their keys.
 
-An INSERT is atomic and the files go in one after the other, so the answer is one number: the first so many are in, the
-others are not. What is asked of the target is the sum of signs of a (key, version), which no background merge can
-change: a merge takes away pairs that add up to nothing. For versions of the slow supplier (S > 0) that sum is known for
-every possible answer:
+An INSERT is atomic and files are inserted one after the other, so the result is one number N: the first N files are in
+the target, the others are not. The probe is the sum of signs of a (key, version), which background merges do not
+change: a merge removes pairs that add up to zero. For versions of the slow supplier (S > 0) this sum is known for every
+possible N:
 
-- each of them gets its +1 once in the life of the table and its -1 at most once, so before the run the sum was 1 for
-  those the run cancels in the end, and 0 for all others;
-- runs follow one another, and nobody else writes such versions, so no later run can have cancelled what this one wrote:
-  what changed since is what the first files of this run brought.
+- each version gets its +1 once in the life of the table and its -1 at most once, so before the run the sum was 1 for
+  versions that the run cancels, and 0 for all others;
+- runs are sequential, and no other program writes such versions, so no later run can have cancelled the rows of this
+  one: every change comes from the first N files.
 
-Each (key, version) so leaves some answers possible; only what all of them leave can be true. If none is left, then the
-table was changed by somebody else. If several are left, as with files that hold nothing but tombstones of keys which
-the slow supplier never saw, the rows of the fast supplier decide, where they are there.
+Each (key, version) excludes some values of N. If all are excluded, another program changed the table. If several
+remain, as for files that contain only tombstones of keys which the slow supplier never processed, the rows of the fast
+supplier decide, if they exist.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE = 200
-_KEYS_A_QUERY = 200
+_KEYS_PER_QUERY = 200
 
-# A key as ClickHouse reads it from text.
+# A key as text that ClickHouse can parse.
 Key = tuple["str | bytes", ...]
 
 
 @dataclass
 class _Probe:
-    """What a run does to one (key, version), or to all fast versions of a key, file by file; and what stands there."""
+    """The signs of one (key, version), or of all fast versions of a key: per file of the run, and in the target."""
 
     by_file: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     plus: int = 0
@@ -52,13 +52,13 @@ class _Probe:
         self.plus += sign > 0
 
     def possible(self, count: int, before: Iterable[int]) -> set[int]:
-        """The numbers of inserted files with which the sum is what was found, for any of the sums before the run."""
-        answers, sums = set(), 0
-        for done in range(count + 1):
-            if self.found - sums in before:
-                answers.add(done)
-            sums += self.by_file.get(done, 0)
-        return answers
+        """Return the numbers of inserted files that explain the sum in the target, for any sum `before` the run."""
+        numbers, written = set(), 0
+        for inserted in range(count + 1):
+            if self.found - written in before:
+                numbers.add(inserted)
+            written += self.by_file.get(inserted, 0)
+        return numbers
 
     @property
     def total(self) -> int:
@@ -66,54 +66,55 @@ class _Probe:
 
 
 def count_inserted(house: ClickHouse, files: Sequence[Path], key: Sequence[str]) -> int:
-    """How many of these files, from the first on, are in the target."""
-    _refuse_while_inserting(house)
+    """Return how many of these files, counted from the first, are in the target. Raises StoreError if it is unknown."""
+    _check_no_insert_is_running(house)
     slow, fast = _read_probes(files, key)
-    _ask(house, key, slow, fast)
+    _query(house, key, slow, fast)
     count = len(files)
-    answers = set(range(count + 1))
+    numbers = set(range(count + 1))
     for probe in slow.values():
-        answers &= probe.possible(count, [1 if probe.total < 0 else 0])
-    if len(answers) > 1:
+        numbers &= probe.possible(count, [1 if probe.total < 0 else 0])
+    if len(numbers) > 1:
         for probe in fast.values():
-            answers &= _by_fast_rows(probe, count)
-    if len(answers) == 1:
-        return answers.pop()
-    if not answers:
+            numbers &= _by_fast_rows(probe, count)
+    if len(numbers) == 1:
+        return numbers.pop()
+    if not numbers:
         raise StoreError(
-            f"the rows of this run are in {house.database}.{house.table} only in part, and not file by file:"
-            " it was written to by somebody else, or the files are not those of the first try",
-            cure="`trueup difflog prove` lists the keys that do not collapse; restore the table, or begin a new one",
+            f"table {house.database}.{house.table} contains rows of this run, but not those of complete files:"
+            " another program changed the table, or the files are not those of the first attempt",
+            cure="list keys that do not collapse with `trueup difflog prove`; restore the table, or start a new one",
         )
-    first, last = files[min(answers)].name, files[max(answers) - 1].name
+    first, last = files[min(numbers)].name, files[max(numbers) - 1].name
     raise StoreError(
-        f"nothing in {house.database}.{house.table} tells whether {first}{'' if first == last else f' to {last}'} was"
-        " inserted before the kill: it has only compensations, of keys of which no row of the fast supplier is there",
-        cure="if the fast supplier's rows are still to come, run again then; if they were there, the"
-        " file is in and all has been merged away: note `clickhouse` as done in the run's manifest",
+        f"cannot determine whether {first}{'' if first == last else f' to {last}'} was inserted into"
+        f" {house.database}.{house.table} before the run was killed: the file has only compensations of keys without"
+        " rows of the fast supplier",
+        cure="if rows of the fast supplier are missing, insert them and run again; if they existed, the file is"
+        " inserted and its rows were merged: record `clickhouse` as complete in the manifest of the run",
     )
 
 
 def _by_fast_rows(probe: _Probe, count: int) -> set[int]:
-    """What the fast versions of a key tell: the fast supplier's own rows of a key always add up to 1, once there."""
+    """Return the possible numbers by the fast versions of a key: the rows of the fast supplier add up to 1, if any."""
     if probe.total != -1:
         return set(range(count + 1))
-    # Only a run's block 4 writes +1 here beside the fast supplier: what is more than that proves that it has written.
+    # Besides the fast supplier, only block 4 of a run writes +1 here: more than that proves that the supplier wrote.
     return probe.possible(count, [1] if probe.found_plus > probe.plus else [0, 1])
 
 
-def _refuse_while_inserting(house: ClickHouse) -> None:
-    """A server goes on with an insert whose client was killed: till it ends nobody can say whether it is in."""
-    mark = literal(house.insert_mark)
-    if house.rows(f"SELECT 1 FROM system.processes WHERE startsWith(query_id, {mark})"):
+def _check_no_insert_is_running(house: ClickHouse) -> None:
+    """Raise StoreError while an insert of a killed client is still running on the server: its result is unknown."""
+    prefix = literal(house.insert_mark)
+    if house.rows(f"SELECT 1 FROM system.processes WHERE startsWith(query_id, {prefix})"):
         raise StoreError(
-            f"an insert of an earlier try is still running on {house.place}",
-            cure="wait until it has ended, then run again",
+            f"an insert of an earlier attempt is still running on {house.place}",
+            cure="wait until it ends, then run again",
         )
 
 
 def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[Key, int], _Probe], dict[Key, _Probe]]:
-    """What the whole run does to the sampled keys: by (key, version) for slow versions, by key for the fast ones."""
+    """Return the signs of the run for a sample of keys: by (key, version) for slow, by key for fast versions."""
     import pyarrow as pa
 
     sampled: set[Key] = set()
@@ -124,45 +125,45 @@ def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[
             firsts.append(table.column(key[0]).combine_chunks())
     if not firsts:
         return {}, {}
-    wanted = pa.chunked_array(firsts).unique()
+    first_keys = pa.chunked_array(firsts).unique()
     slow: dict[tuple[Key, int], _Probe] = defaultdict(_Probe)
     fast: dict[Key, _Probe] = defaultdict(_Probe)
     for number, path in enumerate(files):
-        for table in _rows_of(path, key, wanted):
+        for table in _rows_of(path, key, first_keys):
             lists = [table.column(name).to_pylist() for name in (SIGN, SLOW, VERSION)]
-            for each, sign, slow_version, version in zip(_keys(table, key), *lists, strict=True):
-                if each in sampled:
-                    probe = slow[each, version] if slow_version > 0 else fast[each]
+            for values, sign, slow_version, version in zip(_keys(table, key), *lists, strict=True):
+                if values in sampled:
+                    probe = slow[values, version] if slow_version > 0 else fast[values]
                     probe.add(number, sign)
     return slow, fast
 
 
 def _sample(path: Path, key: Sequence[str]) -> Iterator[pa.Table]:
-    """The first rows with slow versions of a file, and the first that only take away."""
+    """Yield the first rows of a file with slow versions, and the first compensations."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     left = {"slow": SAMPLE, "fast": SAMPLE}
     for batch in _batches(path, [*key, SIGN, SLOW]):
         is_slow = pc.greater(batch.column(SLOW), 0)
-        only_takes = pc.and_(pc.invert(is_slow), pc.less(batch.column(SIGN), 0))
-        for kind, chosen in (("slow", is_slow), ("fast", only_takes)):
-            found = pa.Table.from_batches([batch]).filter(chosen).slice(0, left[kind])
-            left[kind] -= found.num_rows
-            if found.num_rows:
-                yield found
+        is_compensation = pc.and_(pc.invert(is_slow), pc.less(batch.column(SIGN), 0))
+        for kind, chosen in (("slow", is_slow), ("fast", is_compensation)):
+            rows = pa.Table.from_batches([batch]).filter(chosen).slice(0, left[kind])
+            left[kind] -= rows.num_rows
+            if rows.num_rows:
+                yield rows
         if not any(left.values()):
             return
 
 
-def _rows_of(path: Path, key: Sequence[str], wanted: Any) -> Iterator[pa.Table]:
+def _rows_of(path: Path, key: Sequence[str], first_keys: Any) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for batch in _batches(path, [*key, SIGN, SLOW, VERSION]):
-        found = batch.filter(pc.is_in(batch.column(key[0]), value_set=wanted))
-        if found.num_rows:
-            yield pa.Table.from_batches([found])
+        rows = batch.filter(pc.is_in(batch.column(key[0]), value_set=first_keys))
+        if rows.num_rows:
+            yield pa.Table.from_batches([rows])
 
 
 def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
@@ -178,11 +179,11 @@ def _keys(table: pa.Table, key: Sequence[str]) -> list[Key]:
 
 
 def _texts(column: Any) -> list[str | bytes]:
-    """Values as texts from which ClickHouse reads the same value."""
+    """Return values as text that ClickHouse parses to the same value."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
-        # ClickHouse keeps microseconds in UTC, as Spark does.
+        # ClickHouse stores microseconds in UTC, like Spark.
         column = (
             column.cast(pa.timestamp("us", tz=column.type.tz), safe=False).cast(pa.timestamp("us")).cast(pa.string())
         )
@@ -194,24 +195,25 @@ def _texts(column: Any) -> list[str | bytes]:
     return [value if isinstance(value, bytes) else str(value) for value in values]
 
 
-def _ask(house: ClickHouse, key: Sequence[str], slow: dict[tuple[Key, int], _Probe], fast: dict[Key, _Probe]) -> None:
-    """Fill in what stands in the target for every probe."""
+def _query(house: ClickHouse, key: Sequence[str], slow: dict[tuple[Key, int], _Probe], fast: dict[Key, _Probe]) -> None:
+    """Add the signs in the target to every probe."""
     kinds = house.columns()
     several = len(key) > 1
     kind = f"Tuple({', '.join(kinds[name] for name in key)})" if several else kinds[key[0]]
     value = f"({names(key)})" if several else identifier(key[0])
-    keys = sorted({each for each, _ in slow} | set(fast), key=repr)
-    for start in range(0, len(keys), _KEYS_A_QUERY):
-        some = keys[start : start + _KEYS_A_QUERY]
-        texts = ", ".join(f"({', '.join(map(literal, each))})" if several else literal(each[0]) for each in some)
+    keys = sorted({values for values, _ in slow} | set(fast), key=repr)
+    for start in range(0, len(keys), _KEYS_PER_QUERY):
+        batch = keys[start : start + _KEYS_PER_QUERY]
+        texts = ", ".join(f"({', '.join(map(literal, one))})" if several else literal(one[0]) for one in batch)
         sql = (
             f"WITH CAST([{texts}], {literal(f'Array({kind})')}) AS probes"
-            f" SELECT indexOf(probes, {value}) AS at, {SLOW} > 0 AS slow, {VERSION}, toInt64(sum({SIGN})),"
+            f" SELECT indexOf(probes, {value}) AS position, {SLOW} > 0 AS slow, {VERSION}, toInt64(sum({SIGN})),"
             f" countIf({SIGN} > 0)"
-            f" FROM {house.name} WHERE {value} IN probes GROUP BY at, slow, {VERSION}"
+            f" FROM {house.name} WHERE {value} IN probes GROUP BY position, slow, {VERSION}"
         )
-        for at, is_slow, version, net, plus in house.rows(sql):
-            probe = slow.get((some[at - 1], version)) if is_slow else fast.get(some[at - 1])
+        for position, is_slow, version, net, plus in house.rows(sql):
+            values = batch[position - 1]
+            probe = slow.get((values, version)) if is_slow else fast.get(values)
             if probe:
                 probe.found += net
                 probe.found_plus += plus

@@ -1,8 +1,8 @@
 """The state table: a Delta table, bucketed by a hash of the key and sorted by key within a bucket.
 
-A run reads only the files that may hold one of its keys (by bucket, and by the smallest and largest key of a file), and
-replaces exactly those in one atomic commit. The commit carries the run's number as an application transaction, so a
-repeated commit is seen and does nothing, and of two runs that collide one fails.
+A run reads only the files that may contain one of its keys (by bucket, and by the smallest and largest key of a file),
+and replaces these files in one atomic commit. The commit records the number of the run as an application transaction:
+a repeated commit does nothing, and of two concurrent runs one fails.
 """
 
 from __future__ import annotations
@@ -17,54 +17,60 @@ from typing import TYPE_CHECKING, Any
 
 from trueup.errors import StoreError
 from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.model import DiffLogConfig
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 BUCKET = "bucket"
 APPLICATION = "trueup-difflog"
-ROWS_A_FILE = 100_000
+ROWS_PER_FILE = 100_000
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of the table: where it is, its bucket, and the smallest and largest first key in it."""
+    """One file of the table: its path, its bucket, and the smallest and largest value of the first key column."""
 
     path: str
     bucket: int
     size: int
     rows: int
-    least: Any
-    most: Any
+    lowest: Any
+    highest: Any
 
 
 class StateTable:
-    """The state table at one place; opened anew for every question, so it is never stale."""
+    """The state table in a folder. Every call opens the table again, so that results are never stale."""
 
     def __init__(self, path: Path, key: Sequence[str], buckets: int) -> None:
         self.path = path.absolute()
         self.key = tuple(key)
         self.buckets = buckets
 
+    @classmethod
+    def of(cls, difflog: DiffLogConfig) -> StateTable:
+        """Return the state table of a version log."""
+        return cls(Path(difflog.state.path), difflog.entity.key, difflog.state.buckets)
+
     def exists(self) -> bool:
-        """Whether there is a table yet."""
+        """Return whether the table exists."""
         from deltalake import DeltaTable
 
         return DeltaTable.is_deltatable(str(self.path))
 
     def last_run(self) -> int:
-        """The number of the last run whose states are in the table; 0 before the first."""
+        """Return the number of the last committed run; 0 before the first."""
         if not self.exists():
             return 0
         return self._open().transaction_version(APPLICATION) or 0
 
     def version(self) -> int | None:
-        """The table's version, to read it again as it is now."""
+        """Return the current version of the table, or None if it does not exist."""
         return self._open().version() if self.exists() else None
 
     def files(self, version: int | None = None) -> list[DataFile]:
-        """The files of a version of the table."""
+        """Return the files of a version of the table (default: the current one)."""
         import pyarrow as pa
 
         if not self.exists():
@@ -84,13 +90,13 @@ class StateTable:
         ]
 
     def bucket_of(self) -> Column:
-        """The bucket of a row."""
+        """Return the bucket of a row, as a column."""
         from pyspark.sql import functions as f
 
         return f.pmod(f.hash(*[f.col(quoted(name)) for name in self.key]), f.lit(self.buckets))
 
     def files_for(self, keys: DataFrame, files: Sequence[DataFile]) -> list[DataFile]:
-        """The files that may hold one of these keys; all others are not opened."""
+        """Return the files that may contain one of these keys."""
         from pyspark.sql import functions as f
 
         if not files:
@@ -98,33 +104,33 @@ class StateTable:
         first = quoted(self.key[0])
         kind = keys.schema[self.key[0]].dataType.simpleString()
         known = keys.sparkSession.createDataFrame(
-            [(at, each.bucket, _text(each.least), _text(each.most)) for at, each in enumerate(files)],
-            "at int, file_bucket int, least string, most string",
-        ).select("at", "file_bucket", f.col("least").cast(kind), f.col("most").cast(kind))
-        mine = keys.select(self.bucket_of().alias("my_bucket"), f.col(first).alias("my_key"))
-        # A file without statistics may hold anything.
-        inside = "my_bucket = file_bucket AND (least IS NULL OR most IS NULL OR my_key BETWEEN least AND most)"
-        hits = mine.join(f.broadcast(known), f.expr(inside)).select("at").distinct().collect()
-        return [files[row["at"]] for row in hits]
+            [(index, file.bucket, _text(file.lowest), _text(file.highest)) for index, file in enumerate(files)],
+            "file int, file_bucket int, lowest string, highest string",
+        ).select("file", "file_bucket", f.col("lowest").cast(kind), f.col("highest").cast(kind))
+        searched = keys.select(self.bucket_of().alias("key_bucket"), f.col(first).alias("first_key"))
+        # A file without statistics may contain any key.
+        in_range = "lowest IS NULL OR highest IS NULL OR first_key BETWEEN lowest AND highest"
+        may_contain = f.expr(f"key_bucket = file_bucket AND ({in_range})")
+        hits = searched.join(f.broadcast(known), may_contain).select("file").distinct().collect()
+        return [files[row["file"]] for row in hits]
 
-    def read(self, session: Any, files: Sequence[DataFile], schema: StructType) -> DataFrame:
-        """The rows of these files; columns that a file does not have are NULL."""
-        paths = [str(self.path / each.path) for each in files]
-        found: DataFrame = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
-        return found
+    def read(self, session: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:
+        """Read the rows of these files; columns that a file does not have are NULL."""
+        paths = [str(self.path / file.path) for file in files]
+        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
-    def schema(self, session: Any) -> StructType | None:
-        """The columns of the table, without the bucket."""
+    def schema(self) -> StructType | None:
+        """Return the schema of the table without the bucket, or None if the table does not exist."""
         from pyspark.sql.types import StructType
 
         if not self.exists():
             return None
         fields = json.loads(self._open().schema().to_json())["fields"]
-        whole = StructType.fromJson({"type": "struct", "fields": [_spark_field(each) for each in fields]})
-        return StructType([each for each in whole.fields if each.name != BUCKET])
+        full = StructType.fromJson({"type": "struct", "fields": [_spark_field(field) for field in fields]})
+        return StructType([field for field in full.fields if field.name != BUCKET])
 
     def write_files(self, states: DataFrame, run: int) -> list[Path]:
-        """Write states as files of a coming commit, into a folder of the run's own; a second try starts over."""
+        """Write the files of the next commit into a folder of the run; a repeated call starts over."""
         folder = self.path / f"run-{run:06d}"
         shutil.rmtree(folder, ignore_errors=True)
         order = [BUCKET, *[quoted(name) for name in self.key]]
@@ -132,14 +138,14 @@ class StateTable:
             states.withColumn(BUCKET, self.bucket_of())
             .repartition(min(self.buckets, _parallelism(states)), BUCKET)
             .sortWithinPartitions(*order)
-            .write.option("maxRecordsPerFile", ROWS_A_FILE)
+            .write.option("maxRecordsPerFile", ROWS_PER_FILE)
             .partitionBy(BUCKET)
             .parquet(str(folder))
         )
         return sorted(folder.rglob("*.parquet"))
 
     def commit(self, run: int, schema: StructType, added: Sequence[Path], removed: Sequence[DataFile]) -> None:
-        """Put the new files into the table and take the old ones out, in one step; once for each run."""
+        """Add and remove files of the table in one commit. Does nothing if the run is already committed."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
@@ -149,7 +155,7 @@ class StateTable:
         table = self._open_or_create(schema)
         now = int(time.time() * 1000)
         actions: list[Any] = [self._add(path, now) for path in added]
-        actions += [RemoveAction(each.path, True, now, each.size, {BUCKET: str(each.bucket)}) for each in removed]
+        actions += [RemoveAction(file.path, True, now, file.size, {BUCKET: str(file.bucket)}) for file in removed]
         try:
             table.create_write_transaction(
                 actions,
@@ -164,8 +170,8 @@ class StateTable:
             )
         except CommitFailedError as error:
             raise StoreError(
-                f"the state table {self.path} was changed by another run meanwhile: {error}",
-                cure="run again: nothing of this run is in the table",
+                f"the state table {self.path} was changed by another run: {error}",
+                cure="run again: the table contains nothing of this run",
             ) from None
 
     def _open(self, version: int | None = None) -> Any:
@@ -176,55 +182,62 @@ class StateTable:
     def _open_or_create(self, schema: StructType) -> Any:
         from deltalake import DeltaTable
 
-        wanted = _delta_schema(schema)
+        target = _delta_schema(schema)
         if not self.exists():
-            return DeltaTable.create(str(self.path), schema=wanted, partition_by=[BUCKET])
+            return DeltaTable.create(str(self.path), schema=target, partition_by=[BUCKET])
         table = self._open()
-        known = {each.name for each in table.schema().fields}
-        more = [each for each in wanted.fields if each.name not in known]
+        known = {field.name for field in table.schema().fields}
+        more = [field for field in target.fields if field.name not in known]
         if more:
             table.alter.add_columns(more)
             table = self._open()
         return table
 
     def _add(self, path: Path, now: int) -> Any:
-        """What the table says of a new file: its size, its rows, and the range of its keys."""
+        """Return the Delta action that adds a file: its size, its rows, and the range of its keys."""
         import pyarrow.parquet as pq
         from deltalake.transaction import AddAction
 
         metadata = pq.read_metadata(path)
-        least, most = _range(metadata, self.key[0])
+        lowest, highest = _range(metadata, self.key[0])
         stats: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-        if least is not None:
-            stats["minValues"][self.key[0]] = least
-            stats["maxValues"][self.key[0]] = most
+        if lowest is not None:
+            stats["minValues"][self.key[0]] = lowest
+            stats["maxValues"][self.key[0]] = highest
         bucket = path.parent.name.partition("=")[2]
         return AddAction(
             path.relative_to(self.path).as_posix(), path.stat().st_size, {BUCKET: bucket}, now, True, json.dumps(stats)
         )
 
 
+def state_rows(session: SparkSession, difflog: DiffLogConfig) -> DataFrame | None:
+    """Return the state table as a DataFrame, or None before the first run."""
+    table = StateTable.of(difflog)
+    schema = table.schema()
+    return None if schema is None else table.read(session, table.files(), schema)
+
+
 def _range(metadata: Any, column: str) -> tuple[Any, Any]:
-    """Smallest and largest value of a column; None where the file does not tell, or not as a plain number or text."""
-    least = most = None
+    """Return the smallest and largest value of a column; None if the file has no statistics as number or text."""
+    lowest = highest = None
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        for at in range(group.num_columns):
-            chunk = group.column(at)
+        for index in range(group.num_columns):
+            chunk = group.column(index)
             if chunk.path_in_schema != column:
                 continue
             stats = chunk.statistics
             if stats is None or not stats.has_min_max or not isinstance(stats.min, (int, str)):
                 return None, None
-            least = stats.min if least is None else min(least, stats.min)
-            most = stats.max if most is None else max(most, stats.max)
-    return least, most
+            lowest = stats.min if lowest is None else min(lowest, stats.min)
+            highest = stats.max if highest is None else max(highest, stats.max)
+    return lowest, highest
 
 
 def _delta_schema(schema: StructType) -> Any:
     from deltalake import Schema
 
-    fields = [{**json.loads(each.json()), "nullable": True, "metadata": {}} for each in schema.fields]
+    fields = [{**json.loads(field.json()), "nullable": True, "metadata": {}} for field in schema.fields]
     fields.append({"name": BUCKET, "type": "integer", "nullable": True, "metadata": {}})
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
 

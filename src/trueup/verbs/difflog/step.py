@@ -1,7 +1,7 @@
-"""One step of the diff: previous states and updates in, the signed log and the patched states out. DataFrames only.
+"""One step on DataFrames: from old states and updates to the signed log and the new states.
 
-A step is a projection of a frame that has every key once, with the state before it and the update beside each other:
-`advance` adds the state after it. So the steps of a run follow one another in one frame, without another join.
+A step is a projection of a frame with one row per key that has the old state and the update: `advance` adds the new
+state. So all steps of a run use one frame, without further joins.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.blocks import blocks, of_block
-from trueup.verbs.difflog.merge import clocks, merge_updates, plus_sql, quoted
+from trueup.verbs.difflog.merge import merge_updates, plus_sql, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SLOW, VERSION, StepOptions
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """What a step brings forth; the first three are its result, `late` is what it kept aside."""
+    """The result of a step: the signed log, the changed states, all states, and the updates that came too late."""
 
     diff: DataFrame
     patched_new_only: DataFrame
@@ -29,8 +29,8 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a state stands in a frame: the names of the columns that hold it."""
+class StateColumns:
+    """The names of the columns of a frame that hold a state."""
 
     fast: str
     slow: str
@@ -39,76 +39,80 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Move:
-    """One step within a frame: the states before and after it, and the columns that tell what became of the update."""
+class StepColumns:
+    """The names of the columns of a frame that hold a step: the states before and after it, and its updates."""
 
-    before: Place
-    after: Place
+    before: StateColumns
+    after: StateColumns
+    # The fast version of the update; whether it is applied; why it is not; its values.
     given: str
-    fresh: str
-    aside: str
+    applied: str
+    reason: str
     late: str
 
 
 def step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """The diff, the new states only, and all states after the step.
-
-    `previous` has the key, the fast version, `SlowVersion`, and the state's columns; `updates` has the key, the fast
-    version and any columns, also new ones. Updates older than the state make no diff: `whole_step` tells them.
-    """
+    """Return the signed log, the changed states, and all states; `whole_step` also returns late updates."""
     return whole_step(previous, updates, options)[:3]
 
 
 def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> Step:
-    """The step with the updates that were too late."""
-    states, place = standing(previous, options)
-    columns = said(updates, options)
-    both = states.join(told(updates, columns, options, 1), list(options.key), "full_outer")
-    frame, move = advance(both, place, columns, options, 1)
+    """Return the result of a step.
+
+    `previous` has the key, the fast version, `SlowVersion`, and the columns of the state; `updates` has the key, the
+    fast version and any columns, including new ones. Updates older than the state are only in `late`.
+    """
+    states, before = old_states(previous, options)
+    columns = updated_columns(updates, options)
+    both = states.join(merged_updates(updates, columns, options, 1), list(options.key), "full_outer")
+    frame, taken = advance(both, before, columns, options, 1)
     return Step(
-        diff=diff(frame, move, options),
-        patched_new_only=new_only(frame, move, options),
-        patched=patched(frame, move, options),
-        late=late(frame, move, options),
+        diff=diff(frame, taken, options),
+        patched_new_only=new_only(frame, taken, options),
+        patched=patched(frame, taken, options),
+        late=late(frame, taken, options),
     )
 
 
-def standing(states: DataFrame, options: StepOptions, more: Sequence[Column] = ()) -> tuple[DataFrame, Place]:
-    """States as the left side of a frame: key, renamed columns, and whatever else is asked; and where they stand."""
+def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] = ()) -> tuple[DataFrame, StateColumns]:
+    """Return states as the left side of a frame (key, renamed columns, and `more`), and the names of their columns."""
     from pyspark.sql import functions as f
 
     ours = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES}
-    place = Place(
-        _at_first(options.fast_version),
-        _at_first(SLOW),
-        _at_first(DELETED),
-        {name: _at_first(name) for name in states.columns if name not in ours},
+    names = StateColumns(
+        _old_name(options.fast_version),
+        _old_name(SLOW),
+        _old_name(DELETED),
+        {name: _old_name(name) for name in states.columns if name not in ours},
     )
     deleted = f.col(DELETED) if DELETED in states.columns else f.lit(False)
     frame = states.select(
         *_key(options),
-        f.col(quoted(options.fast_version)).cast("long").alias(place.fast),
-        f.col(SLOW).cast("long").alias(place.slow),
-        f.coalesce(deleted, f.lit(False)).alias(place.deleted),
-        *[f.col(quoted(name)).alias(there) for name, there in place.columns.items()],
+        f.col(quoted(options.fast_version)).cast("long").alias(names.fast),
+        f.col(SLOW).cast("long").alias(names.slow),
+        f.coalesce(deleted, f.lit(False)).alias(names.deleted),
+        *[f.col(quoted(name)).alias(renamed) for name, renamed in names.columns.items()],
         *more,
     )
-    return frame, place
+    return frame, names
 
 
-def said(updates: DataFrame, options: StepOptions) -> list[str]:
-    """The columns of the state that these updates speak of."""
+def updated_columns(updates: DataFrame, options: StepOptions) -> list[str]:
+    """Return the columns of the state that these updates have."""
     ours = {*options.key, options.fast_version, SLOW, DELETED, options.deleted}
-    if options.order_by not in options.rules and options.order_by not in clocks(options):
-        # It only says which of two updates is the newer.
+    if options.order_by not in options.rules and options.order_by not in time_columns(options):
+        # The column only orders updates.
         ours.add(options.order_by)
     return [name for name in updates.columns if name not in ours]
 
 
-def told(
+def merged_updates(
     updates: DataFrame, columns: Sequence[str], options: StepOptions, number: int, more: Sequence[Column] = ()
 ) -> DataFrame:
-    """One row a key of what the updates say, under names that tell the step; `more` are further aggregates."""
+    """Return the updates merged to one row per key, with the number of the step in the column names.
+
+    `more` are further aggregates over the updates of a key.
+    """
     from pyspark.sql import functions as f
 
     merged = merge_updates(updates, columns, options, more)
@@ -127,14 +131,16 @@ def told(
 
 
 def advance(
-    frame: DataFrame, before: Place, columns: Sequence[str], options: StepOptions, number: int
-) -> tuple[DataFrame, Move]:
-    """The frame with the state after one step; `columns` are those that the step's updates speak of."""
+    frame: DataFrame, before: StateColumns, columns: Sequence[str], options: StepOptions, number: int
+) -> tuple[DataFrame, StepColumns]:
+    """Return the frame with the state after one step; `columns` are those of the updates."""
     from pyspark.sql import functions as f
 
     types = _types(frame, before, columns, number)
     marked = _in(number, DELETED) in frame.columns
-    given, fresh, aside, newest = (_in(number, name) for name in (options.fast_version, "fresh", "aside", "newest"))
+    given, applied, reason, newest = (
+        _in(number, name) for name in (options.fast_version, "is applied", "reason", "newest")
+    )
     judged = frame.select("*", *_judged(before, options, number, marked))
     both = judged.select(
         "*",
@@ -143,76 +149,78 @@ def advance(
         if types
         else f.lit(None).alias("new"),
     )
-    # A column that the updates do not speak of stays, unless an expression makes something of it.
+    # A column that the updates do not have keeps its value, unless its rule is an expression.
     touched = [name for name in types if marked or name in columns or options.rule(name).name == "expr"]
-    after = Place(
+    after = StateColumns(
         _after(number, options.fast_version),
         _after(number, SLOW),
         _after(number, DELETED) if marked else before.deleted,
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
     )
-    is_new = f.col(quoted(fresh))
+    is_applied = f.col(quoted(applied))
     values = []
     for name in touched:
         old = f.col("old").getField(name)
-        value = f.when(is_new, f.expr(plus_sql(name, types[name], options))).otherwise(old)
+        value = f.when(is_applied, f.expr(plus_sql(name, types[name], options))).otherwise(old)
         if marked:
-            value = f.when(is_new & f.col(quoted(_in(number, DELETED))), f.lit(None)).otherwise(value)
+            value = f.when(is_applied & f.col(quoted(_in(number, DELETED))), f.lit(None)).otherwise(value)
         values.append(value.alias(after.columns[name]))
     if marked:
         was = f.coalesce(f.col(quoted(before.deleted)), f.lit(False))
-        is_gone = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False))
-        values.append(f.when(is_new, is_gone).otherwise(was).alias(after.deleted))
-    kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (given, fresh, aside)]
-    left = f.when(f.col(quoted(aside)).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns]))
+        is_deleted = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False))
+        values.append(f.when(is_applied, is_deleted).otherwise(was).alias(after.deleted))
+    kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (given, applied, reason)]
+    late_values = f.when(
+        f.col(quoted(reason)).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns])
+    )
     slow = f.col(quoted(before.slow))
-    moved = both.select(
+    stepped = both.select(
         *[f.col(quoted(name)) for name in kept],
-        *([left.alias(_in(number, "late"))] if columns else []),
-        f.when(is_new, f.col(quoted(newest))).otherwise(f.col(quoted(before.fast))).alias(after.fast),
-        f.when(is_new, f.lit(1) + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
+        *([late_values.alias(_in(number, "late"))] if columns else []),
+        f.when(is_applied, f.col(quoted(newest))).otherwise(f.col(quoted(before.fast))).alias(after.fast),
+        f.when(is_applied, f.lit(1) + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
         *values,
     )
-    return moved, Move(before, after, given, fresh, aside, _in(number, "late") if columns else "")
+    return stepped, StepColumns(before, after, given, applied, reason, _in(number, "late") if columns else "")
 
 
-def _judged(before: Place, options: StepOptions, number: int, marked: bool) -> list[Column]:
-    """Whether there is an update, whether it counts, and the fast version that it leads to."""
+def _judged(before: StateColumns, options: StepOptions, number: int, marked: bool) -> list[Column]:
+    """Return the fast version that an update leads to, why it is not applied or NULL, and whether it is applied."""
     from pyspark.sql import functions as f
 
     given, old = f.col(quoted(_in(number, options.fast_version))), f.col(quoted(before.fast))
     was_deleted = f.coalesce(f.col(quoted(before.deleted)), f.lit(False))
     is_deleted = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False)) if marked else f.lit(False)
     older = f.coalesce(old > given, f.lit(False))
-    # Side rows of a deleted entity are kept aside too: nothing stands that they could change.
-    gone = f.coalesce(was_deleted & (old == given) & ~is_deleted, f.lit(False))
+    # Side rows of a deleted entity are late too: there is no row that they could change.
+    to_deleted = f.coalesce(was_deleted & (old == given) & ~is_deleted, f.lit(False))
     rejoined = older & ~was_deleted & ~is_deleted if options.rejoin_late else f.lit(False)
-    aside = f.when(rejoined, f.lit(None)).when(gone, f.lit("deleted")).when(older, f.lit("older"))
+    reason = f.when(rejoined, f.lit(None)).when(to_deleted, f.lit("deleted")).when(older, f.lit("older"))
     return [
         f.when(rejoined, old).otherwise(given).alias(_in(number, "newest")),
-        aside.alias(_in(number, "aside")),
-        (given.isNotNull() & aside.isNull()).alias(_in(number, "fresh")),
+        reason.alias(_in(number, "reason")),
+        (given.isNotNull() & reason.isNull()).alias(_in(number, "is applied")),
     ]
 
 
-def _types(frame: DataFrame, before: Place, columns: Sequence[str], number: int) -> dict[str, str]:
-    """The type of every column of the state; where both the state and the updates have one, they must agree."""
-    found = {name: frame.schema[there].dataType.simpleString() for name, there in before.columns.items()}
+def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], number: int) -> dict[str, str]:
+    """Return the types of the columns of the state. Raises CheckFailed if the updates have another type."""
+    types = {name: frame.schema[column].dataType.simpleString() for name, column in before.columns.items()}
     for name in columns:
         kind = frame.schema[_in(number, name)].dataType.simpleString()
-        if found.setdefault(name, kind) != kind:
+        if types.setdefault(name, kind) != kind:
             raise CheckFailed(
-                [f"column {name} has the type {found[name]} in the state and {kind} in the updates"],
-                cure="cast it in the chunks, so that both agree",
+                [f"column {name} has the type {types[name]} in the state and {kind} in the updates"],
+                cure="cast the column in the updates to the type in the state",
             )
-    return found
+    return types
 
 
-def _old(before: Place, name: str, types: Mapping[str, str]) -> Column:
+def _old(before: StateColumns, name: str, types: Mapping[str, str]) -> Column:
     from pyspark.sql import functions as f
 
-    there = before.columns.get(name)
-    return (f.col(quoted(there)) if there else f.lit(None).cast(types[name])).alias(name)
+    column = before.columns.get(name)
+    return (f.col(quoted(column)) if column else f.lit(None).cast(types[name])).alias(name)
 
 
 def _new(columns: Sequence[str], name: str, types: Mapping[str, str], number: int) -> Column:
@@ -221,28 +229,28 @@ def _new(columns: Sequence[str], name: str, types: Mapping[str, str], number: in
     return (f.col(quoted(_in(number, name))) if name in columns else f.lit(None).cast(types[name])).alias(name)
 
 
-def diff(frame: DataFrame, move: Move, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """The signed versions of a step; `more` are further columns of the frame that each of them carries."""
+def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
+    """Return the signed log of a step; `more` are further columns of the frame to add to each row."""
     from pyspark.sql import functions as f
 
-    before, after = move.before, move.after
-    news = frame.where(f.col(quoted(move.fresh))).select(
+    before, after = step.before, step.after
+    applied = frame.where(f.col(quoted(step.applied))).select(
         *_key(options),
         f.col(quoted(before.fast)).alias("old_F"),
         f.col(quoted(after.fast)).alias("new_F"),
         f.col(quoted(before.slow)).alias("old_S"),
         f.coalesce(f.col(quoted(before.deleted)), f.lit(False)).alias("old_deleted"),
         f.coalesce(f.col(quoted(after.deleted)), f.lit(False)).alias("new_deleted"),
-        *[f.col(quoted(there)) for there in dict.fromkeys((*before.columns.values(), *after.columns.values()))],
+        *[f.col(quoted(column)) for column in dict.fromkeys((*before.columns.values(), *after.columns.values()))],
         *more,
     )
-    parts = news.select("*", f.explode(blocks()).alias("Block")).where(of_block("when"))
+    blocked = applied.select("*", f.explode(blocks()).alias("Block")).where(of_block("when"))
     state = []
-    for name, there in after.columns.items():
+    for name, column in after.columns.items():
         old = quoted(before.columns[name]) if name in before.columns else "NULL"
-        state.append(f.expr(of_block("state", {"old": old, "merged": quoted(there)})).alias(name))
+        state.append(f.expr(of_block("state", {"old": old, "merged": quoted(column)})).alias(name))
     fast, slow = f.expr(of_block("fast")), f.expr(of_block("slow"))
-    return parts.select(
+    return blocked.select(
         *_key(options),
         f.expr(of_block("sign")).cast("tinyint").alias(SIGN),
         slow.alias(SLOW),
@@ -250,55 +258,55 @@ def diff(frame: DataFrame, move: Move, options: StepOptions, more: Sequence[Colu
         (f.lit(options.multiplier).cast("long") * slow + fast).alias(VERSION),
         "Block",
         *state,
-        *[f.col(quoted(name)) for name in news.columns[-len(more) :] if more],
+        *[f.col(quoted(name)) for name in applied.columns[-len(more) :] if more],
     )
 
 
-def new_only(frame: DataFrame, move: Move, options: StepOptions) -> DataFrame:
-    """The states that a step has changed."""
+def new_only(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
+    """Return the states that a step changed."""
     from pyspark.sql import functions as f
 
-    return states_at(frame.where(f.col(quoted(move.fresh))), move.after, options)
+    return states_at(frame.where(f.col(quoted(step.applied))), step.after, options)
 
 
-def unchanged(frame: DataFrame, move: Move, options: StepOptions) -> DataFrame:
-    """The states that a step left as they were."""
+def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
+    """Return the states that a step did not change."""
     from pyspark.sql import functions as f
 
-    still = ~f.col(quoted(move.fresh)) & f.col(quoted(move.after.fast)).isNotNull()
-    return states_at(frame.where(still), move.after, options)
+    is_unchanged = ~f.col(quoted(step.applied)) & f.col(quoted(step.after.fast)).isNotNull()
+    return states_at(frame.where(is_unchanged), step.after, options)
 
 
-def patched(frame: DataFrame, move: Move, options: StepOptions) -> DataFrame:
-    """All states after a step."""
+def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
+    """Return all states after a step."""
     from pyspark.sql import functions as f
 
-    return states_at(frame.where(f.col(quoted(move.after.fast)).isNotNull()), move.after, options)
+    return states_at(frame.where(f.col(quoted(step.after.fast)).isNotNull()), step.after, options)
 
 
-def late(frame: DataFrame, move: Move, options: StepOptions) -> DataFrame:
-    """The updates that a step kept aside, with the reason."""
+def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
+    """Return the updates that a step did not apply, with the reason."""
     from pyspark.sql import functions as f
 
-    return frame.where(f.col(quoted(move.aside)).isNotNull()).select(
+    return frame.where(f.col(quoted(step.reason)).isNotNull()).select(
         *_key(options),
-        f.col(quoted(move.given)).alias(options.fast_version),
-        f.col(quoted(move.before.fast)).alias("newest_version"),
-        f.col(quoted(move.aside)).alias("reason"),
-        *([f.col(f"{quoted(move.late)}.*")] if move.late else []),
+        f.col(quoted(step.given)).alias(options.fast_version),
+        f.col(quoted(step.before.fast)).alias("newest_version"),
+        f.col(quoted(step.reason)).alias("reason"),
+        *([f.col(f"{quoted(step.late)}.*")] if step.late else []),
     )
 
 
-def states_at(frame: DataFrame, place: Place, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """The states that stand at a place of the frame, under their own names."""
+def states_at(frame: DataFrame, names: StateColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
+    """Return the states in these columns of the frame, under their own names."""
     from pyspark.sql import functions as f
 
     return frame.select(
         *_key(options),
-        f.col(quoted(place.fast)).alias(options.fast_version),
-        f.col(quoted(place.slow)).alias(SLOW),
-        f.coalesce(f.col(quoted(place.deleted)), f.lit(False)).alias(DELETED),
-        *[f.col(quoted(there)).alias(name) for name, there in place.columns.items()],
+        f.col(quoted(names.fast)).alias(options.fast_version),
+        f.col(quoted(names.slow)).alias(SLOW),
+        f.coalesce(f.col(quoted(names.deleted)), f.lit(False)).alias(DELETED),
+        *[f.col(quoted(column)).alias(name) for name, column in names.columns.items()],
         *more,
     )
 
@@ -309,9 +317,9 @@ def _key(options: StepOptions) -> list[Column]:
     return [f.col(quoted(name)) for name in options.key]
 
 
-# Columns of a frame say in their names what they hold, and so in Spark's plans; a key keeps its own.
-def _at_first(name: str) -> str:
-    return f"{name} at first"
+# Readable column names of a frame, which also appear in the plans of Spark; key columns keep their names.
+def _old_name(name: str) -> str:
+    return f"old {name}"
 
 
 def _in(number: int, name: str) -> str:

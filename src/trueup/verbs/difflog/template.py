@@ -1,4 +1,4 @@
-"""The commented difflog.toml that `trueup difflog init` writes: every setting, and what it does."""
+"""The commented difflog.toml that `trueup difflog init` writes: every setting with its meaning."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from trueup.config.template import write_new
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A line with "# " is an explanation; a "#" right before a key is another way to say it.
+# "# " starts an explanation; "#" directly before a key is an alternative setting.
 TEMPLATE = """\
-# difflog.toml: what is versioned, which side logs come late, and where the version log goes.
+# difflog.toml: the versioned entity, its side logs, and the target of the version log.
 #
-# ${VAR} and ${VAR:-default} stand for environment variables, in any text; $${ is a literal ${.
-# Relative paths start at the folder of this file.
-# The same may stand in trueup.toml: [difflog], [difflog.entity], [[difflog.log]], [difflog.log.columns], ...
+# ${VAR} and ${VAR:-default} are replaced by environment variables, in any string; $${ is a literal ${.
+# Relative paths are relative to the folder of this file.
+# The same settings can be in trueup.toml: [difflog], [difflog.entity], [[difflog.log]], [difflog.log.columns], ...
 
-# The folder of chunks, runs, late rows and rows whose visit is not known yet.
+# The folder of chunk sets, runs, late rows and rows whose visit is not known yet.
 work = "difflog"
-# M of version = M * S + F: more than the fast supplier ever writes versions of one entity.
+# M of Version = M * S + F: larger than any version F of the fast supplier.
 multiplier = 1000
 
-# What is versioned. The fast supplier writes its rows, the slow one (this log) patches them.
+# The versioned entity. The fast supplier writes its rows, the slow one (this log) corrects them.
 [entity]
-# What one of them is called; also the name of its folders.
+# The name of the entity, and of its folders.
 name = "visit"
-# The columns that name one entity.
+# The columns that identify one entity.
 key = ["VisitID"]
-# The column with the version that the fast supplier counts.
+# The column with the version number of the fast supplier.
 fast_version = "y_VisitVersion"
-# Columns of the fast supplier that the slow one does not look at; they are glued to the log at the end.
+# Columns of the fast supplier that are not part of the slow state; they are added to the log at the end.
 dropped = ["UserAgent", "Referer"]
-# The column that is true in a row that says "deleted"; leave it out where nothing is ever deleted.
+# The column that is true in a row which deletes the entity; omit it if entities are never deleted.
 deleted = "IsDeleted"
 
-# Columns of the fast supplier that are part of the slow state too, and how a new value joins an old one:
-#   "replace"  the new value, if there is one        "append"  two lists, one after the other
-#   "sum"      both added up                         "union"   two lists, each value once
-#   "min"      the smaller one                       { rule = "last", by = "COLUMN" }  the later one by that time
-#   "max"      the larger one                        { rule = "expr", sql = "..." }    Spark SQL over old.X and new.X
+# Columns of the fast supplier that are also part of the slow state, and how a new value joins an old one:
+#   "replace"  the new value, unless it is NULL      "append"  the concatenation of two lists
+#   "sum"      the sum of both                       "union"   two lists, each value once
+#   "min"      the smaller value                     { rule = "last", by = "COLUMN" }  the value with the later time
+#   "max"      the larger value                      { rule = "expr", sql = "..." }    Spark SQL over old.X and new.X
 [entity.kept]
 StartDate = "replace"
 Duration = "max"
 
-# The side logs, applied in this order. One [[log]] each.
+# The side logs, applied in this order: one [[log]] per log.
 [[log]]
-# What the log is called; also the name of its folders.
+# The name of the log, and of its folders.
 name = "conversions"
-# Which column of this log holds which column of the entity's key; ["VisitID"] where the names are the same.
+# The columns of the entity's key, and the columns of this log that contain them; ["VisitID"] for the same names.
 key = { VisitID = "visit_id" }
-# The columns that name a row of this log within its entity: rows that come twice are taken once. Without: all count.
+# The columns that identify a row of this log: duplicates are applied once. Without it, every row counts.
 id = ["EventID"]
-# Rows of one entity are merged in this order.
+# The rows of one entity are merged in this order.
 order_by = "EventTime"
 
-# The columns that this log brings, and their rules.
+# The columns of this log that are merged into the state, and their rules.
 [log.columns]
 Goals = "append"
 Score = { rule = "expr", sql = "coalesce(new.Score, 0) + coalesce(old.Score, 0)" }
@@ -69,30 +69,30 @@ order_by = "PaidAt"
 [log.columns]
 Revenue = "sum"
 
-# The state table: the newest state of every entity, a Delta table.
+# The state table: a Delta table with the newest state of every entity.
 [state]
-# Its folder.
+# The folder of the table.
 path = "difflog/state"
-# Into how many parts it is cut by key; a run rewrites only those that it touches.
+# The number of buckets by key; a run rewrites only the files that contain its keys.
 buckets = 16
-# A state is forgotten when ttl_column is so many days past; 0 keeps states for ever.
+# A state expires this many days after the value of ttl_column; 0 keeps states forever.
 ttl_days = 30
-# A date or time column of the entity; named nowhere else, it is kept by itself.
+# A date or time column of the entity; if no other setting names it, it is added to [entity.kept].
 ttl_column = "StartDate"
 
-# The table that the log goes to: embedded in a folder (path), or on a server (url).
+# The target table of the log: embedded in a folder (path), or on a server (url).
 [clickhouse]
-# The folder of an embedded table, for one process at a time.
+# The folder of an embedded table, which one process at a time can open.
 path = "difflog/clickhouse"
-# The server's address, instead of a path.
+# The address of a server, instead of a path.
 #url = "clickhouse://default:${CH_PASSWORD}@localhost:8123/default"
-# The database that the table is in.
+# The database of the table.
 database = "default"
-# The table; it is made where it is not there.
+# The table; it is created if it does not exist.
 table = "visits"
 """
 
 
 def write_example(path: Path, force: bool = False) -> Path:
-    """Write the template, readable by its owner only; an existing file is only replaced by force."""
+    """Write the template with private permissions. Raises ConfigError if the file exists, unless `force`."""
     return write_new(path, TEMPLATE, force=force)

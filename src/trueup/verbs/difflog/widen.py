@@ -1,7 +1,6 @@
-"""The log made wide again: what the fast supplier knows of a version is glued to every signed row of that version.
+"""Adds the columns of the fast supplier to the log: every signed row gets the values of its fast version.
 
-It is known of two versions of a key at most that a run can speak of: the one of its state before the run, and the
-newest one that the run's visits tell.
+At most two fast versions of a key are known in a run: that of its old state, and the newest one in the visits.
 """
 
 from __future__ import annotations
@@ -12,139 +11,140 @@ from typing import TYPE_CHECKING
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import RANK, quoted
-from trueup.verbs.difflog.model import FAST, SLOW, Difflog
+from trueup.verbs.difflog.model import FAST, SLOW, VERSION, DiffLogConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-_BEFORE, _TOLD = "version said before", "version told"
+# Columns of the frame with these two fast versions.
+_OLD, _NEW = f"{VERSION} of the old state", f"{VERSION} of the visits"
 
 
 @dataclass(frozen=True)
 class Glue:
-    """The columns of the fast supplier: which of them the old states have, and which the new visits."""
+    """The columns of the fast supplier that the old states have, and those that the visits have."""
 
-    before: tuple[str, ...]
-    told: tuple[str, ...]
+    old: tuple[str, ...]
+    new: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, each once."""
-        return tuple(dict.fromkeys((*self.before, *self.told)))
+        """All columns, each once."""
+        return tuple(dict.fromkeys((*self.old, *self.new)))
 
     def columns(self) -> list[Column]:
-        """The columns of the frame that hold what the fast supplier said; versions first."""
+        """Return the columns of the frame with the values of the fast supplier; versions first."""
         from pyspark.sql import functions as f
 
-        names = [_BEFORE, _TOLD, *map(_before, self.before), *map(_told, self.told)]
+        names = [_OLD, _NEW, *map(_old_name, self.old), *map(_new_name, self.new)]
         return [f.col(quoted(name)) for name in names]
 
     def exact(self, name: str, version: str, otherwise: str = "NULL") -> str:
-        """Spark SQL: what was said of a column at that very version."""
+        """Return Spark SQL for the value of a column at exactly this version."""
         return (
-            f"CASE WHEN {version} = {quoted(_TOLD)} THEN {self._of(name, True)}"
-            f" WHEN {version} = {quoted(_BEFORE)} THEN {self._of(name, False)} ELSE {otherwise} END"
+            f"CASE WHEN {version} = {quoted(_NEW)} THEN {self._value(name, new=True)}"
+            f" WHEN {version} = {quoted(_OLD)} THEN {self._value(name, new=False)} ELSE {otherwise} END"
         )
 
     def best(self, name: str, version: str) -> str:
-        """What was said of a column at that version, else what was said last."""
-        told_last = f"{quoted(_TOLD)} >= coalesce({quoted(_BEFORE)}, {quoted(_TOLD)})"
-        newest = f"CASE WHEN {told_last} THEN {self._of(name, True)} ELSE {self._of(name, False)} END"
+        """Return Spark SQL for the value of a column at this version, else its newest value."""
+        is_new = f"{quoted(_NEW)} >= coalesce({quoted(_OLD)}, {quoted(_NEW)})"
+        newest = f"CASE WHEN {is_new} THEN {self._value(name, new=True)} ELSE {self._value(name, new=False)} END"
         return self.exact(name, version, newest)
 
-    def _of(self, name: str, told: bool) -> str:
-        if name not in (self.told if told else self.before):
+    def _value(self, name: str, *, new: bool) -> str:
+        if name not in (self.new if new else self.old):
             return "NULL"
-        return quoted(_told(name) if told else _before(name))
+        return quoted(_new_name(name) if new else _old_name(name))
 
 
-def glue(difflog: Difflog, state: StructType, visits: DataFrame | None) -> Glue:
-    """Which columns there are to be glued; where both have one, the types must agree."""
+def glue(difflog: DiffLogConfig, state: StructType, visits: DataFrame | None) -> Glue:
+    """Return the columns to add. Raises CheckFailed if a column has different types in the state and the visits."""
     from pyspark.sql.types import StructType
 
     kind = state[FAST].dataType if FAST in state.names else StructType([])
     assert isinstance(kind, StructType)
-    before = {each.name: each.dataType for each in kind.fields if each.name != "nothing"}
-    wanted = (*difflog.entity.dropped, *difflog.entity.kept)
-    told = {name: visits.schema[name].dataType for name in wanted if visits is not None and name in visits.columns}
+    old = {field.name: field.dataType for field in kind.fields if field.name != "nothing"}
+    names = (*difflog.entity.dropped, *difflog.entity.kept)
+    new = {name: visits.schema[name].dataType for name in names if visits is not None and name in visits.columns}
     wrong = [
-        f"column {name} has the type {before[name].simpleString()} in the state and {told[name].simpleString()} in the"
+        f"column {name} has the type {old[name].simpleString()} in the state and {new[name].simpleString()} in the"
         " chunks"
-        for name in before
-        if name in told and before[name] != told[name]
+        for name in old
+        if name in new and old[name] != new[name]
     ]
     if wrong:
-        raise CheckFailed(wrong, cure="cast it in the chunks, so that both agree")
-    return Glue(tuple(before), tuple(told))
+        raise CheckFailed(wrong, cure="cast the column in the chunks to the type in the state")
+    return Glue(tuple(old), tuple(new))
 
 
-def said_before(difflog: Difflog, found: Glue, state: StructType) -> list[Column]:
-    """Columns of the old states: the version of what the fast supplier said, and what it said."""
+def old_values(difflog: DiffLogConfig, values: Glue, state: StructType) -> list[Column]:
+    """Return the values of the fast supplier in the old states, and their version, as columns."""
     from pyspark.sql import functions as f
 
     if FAST not in state.names:
-        return [f.lit(None).cast("long").alias(_BEFORE)]
+        return [f.lit(None).cast("long").alias(_OLD)]
     version = f.when(f.col(FAST).isNotNull(), f.col(quoted(difflog.entity.fast_version)).cast("long"))
-    return [version.alias(_BEFORE), *[f.col(FAST).getField(name).alias(_before(name)) for name in found.before]]
+    return [version.alias(_OLD), *[f.col(FAST).getField(name).alias(_old_name(name)) for name in values.old]]
 
 
-def newest_told(found: Glue) -> list[Column]:
-    """An aggregate over the visits of a key: what the newest of them says."""
+def newest_values(values: Glue) -> list[Column]:
+    """Return an aggregate over the visits of a key: the values of the newest one."""
     from pyspark.sql import functions as f
 
-    if not found.told:
+    if not values.new:
         return []
-    return [f.max_by(f.struct(*[f.col(quoted(name)) for name in found.told]), f.col(RANK)).alias(_TOLD)]
+    return [f.max_by(f.struct(*[f.col(quoted(name)) for name in values.new]), f.col(RANK)).alias(_NEW)]
 
 
-def unpacked(frame: DataFrame, found: Glue, version: str) -> DataFrame:
-    """The frame with what the newest visits say as plain columns; `version` is the column with their fast version."""
+def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
+    """Return the frame with the newest values as separate columns; `version` is the column with their fast version."""
     from pyspark.sql import functions as f
 
-    if not found.told:
-        return frame.withColumn(_TOLD, f.lit(None).cast("long"))
+    if not values.new:
+        return frame.withColumn(_NEW, f.lit(None).cast("long"))
     return frame.select(
-        *[f.col(quoted(name)) for name in frame.columns if name != _TOLD],
-        f.col(quoted(version)).alias(_TOLD),
-        *[f.col(quoted(_TOLD)).getField(name).alias(_told(name)) for name in found.told],
+        *[f.col(quoted(name)) for name in frame.columns if name != _NEW],
+        f.col(quoted(version)).alias(_NEW),
+        *[f.col(quoted(_NEW)).getField(name).alias(_new_name(name)) for name in values.new],
     )
 
 
-def fast_state(found: Glue, version: str) -> Column | None:
-    """For the state table: what the fast supplier said at this version of the state, else last."""
+def fast_state(values: Glue, version: str) -> Column | None:
+    """Return the column `Fast` of the state table: the values of the fast supplier at this version, else the newest."""
     from pyspark.sql import functions as f
 
-    if not found.names:
+    if not values.names:
         return None
-    known = f.expr(f"{quoted(_TOLD)} IS NOT NULL OR {quoted(_BEFORE)} IS NOT NULL")
-    said = f.struct(*[f.expr(found.best(name, quoted(version))).alias(name) for name in found.names])
-    return f.when(known, said).alias(FAST)
+    known = f.expr(f"{quoted(_NEW)} IS NOT NULL OR {quoted(_OLD)} IS NOT NULL")
+    struct = f.struct(*[f.expr(values.best(name, quoted(version))).alias(name) for name in values.names])
+    return f.when(known, struct).alias(FAST)
 
 
-def widen(diff: DataFrame, columns: Sequence[str], difflog: Difflog, found: Glue) -> DataFrame:
-    """The log (its `columns`) with the dropped ones glued on; compensations carry what the fast supplier said."""
+def widen(diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, values: Glue) -> DataFrame:
+    """Return the log (its `columns`) with the dropped columns. Compensations have the values of the fast supplier."""
     from pyspark.sql import functions as f
 
     version = quoted(difflog.entity.fast_version)
     compensation = f.col(SLOW) == 0
     wide: list[Column] = []
     for name in columns:
-        mine = f.col(quoted(name))
-        if name in difflog.entity.kept and name in found.names:
-            mine = f.when(compensation, f.expr(found.exact(name, version))).otherwise(mine)
-        wide.append(mine.alias(name))
-    for name in found.names:
+        value = f.col(quoted(name))
+        if name in difflog.entity.kept and name in values.names:
+            value = f.when(compensation, f.expr(values.exact(name, version))).otherwise(value)
+        wide.append(value.alias(name))
+    for name in values.names:
         if name not in columns:
-            # A new state always carries what is known; a compensation only what was said at that very version.
-            exact, best = f.expr(found.exact(name, version)), f.expr(found.best(name, version))
+            # A new state has the best known value; a compensation only the value of exactly its version.
+            exact, best = f.expr(values.exact(name, version)), f.expr(values.best(name, version))
             wide.append(f.when(compensation, exact).otherwise(best).alias(name))
     return diff.select(*wide)
 
 
-def _before(name: str) -> str:
-    return f"{name} said before"
+def _old_name(name: str) -> str:
+    return f"{name} of the old state"
 
 
-def _told(name: str) -> str:
-    return f"{name} told"
+def _new_name(name: str) -> str:
+    return f"{name} of the visits"

@@ -1,7 +1,7 @@
-"""Jobs at their times: the commands of `[schedule]` in trueup.toml, run as processes of their own.
+"""Runs the jobs in the section [schedule] of trueup.toml at their times, each as a separate process.
 
-Reading order: `model` (what a job is), `config` (the section, checked), `times` (when), `run` (the whole path),
-`process` (one run of a job), `listing` (next times and last results).
+Reading order: `run` (the path of the verb), `model` (a job), `config` (the section of the configuration), `times`
+(intervals and cron expressions), `process` (one run of a job), `listing` (next times and last results).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is due next, and how the last run of each job came out."""
+"""The next time and the last result of each job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trueup.verbs.schedule.times import next_time
 
 @dataclass(frozen=True)
 class Due:
-    """One job: when it is due, and what became of it last."""
+    """One job with its next time and its last result."""
 
     name: str
     command: str
@@ -28,31 +28,31 @@ class Due:
 
 
 def last_runs(jobs: Sequence[Job], store: TaskStore) -> dict[str, Task]:
-    """The last run of every job that was run, by its name."""
-    homes = {job.config for job in jobs}
-    # The newest come first, and the last one of a job stands.
-    runs = [task for task in store.list(limit=-1, task_type=SCHEDULED) if task.task_context.get("config") in homes]
+    """Return the last run of every job that has run, by name."""
+    files = {job.config for job in jobs}
+    # The list has the newest first: reversed, the newest run of a job wins.
+    runs = [task for task in store.list(limit=-1, task_type=SCHEDULED) if task.task_context.get("config") in files]
     return {task.table_name: task for task in reversed(runs)}
 
 
 def due(jobs: Sequence[Job], store: TaskStore) -> list[Due]:
-    """Every job, in the order of the configuration."""
+    """Return every job, in the order of the configuration."""
     now, last = datetime.now(timezone.utc), last_runs(jobs, store)
     return [_due(job, last.get(job.name), now) for job in jobs]
 
 
 def _due(job: Job, task: Task | None, now: datetime) -> Due:
-    at = next_time(job, times.parse(task.started_at) if task else None, now)
-    following = times.iso(at) if at else ""
+    time = next_time(job, times.parse(task.started_at) if task else None, now)
+    following = times.iso(time) if time else ""
     if task is None:
         return Due(job.name, job.command, job.when, following)
-    found: Any = task.task_context.get("diff_summary") or {}
-    result = "" if task.task_status == RUNNING else str(found.get("meaning") or task.task_context.get("error") or "")
+    summary: Any = task.task_context.get("diff_summary") or {}
+    result = "" if task.task_status == RUNNING else str(summary.get("meaning") or task.task_context.get("error") or "")
     return Due(job.name, job.command, job.when, following, task.started_at, task.task_status, result, task.task_id)
 
 
 def due_text(jobs: Sequence[Due]) -> str:
-    """A line a job."""
+    """Return one line per job."""
     rows = [["JOB", "WHEN", "NEXT (UTC)", "LAST (UTC)", "STATUS", "RESULT", "COMMAND"]]
     for job in jobs:
         rows.append(
@@ -70,5 +70,5 @@ def due_text(jobs: Sequence[Due]) -> str:
 
 
 def due_json(jobs: Sequence[Due]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """Return the jobs as JSON objects."""
     return [asdict(job) for job in jobs]

@@ -1,36 +1,36 @@
-"""A job: a command of trueup, and when it is run."""
+"""A job: a command of trueup and its times."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 
-# The type of the tasks that stand for a run of a job.
+# The task type of a run of a job.
 SCHEDULED = "SCHEDULED"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One entry of `[schedule]`; either `every` or `cron` is given."""
+    """One entry of the section [schedule]; exactly one of `every` and `cron` is set."""
 
     name: str
     verb: str
     arguments: tuple[str, ...] = ()
-    # Seconds from one start to the next.
+    # Seconds between two starts.
     every: float = 0.0
     cron: str = ""
     timezone: str = "UTC"
-    # The file that it is from: other files may have a job of that name.
+    # The file of the job: other files may have a job with the same name.
     config: str = ""
 
     @property
     def command(self) -> str:
-        """As it would be typed."""
+        """The command line."""
         return shlex.join(["trueup", self.verb, *self.arguments])
 
     @property
     def when(self) -> str:
-        """In words."""
+        """The times as text."""
         if self.cron:
             return f"{self.cron} ({self.timezone})"
         seconds, parts = round(self.every), []

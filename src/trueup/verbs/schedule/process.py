@@ -1,4 +1,4 @@
-"""One run of a job: a process of its own, held by a lock that outlives the scheduler, and a task that tells of it."""
+"""One run of a job: a separate process, a lock that outlives the scheduler, and a task with the result."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from trueup.errors import StoreError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
 from trueup.verbs.schedule.model import SCHEDULED, Job
 
-# Lines of what a job said that the task store keeps.
+# Lines of the output of a job that the task store keeps.
 _KEPT_LINES = 20
-_LISTEN_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _MEANING = {0: "ok", 1: "differences", 2: "trouble", 130: "interrupted"}
 
 
 class Runner:
-    """Starts jobs, never two of the same at once, and ends those that are under way."""
+    """Runs jobs, never the same job twice at a time, and ends running jobs."""
 
     def __init__(self, store: TaskStore, env: Mapping[str, str], say: Callable[[str], None]) -> None:
         self._store = store
         self._env = env
-        self._tell = say
+        self._output = say
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = False
 
     def run(self, job: Job) -> None:
-        """Run a job and wait for its end. Never raises: what goes wrong with one job is no trouble of the others."""
+        """Run a job and wait for its end. Never raises: an error of one job must not affect the others."""
         try:
             self._run(job)
         except Exception as error:
-            self._say(f"{job.name}: could not be run: {type(error).__name__}: {error}")
+            self._say(f"{job.name}: cannot be run: {type(error).__name__}: {error}")
 
     def stop(self, *, kill: bool = False) -> list[str]:
-        """Start nothing more, and ask every job that is under way to end, or kill it; returns their names."""
+        """Start no more jobs, and terminate (or kill) the running ones. Return their names."""
         with self._lock:
             self._stopping = True
             for process in self._running.values():
                 if not kill:
                     process.send_signal(signal.SIGTERM)
                 elif process.poll() is None:
-                    # With all that it has started.
+                    # The whole process group, including its children.
                     os.killpg(process.pid, signal.SIGKILL)
             return list(self._running)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is under way."""
+        """Whether a job is running."""
         return bool(self._running)
 
     def _say(self, text: str) -> None:
-        # What is typed into a configuration, or said by a command, may hold a password.
-        self._tell(mask(text))
+        # The configuration and the output of a command may contain a password.
+        self._output(mask(text))
 
     def _run(self, job: Job) -> None:
         lock = _lock_of(self._store, job)
         if lock is None:
-            self._say(f"{job.name}: is still running, so this time is left out")
+            self._say(f"{job.name}: still running; this time is skipped")
             return
         with lock:
             task = self._store.start(SCHEDULED, table=job.name, context=_context(job))
@@ -79,21 +79,21 @@ class Runner:
                 raise
 
     def _work(self, job: Job, task: Task, lock: IO[str]) -> None:
-        begun = time.monotonic()
-        process = self._started(job, lock)
+        started = time.monotonic()
+        process = self._start(job, lock)
         if process is None:
             self._store.finish(task.task_id, INTERRUPTED, error="the schedule was stopped")
             return
         try:
-            said = self._listen(job, process)
+            lines = self._forward_output(job, process)
         finally:
             with self._lock:
                 self._running.pop(job.name, None)
         code = process.returncode
-        # A job that was ended by us says 130, or nothing any more.
+        # A job that was terminated exits with 130 or by a signal.
         stopped = self._stopping and code not in (0, 1)
         meaning = _MEANING.get(code, f"killed by signal {-code}" if code < 0 else f"exit code {code}")
-        self._say(f"{job.name}: {meaning}, {time.monotonic() - begun:.1f} s")
+        self._say(f"{job.name}: {meaning}, {time.monotonic() - started:.1f} s")
         self._store.finish(
             task.task_id,
             INTERRUPTED if stopped else COMPLETED if code in (0, 1) else FAILED,
@@ -101,54 +101,54 @@ class Runner:
                 "exit_code": code,
                 "meaning": meaning,
                 "tasks": self._tasks_of(process.pid, task),
-                "said": "\n".join(said),
+                "said": "\n".join(lines),
             },
-            error=None if code in (0, 1) else "; ".join(list(said)[-3:]) or meaning,
+            error=None if code in (0, 1) else "; ".join(list(lines)[-3:]) or meaning,
         )
 
-    def _started(self, job: Job, lock: IO[str]) -> subprocess.Popen[bytes] | None:
+    def _start(self, job: Job, lock: IO[str]) -> subprocess.Popen[bytes] | None:
         with self._lock:
             if self._stopping:
                 return None
             self._say(f"{job.name}: {job.command}")
-            # Not a pipe: a job that outlives the scheduler would end at the next word it says.
-            new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-            with open(os.open(_file(self._store, job, "log"), new, 0o600), "wb") as log:
+            # Not a pipe: a job that outlives the scheduler would fail at its next output.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+            with open(os.open(_file(self._store, job, "log"), flags, 0o600), "wb") as log:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "trueup", job.verb, *job.arguments],
                     env={**os.environ, **self._env},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    # Ctrl-C at the terminal is for the scheduler, which tells its jobs.
+                    # Ctrl-C in the terminal reaches only the scheduler, which terminates its jobs.
                     start_new_session=True,
-                    # The job holds the lock, too: after the scheduler was killed, none is begun beside it.
+                    # The job holds the lock as well: if the scheduler is killed, the job is not started a second time.
                     pass_fds=(lock.fileno(),),
                 )
             self._running[job.name] = process
             return process
 
-    def _listen(self, job: Job, process: subprocess.Popen[bytes]) -> deque[str]:
-        """Pass on what a job says, with its name before it, until its end; returns the last lines."""
-        said: deque[str] = deque(maxlen=_KEPT_LINES)
+    def _forward_output(self, job: Job, process: subprocess.Popen[bytes]) -> deque[str]:
+        """Forward the output of a job, prefixed with its name, until it ends. Return the last lines."""
+        kept: deque[str] = deque(maxlen=_KEPT_LINES)
         with open(_file(self._store, job, "log"), encoding="utf-8", errors="replace") as log:
-            rest, is_over = "", False
-            while not is_over:
-                # Asked before reading: whatever was said until then is read.
-                is_over = process.poll() is not None
+            rest, has_ended = "", False
+            while not has_ended:
+                # Polled before reading, so that all output is read.
+                has_ended = process.poll() is not None
                 *lines, rest = (rest + log.read()).split("\n")
-                for line in [*lines, *([rest] if is_over else [])]:
+                for line in [*lines, *([rest] if has_ended else [])]:
                     if line.strip():
-                        said.append(line.rstrip())
+                        kept.append(line.rstrip())
                         self._say(f"{job.name} | {line.rstrip()}")
-                if not is_over:
-                    time.sleep(_LISTEN_SECONDS)
-        return said
+                if not has_ended:
+                    time.sleep(_POLL_SECONDS)
+        return kept
 
     def _tasks_of(self, pid: int, task: Task) -> list[str]:
-        """The tasks that the process has left in the store."""
+        """Return the tasks that the process recorded in the store."""
         recent = self._store.list(limit=200)
-        return [each.task_id for each in recent if each.pid == pid and each.started_at >= task.started_at]
+        return [other.task_id for other in recent if other.pid == pid and other.started_at >= task.started_at]
 
 
 def _context(job: Job) -> dict[str, str]:
@@ -156,13 +156,13 @@ def _context(job: Job) -> dict[str, str]:
 
 
 def _file(store: TaskStore, job: Job, kind: str) -> Path:
-    """A file of a job beside the task store, for its owner only."""
-    home = sha256(job.config.encode()).hexdigest()[:8]
-    return Path(store.folder(), f"job-{home}-{job.name}.{kind}")
+    """Return the path of a private file of a job, next to the task store."""
+    config = sha256(job.config.encode()).hexdigest()[:8]
+    return Path(store.folder(), f"job-{config}-{job.name}.{kind}")
 
 
 def _lock_of(store: TaskStore, job: Job) -> IO[str] | None:
-    """The lock of a job, held until the file is closed here and in the job's process; None if somebody has it."""
+    """Take the lock of a job; None if it is held. It is held until the file is closed here and in the job's process."""
     path = _file(store, job, "lock")
     try:
         file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")  # noqa: SIM115

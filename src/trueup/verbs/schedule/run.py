@@ -1,4 +1,4 @@
-"""The schedule from start to stop: put every job to its time, wait for a signal, end what runs, wait for it."""
+"""The path of the scheduler: schedule every job, wait for a signal, terminate running jobs, wait for their end."""
 
 from __future__ import annotations
 
@@ -16,40 +16,39 @@ from trueup.verbs.schedule.model import Job
 from trueup.verbs.schedule.process import Runner
 from trueup.verbs.schedule.times import next_time, trigger_of
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 def run(jobs: Sequence[Job], *, store: TaskStore, env: Mapping[str, str], say: Callable[[str], None]) -> None:
-    """Run the jobs at their times until Ctrl-C or SIGTERM; returns when everything under way has ended.
+    """Run the jobs at their times until Ctrl-C or SIGTERM; return when all running jobs have ended.
 
     `env` is added to the environment of every job.
     """
     runner = Runner(store, env, say)
     scheduler = _scheduler(jobs, runner, store, say)
-    with _signals() as asked:
+    with _signals() as received:
         scheduler.start()
         try:
             for job in scheduler.get_jobs():
                 say(f"{job.id}: next at {times.iso(job.next_run_time)[:19]}Z")
-            while not asked:
-                time.sleep(_LOOK_SECONDS)
+            while not received:
+                time.sleep(_POLL_SECONDS)
         finally:
-            _stop(runner, asked, say)
+            _stop(runner, received, say)
             scheduler.shutdown(wait=True)
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The signals that ask to stop, as they come in.
+    """Collect SIGINT and SIGTERM in a list.
 
-    They are counted and nothing else: an exception out of nowhere, in the middle of the scheduler's locks, could leave
-    one of them locked for good.
+    The handlers only append to the list: an exception could leave a lock of the scheduler locked.
     """
-    asked: list[int] = []
+    received: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _: asked.append(number)) for number in numbers]
+    before = [signal.signal(number, lambda number, _: received.append(number)) for number in numbers]
     try:
-        yield asked
+        yield received
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
@@ -60,14 +59,14 @@ def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Calla
     from apscheduler.executors.pool import ThreadPoolExecutor
     from apscheduler.schedulers.background import BackgroundScheduler
 
-    # What it has to say comes through the listeners below.
+    # Events are reported by the listener below.
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     now = datetime.now(timezone.utc)
     last = last_runs(jobs, store)
     scheduler = BackgroundScheduler(
         timezone=timezone.utc,
         executors={"default": ThreadPoolExecutor(len(jobs))},
-        # A machine that slept runs what was missed once, and late is better than not at all.
+        # After a suspend, a missed job runs once, however late.
         job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
     )
     for job in jobs:
@@ -75,23 +74,23 @@ def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Calla
         trigger, first = trigger_of(job, before, now), next_time(job, before, now)
         scheduler.add_job(runner.run, trigger, args=[job], id=job.name, next_run_time=first)
 
-    def heard(event: JobEvent) -> None:
+    def report(event: JobEvent) -> None:
         if event.code == EVENT_JOB_MAX_INSTANCES:
-            say(f"{event.job_id}: is still running, so this time is left out")
+            say(f"{event.job_id}: still running; this time is skipped")
         else:
             say(f"{event.job_id}: {event.exception}")
 
-    scheduler.add_listener(heard, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+    scheduler.add_listener(report, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
     return scheduler
 
 
-def _stop(runner: Runner, asked: Sequence[int], say: Callable[[str], None]) -> None:
-    """Ask what is under way to end, and wait for it; asked once more, kill it."""
-    under_way = runner.stop()
-    say(f"stopping; waiting for {', '.join(under_way)} (a second signal kills them)" if under_way else "stopping")
-    before = len(asked)
+def _stop(runner: Runner, received: Sequence[int], say: Callable[[str], None]) -> None:
+    """Terminate running jobs and wait for their end; kill them at a second signal."""
+    running = runner.stop()
+    say(f"stopping; waiting for {', '.join(running)} (a second signal kills them)" if running else "stopping")
+    before = len(received)
     while runner.is_busy:
-        if len(asked) > before:
+        if len(received) > before:
             say(f"killing {', '.join(runner.stop(kill=True))}")
-            before = len(asked)
-        time.sleep(_LOOK_SECONDS)
+            before = len(received)
+        time.sleep(_POLL_SECONDS)

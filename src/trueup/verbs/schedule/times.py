@@ -1,4 +1,4 @@
-"""When a job is run: intervals such as 15m and 1h30m, and expressions of cron as cron reads them."""
+"""The times of a job: intervals such as 15m and 1h30m, and cron expressions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>\d+))?
 
 
 def seconds_of(text: str) -> float:
-    """`15m`, `1h30m`, `2d` in seconds; ValueError if it is none of these, or nothing."""
-    found = _INTERVAL.fullmatch(text.strip().lower())
-    amounts = [int(part or 0) for part in found.groups()] if found else []
+    """Return an interval such as `15m`, `1h30m` or `2d` in seconds. Raises ValueError for other text and for 0."""
+    match = _INTERVAL.fullmatch(text.strip().lower())
+    amounts = [int(part or 0) for part in match.groups()] if match else []
     seconds = sum(amount * size for amount, size in zip(amounts, _UNITS.values(), strict=False))
     if not seconds:
         raise ValueError(text)
@@ -25,7 +25,7 @@ def seconds_of(text: str) -> float:
 
 
 def trigger_of(job: Job, last: datetime | None, now: datetime) -> Any:
-    """The trigger of the scheduler: an interval goes on from the last start, and what is overdue begins at once."""
+    """Return the trigger of a job: an interval counts from the last start, and an overdue job starts at once."""
     from apscheduler.triggers.interval import IntervalTrigger
 
     if job.cron:
@@ -35,49 +35,49 @@ def trigger_of(job: Job, last: datetime | None, now: datetime) -> Any:
 
 
 def next_time(job: Job, last: datetime | None, now: datetime) -> datetime | None:
-    """When the job is due next."""
-    found: datetime | None = trigger_of(job, last, now).get_next_fire_time(None, now)
-    return found.astimezone(timezone.utc) if found else None
+    """Return the next time of a job, or None."""
+    time: datetime | None = trigger_of(job, last, now).get_next_fire_time(None, now)
+    return time.astimezone(timezone.utc) if time else None
 
 
 def cron_trigger(expression: str, zone: str) -> Any:
-    """The trigger of a cron expression of five fields; ValueError says what is wrong with it.
+    """Return the trigger of a cron expression with five fields. Raises ValueError with the reason if it is wrong.
 
-    The library counts weekdays from Monday, and wants day and weekday both to fit. As in cron, 0 and 7 are Sunday, and
-    where both are restricted, either will do.
+    The library counts weekdays from Monday and requires day and weekday to match. As in cron, 0 and 7 are Sunday, and
+    if both are restricted, one match is enough.
     """
     from apscheduler.triggers.combining import OrTrigger
     from apscheduler.triggers.cron import CronTrigger
 
     fields = expression.lower().split()
     if len(fields) != 5:
-        raise ValueError(f"it has {len(fields)} fields, and needs five: minute, hour, day, month, weekday")
+        raise ValueError(f"it has {len(fields)} fields instead of five: minute, hour, day, month, weekday")
     names = ("minute", "hour", "day", "month", "day_of_week")
-    given = dict(zip(names, fields, strict=True))
-    given["day_of_week"] = weekdays(given["day_of_week"])
+    values = dict(zip(names, fields, strict=True))
+    values["day_of_week"] = weekdays(values["day_of_week"])
 
-    def one(**changed: str) -> Any:
-        return CronTrigger(**{**given, **changed}, timezone=zone)
+    def trigger(**changes: str) -> Any:
+        return CronTrigger(**{**values, **changes}, timezone=zone)
 
-    if "*" in (given["day"], given["day_of_week"]):
-        return one()
-    return OrTrigger([one(day="*"), one(day_of_week="*")])
+    if "*" in (values["day"], values["day_of_week"]):
+        return trigger()
+    return OrTrigger([trigger(day="*"), trigger(day_of_week="*")])
 
 
 def weekdays(field: str) -> str:
-    """The field of weekdays with names instead of numbers; `*` stays."""
+    """Return the weekday field with names instead of numbers; `*` is unchanged."""
     if field == "*":
         return field
     numbers: set[int] = set()
     for part in field.split(","):
-        found = _PART.fullmatch(part)
-        if not found:
-            raise ValueError(f"the weekday {part} is not understood: write 0 to 7 (0 and 7 are Sunday) or sun to sat")
-        first = _weekday(found["first"]) if found["first"] else 0
-        last = _weekday(found["last"]) if found["last"] else (6 if found["step"] or not found["first"] else first)
-        # fri-sun and 5-7 go over the end of the week.
+        match = _PART.fullmatch(part)
+        if not match:
+            raise ValueError(f"{part} is not a weekday: write 0 to 7 (0 and 7 are Sunday) or sun to sat")
+        first = _weekday(match["first"]) if match["first"] else 0
+        last = _weekday(match["last"]) if match["last"] else (6 if match["step"] or not match["first"] else first)
+        # fri-sun and 5-7 wrap around the end of the week.
         last += 7 * (last < first)
-        numbers.update(day % 7 for day in range(first, last + 1, int(found["step"] or 1) or 1))
+        numbers.update(day % 7 for day in range(first, last + 1, int(match["step"] or 1) or 1))
     return ",".join(_DAYS[number] for number in sorted(numbers))
 
 
@@ -85,5 +85,5 @@ def _weekday(text: str) -> int:
     if text in _DAYS:
         return _DAYS.index(text)
     if not text.isdigit() or int(text) > 7:
-        raise ValueError(f"the weekday {text} is not understood: write 0 to 7 (0 and 7 are Sunday) or sun to sat")
+        raise ValueError(f"{text} is not a weekday: write 0 to 7 (0 and 7 are Sunday) or sun to sat")
     return int(text)

@@ -1,7 +1,7 @@
-"""Are the definitions the same on all nodes? Tables, columns, keys, indexes, views, functions and the rest.
+"""Compares definitions across nodes: tables, columns, keys, indexes, views, functions and other objects.
 
-Reading order: `call` (the Python API), `run` (the whole path), `model` (the answer), `text` (for people). What an
-object is, and when two are the same, is in `trueup.db.schema`.
+Reading order: `run` (the path of the verb), `model` (the result), `text` (the result as text). What an object is, and
+when two are equal, is in the module schema of the package db.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The answer of a comparison of schemas."""
+"""The result of a comparison of schemas."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trueup.db.names import display_part
 from trueup.db.schema import SchemaDifference
 from trueup.report.model import EXIT_CODES, Verdict
 
 
 @dataclass(frozen=True)
 class SchemaResult:
-    """What is not the same on all nodes; MATCH only if every object could be read on each of them."""
+    """The objects that differ between nodes; MATCH only if all objects could be read on every node."""
 
     verdict: Verdict
     nodes: tuple[str, ...]
-    # How many objects there are, on each node.
+    # The number of objects per node.
     objects: Mapping[str, int]
     differences: tuple[SchemaDifference, ...]
     remarks: tuple[str, ...]
@@ -26,25 +27,25 @@ class SchemaResult:
 
     @property
     def exit_code(self) -> int:
-        """As diff(1): 0 equal, 1 different, 2 trouble or anything not looked at."""
+        """Return 0 if equal, 1 if different, 2 if an object could not be read."""
         return EXIT_CODES[self.verdict]
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """What could not be looked at, one reason a line."""
+        """The objects that could not be read, one reason per entry."""
         return tuple(
-            f"node {', '.join(each.nodes)}: {_what(each)}: {each.remark}"
-            for each in self.differences
-            if each.how == "unreadable"
+            f"node {', '.join(difference.nodes)}: {_label(difference)}: {difference.remark}"
+            for difference in self.differences
+            if difference.how == "unreadable"
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The whole answer as one JSON object."""
+        """Return the result as a JSON object."""
         return {**asdict(self), "incomplete": list(self.incomplete)}
 
     def summary(self) -> dict[str, Any]:
-        """What the task store keeps: which objects differ and how, without their definitions."""
-        counts = Counter(each.how for each in self.differences)
+        """Return the summary for the task store: the objects that differ, without their definitions."""
+        counts = Counter(difference.how for difference in self.differences)
         return {
             "verdict": self.verdict,
             "nodes": list(self.nodes),
@@ -53,20 +54,23 @@ class SchemaResult:
             "changed": counts["changed"],
             "incomplete": list(self.incomplete),
             "differences": [
-                {"object": _what(each), "how": each.how, "nodes": ", ".join(each.nodes), "in": ", ".join(each.facts)}
-                for each in self.differences
+                {
+                    "object": _label(difference),
+                    "how": difference.how,
+                    "nodes": ", ".join(difference.nodes),
+                    "in": ", ".join(difference.facts),
+                }
+                for difference in self.differences
             ],
         }
 
 
-def _what(difference: SchemaDifference) -> str:
+def _label(difference: SchemaDifference) -> str:
     if difference.name == "*":
         return difference.kind
     return f"{difference.kind} {full_name(difference)}"
 
 
 def full_name(difference: SchemaDifference) -> str:
-    """`public.orders.total`; extensions and schemas stand in no schema."""
-    from trueup.db.names import display_part
-
+    """Return the qualified name, such as `public.orders.total`; extensions and schemas have no schema."""
     return f"{display_part(difference.schema)}.{difference.name}" if difference.schema else difference.name

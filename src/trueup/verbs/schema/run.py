@@ -1,4 +1,4 @@
-"""The comparison of schemas from end to end: connect, read each node's catalog, compare, say."""
+"""The path of the verb: connect, read the catalog of each node, compare, return the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trueup.verbs.schema.model import SchemaResult
 
 @dataclass(frozen=True)
 class SchemaRequest:
-    """The nodes, and of what: these schemas, these tables, or everything."""
+    """The nodes, and what to compare: these schemas, these tables, or everything."""
 
     nodes: tuple[Node, ...]
     cluster: str = ""
@@ -33,7 +33,7 @@ class SchemaRequest:
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read of one node."""
+    """The definitions of one node."""
 
     server: catalog.Server
     schemas: tuple[str, ...]
@@ -41,18 +41,18 @@ class _Read:
 
 
 def run(request: SchemaRequest, *, store: TaskStore) -> SchemaResult:
-    """Compare the schemas of all nodes of the request; the task store keeps the request and the answer."""
+    """Compare the schemas of all nodes; record the request and the result in the task store."""
     context = {
         "nodes": ",".join(node.name for node in request.nodes),
         "schemas": list(request.schemas),
         "tables": str(request.tables or ""),
     }
-    what = str(request.tables or "") or ", ".join(request.schemas) or "all schemas"
+    scope = str(request.tables or "") or ", ".join(request.schemas) or "all schemas"
     with open_task(
         store,
         "SCHEMA_DIFF",
         cluster=request.cluster,
-        table=what,
+        table=scope,
         context=context,
         on_interrupt="nothing was changed on any node; run the command again",
     ) as task:
@@ -63,21 +63,21 @@ def run(request: SchemaRequest, *, store: TaskStore) -> SchemaResult:
 
 
 def _compare(request: SchemaRequest, task_id: str) -> SchemaResult:
-    begun = time.monotonic()
+    started = time.monotonic()
     with ThreadPoolExecutor(len(request.nodes), thread_name_prefix="trueup-node") as threads:
-        found = threads.map(lambda node: _read(node, request, task_id), request.nodes)
-        read = dict(zip((node.name for node in request.nodes), found, strict=True))
+        results = threads.map(lambda node: _read(node, request, task_id), request.nodes)
+        read = dict(zip((node.name for node in request.nodes), results, strict=True))
     _check_names(request, list(read.values()))
-    differences = compare_schemas({name: each.items for name, each in read.items()})
-    closed = any(each.how == "unreadable" for each in differences)
-    verdict: Verdict = "INCOMPLETE" if closed else "DIFFER" if differences else "MATCH"
+    differences = compare_schemas({name: node.items for name, node in read.items()})
+    unreadable = any(difference.how == "unreadable" for difference in differences)
+    verdict: Verdict = "INCOMPLETE" if unreadable else "DIFFER" if differences else "MATCH"
     return SchemaResult(
         verdict=verdict,
         nodes=tuple(read),
-        objects={name: len(each.items) for name, each in read.items()},
+        objects={name: len(node.items) for name, node in read.items()},
         differences=tuple(differences),
-        remarks=tuple(catalog.same_databases({name: each.server for name, each in read.items()})),
-        seconds=round(time.monotonic() - begun, 3),
+        remarks=tuple(catalog.same_databases({name: node.server for name, node in read.items()})),
+        seconds=round(time.monotonic() - started, 3),
         task_id=task_id,
     )
 
@@ -95,15 +95,15 @@ def _read(node: Node, request: SchemaRequest, task_id: str) -> _Read:
 
 
 def _check_names(request: SchemaRequest, read: Sequence[_Read]) -> None:
-    """A name that fits nothing anywhere is a slip: nothing would be compared, and all would seem well."""
-    seen = {item.table for each in read for item in each.items.values() if item.table}
+    """Raise ConfigError for a name that no node has: nothing would be compared, and the result would be MATCH."""
+    tables = {item.table for node in read for item in node.items.values() if item.table}
     for pattern in request.tables.take if request.tables else ():
-        if not any(pattern.matches(*table) for table in seen):
-            cure = "check the name; write schema.table, with * for any"
-            raise ConfigError(f"--tables: no node has a table or view that fits {pattern.text}", cure=cure)
-    there = {name for each in read for kind, _, name in each.items if kind == "schema"}
+        if not any(pattern.matches(*table) for table in tables):
+            cure = "check the name; write schema.table, with * as a wildcard"
+            raise ConfigError(f"--tables: no table or view of any node matches {pattern.text}", cure=cure)
+    existing = {name for node in read for kind, _, name in node.items if kind == "schema"}
     for name in request.schemas:
-        if display_part(name) not in there:
-            known = {schema for each in read for schema in each.schemas}
-            whose = "it is trueup's own" if name in known else "no node has it"
-            raise ConfigError(f"--schema {name}: {whose}", cure=suggest(name, known - {name}))
+        if display_part(name) not in existing:
+            known = {schema for node in read for schema in node.schemas}
+            reason = "it belongs to trueup and is not compared" if name in known else "it does not exist on any node"
+            raise ConfigError(f"--schema {name}: {reason}", cure=suggest(name, known - {name}))

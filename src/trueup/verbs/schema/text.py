@@ -1,4 +1,4 @@
-"""The answer for people: a line an object, and what changed in it."""
+"""The result as text: one line per object, with its differences."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from trueup.db.schema import SchemaDifference
 from trueup.verbs.schema.model import SchemaResult, full_name
 
 _MEANING = {
-    "MATCH": "all definitions were read and are the same",
+    "MATCH": "all definitions are the same",
     "DIFFER": "the definitions differ",
     "INCOMPLETE": "not everything could be read; nothing is proven",
 }
-# Lines of a long text that changed; the JSON has all of it.
-_MOST_LINES = 20
+# Maximum changed lines of a long definition; the JSON contains all of them.
+_MAX_LINES = 20
 
 
 def result_text(result: SchemaResult) -> str:
-    """The whole answer."""
+    """Return the result as text."""
     lines = [f"{result.verdict}: schema of {', '.join(result.nodes)}: {_MEANING[result.verdict]}"]
     count = ", ".join(f"{number:,} on {node}" for node, number in result.objects.items())
     lines.append(f"  objects: {count}; {result.seconds:.1f} s")
@@ -32,13 +32,15 @@ def result_text(result: SchemaResult) -> str:
 
 
 def _lines(difference: SchemaDifference) -> Iterator[str]:
-    what = f"{difference.kind} {full_name(difference)}"
+    label = f"{difference.kind} {full_name(difference)}"
     if difference.how == "missing":
-        yield f"{what}: missing on {', '.join(difference.nodes)}"
+        yield f"{label}: missing on {', '.join(difference.nodes)}"
         return
     short = {fact: values for fact, values in difference.facts.items() if not _is_long(values)}
-    told = "; ".join(f"{fact}: {_by_node(values)}" for fact, values in short.items())
-    yield f"{what}: {told or ', '.join(difference.facts)}" + (f" ({difference.remark})" if difference.remark else "")
+    values_text = "; ".join(f"{fact}: {_by_node(values)}" for fact, values in short.items())
+    yield f"{label}: {values_text or ', '.join(difference.facts)}" + (
+        f" ({difference.remark})" if difference.remark else ""
+    )
     for fact, values in difference.facts.items():
         if fact not in short:
             yield from (f"  {line}" for line in _long(fact, values))
@@ -49,7 +51,7 @@ def _is_long(values: Mapping[str, Any]) -> bool:
 
 
 def _by_node(values: Mapping[str, Any]) -> str:
-    """Each value once, with the nodes that have it."""
+    """Return each value once, with the nodes that have it."""
     nodes: dict[str, list[str]] = {}
     for node, value in values.items():
         nodes.setdefault(_value(value), []).append(node)
@@ -69,7 +71,7 @@ def _value(value: Any) -> str:
 
 
 def _long(fact: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """The lines in which a text of the other nodes is not that of the first."""
+    """Yield the lines in which the text of another node differs from the first node."""
     (first, text), *others = values.items()
     for node, other in others:
         if other != text:
@@ -78,12 +80,12 @@ def _long(fact: str, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _changes(one: Any, other: Any) -> list[str]:
-    # With their ends: a line that ends differently is another one.
+    # Split at "\n" only: a difference in line ends is a difference.
     left, right = (str(text or "").split("\n") for text in (one, other))
     return [repr(line)[1:-1] for line in difflib.unified_diff(left, right, n=0, lineterm="")]
 
 
 def _cut(lines: Sequence[str]) -> Iterator[str]:
-    yield from (f"  {line}" for line in lines[:_MOST_LINES])
-    if len(lines) > _MOST_LINES:
-        yield f"  … and {len(lines) - _MOST_LINES} lines more (--output json has them)"
+    yield from (f"  {line}" for line in lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        yield f"  … and {len(lines) - _MAX_LINES} more lines (see --output json)"

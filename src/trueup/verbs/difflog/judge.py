@@ -1,0 +1,251 @@
+"""Judges every key of a log: whether one row is left after collapsing, and whether it is the one in the state table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from trueup.report.model import EXIT_CODES, Verdict
+from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, VERSION, DiffLogConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# The column with the versions left after collapsing; a name that no column of a user has.
+STANDING = "trueup standing"
+
+PROBLEMS = {
+    "twice": "more than one row is left, or signs that do not cancel",
+    "none": "no row is left",
+    "deleted": "the key is deleted in the state, but a row is left",
+    "unknown": "a row of the slow supplier is left, but the key is not in the state",
+    "version": "the row has another version than the state",
+    "state": "the row has other values than the state",
+}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A key with a problem: the versions left, each with its sum of signs, and the columns that differ."""
+
+    key: Mapping[str, Any]
+    problem: str
+    standing: tuple[tuple[int, int], ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The result of a proof, as counts of keys; a key is counted under one problem only."""
+
+    verdict: Verdict
+    keys: int
+    standing_twice: int = 0
+    standing_none: int = 0
+    standing_deleted: int = 0
+    unknown_to_state: int = 0
+    differing_version: int = 0
+    differing_state: int = 0
+    # Keys of `standing_twice` whose fast supplier wrote a newer version, which the next run cancels.
+    waiting: int = 0
+    # Keys of the fast supplier that no run has processed yet.
+    only_fast: int = 0
+    examples: tuple[Example, ...] = ()
+    # The reasons for the verdict INCOMPLETE.
+    incomplete: tuple[str, ...] = ()
+    compared_columns: tuple[str, ...] = field(default=())
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if proven, 1 if keys have problems, 2 if not everything was checked."""
+        return EXIT_CODES[self.verdict]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the proof as a JSON object."""
+        return asdict(self)
+
+
+def state_columns(difflog: DiffLogConfig, state: DataFrame | None) -> list[str]:
+    """Return the columns of the state that are also in the log."""
+    entity = difflog.entity
+    ours = {*entity.key, entity.fast_version, SLOW, DELETED, FAST, EXPIRES}
+    return [] if state is None else [name for name in state.columns if name not in ours]
+
+
+def judge(
+    difflog: DiffLogConfig, net: DataFrame, rows: DataFrame, state: DataFrame | None, columns: Sequence[str], limit: int
+) -> Proof:
+    """Count the keys of the log and of the state by problem, and collect at most `limit` examples.
+
+    `net` has the versions left per key, `rows` the rows left after collapsing, `columns` are those to compare.
+    """
+    from pyspark.sql import functions as f
+
+    judged = _judged(difflog, net, rows, state, columns)
+    counts = judged.groupBy("problem", "waiting", "only_fast").agg(f.count("*").alias("n")).collect()
+    by_problem = {name: sum(row["n"] for row in counts if row["problem"] == name) for name in PROBLEMS}
+    wrong = sum(by_problem.values())
+    missing = [name for name in state_columns(difflog, state) if name not in columns]
+    incomplete = tuple(f"column {name} of the state is not in the log and was not compared" for name in missing)
+    return Proof(
+        verdict="INCOMPLETE" if incomplete else "DIFFER" if wrong else "MATCH",
+        keys=sum(row["n"] for row in counts),
+        standing_twice=by_problem["twice"],
+        standing_none=by_problem["none"],
+        standing_deleted=by_problem["deleted"],
+        unknown_to_state=by_problem["unknown"],
+        differing_version=by_problem["version"],
+        differing_state=by_problem["state"],
+        waiting=sum(row["n"] for row in counts if row["waiting"]),
+        only_fast=sum(row["n"] for row in counts if row["only_fast"]),
+        examples=_examples(difflog, judged, limit) if wrong else (),
+        incomplete=incomplete,
+        compared_columns=tuple(columns),
+    )
+
+
+def _examples(difflog: DiffLogConfig, judged: DataFrame, limit: int) -> tuple[Example, ...]:
+    keys = {name: f"k{number}" for number, name in enumerate(difflog.entity.key)}
+    selected = judged.where("problem IS NOT NULL").orderBy(*keys.values()).limit(limit).collect()
+    return tuple(
+        Example(
+            {name: row[column] for name, column in keys.items()},
+            row["problem"],
+            tuple((version[VERSION], version["net"]) for version in row["standing"] or ()),
+            tuple(row["differing"]) if row["problem"] == "state" else (),
+        )
+        for row in selected
+    )
+
+
+def _judged(
+    difflog: DiffLogConfig, net: DataFrame, rows: DataFrame, state: DataFrame | None, columns: Sequence[str]
+) -> DataFrame:
+    """Return one row per key: its problem or NULL, the versions left, and the columns that differ.
+
+    Internally, columns are named by number: `k0` for the key, `c0` for the state.
+    """
+    from pyspark.sql import functions as f
+
+    typed = net if state is None else state
+    keys = [f"k{number}" for number in range(len(difflog.entity.key))]
+    only = f.get("standing", 0)
+    once = f.when((f.size("standing") == 1) & (only.getField("net") == 1), only.getField(VERSION))
+    log = _renamed(difflog, net, typed, f.col(quoted(STANDING)).alias("standing")).withColumn("once", once)
+    row = f.struct(*_values(rows, typed, columns)).alias("row")
+    standing = _renamed(difflog, rows, typed, f.col(VERSION).alias("once"), row)
+    joined = log.join(_known(difflog, log, state, columns), keys, "full_outer").join(standing, [*keys, "once"], "left")
+    differing = [
+        f.when(~f.col(f"row.c{number}").eqNullSafe(f.col(f"known.values.c{number}")), f.lit(name))
+        for number, name in enumerate(columns)
+    ]
+    compared = joined.withColumn("differing", f.array_compact(f.array(f.lit(None).cast("string"), *differing)))
+    problem, waiting = f.expr(_problem_sql(difflog)), f.coalesce(f.expr(_waiting_sql(difflog)), f.lit(False))
+    only_fast = f.coalesce(f.expr(f"known IS NULL AND once < {difflog.multiplier}"), f.lit(False))
+    return compared.select(
+        *keys,
+        "standing",
+        "differing",
+        problem.alias("problem"),
+        waiting.alias("waiting"),
+        only_fast.alias("only_fast"),
+    )
+
+
+def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: Column) -> DataFrame:
+    """Select the key by number, with the types of the state, and more columns."""
+    from pyspark.sql import functions as f
+
+    kinds = [(frame.schema[name].dataType, typed.schema[name].dataType) for name in difflog.entity.key]
+    key = [_scalar(f.col(quoted(name)), *kind) for name, kind in zip(difflog.entity.key, kinds, strict=True)]
+    return frame.select(*[column.alias(f"k{number}") for number, column in enumerate(key)], *more)
+
+
+def _values(frame: DataFrame, typed: DataFrame, columns: Sequence[str]) -> list[Column]:
+    """Return the columns of the state by number, in comparable form; never empty, because a struct must not be."""
+    from pyspark.sql import functions as f
+
+    values = [
+        _comparable(f.col(quoted(name)), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
+        for number, name in enumerate(columns)
+    ]
+    return values or [f.lit(None).cast("boolean").alias("nothing")]
+
+
+def _known(difflog: DiffLogConfig, log: DataFrame, state: DataFrame | None, columns: Sequence[str]) -> DataFrame:
+    """Return the state by key: the expected version, whether it is deleted, its fast version, its values."""
+    from pyspark.sql import functions as f
+
+    if state is None:
+        kind = "struct<expected:bigint,gone:boolean,fast:bigint,values:struct<nothing:boolean>>"
+        keys = [name for name in log.columns if name not in ("standing", "once")]
+        return log.where("false").select(*keys, f.lit(None).cast(kind).alias("known"))
+    fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
+    gone = f.coalesce(f.col(DELETED).cast("boolean"), f.lit(False)) if DELETED in state.columns else f.lit(False)
+    known = f.struct(
+        (f.lit(difflog.multiplier).cast("long") * f.col(SLOW).cast("long") + fast).alias("expected"),
+        gone.alias("gone"),
+        fast.alias("fast"),
+        f.struct(*_values(state, state, columns)).alias("values"),
+    )
+    return _renamed(difflog, state, state, known.alias("known"))
+
+
+def _problem_sql(difflog: DiffLogConfig) -> str:
+    """Return Spark SQL for the problem of a key. If states expire, a key without a state is not a problem."""
+    expires = "true" if difflog.state.ttl_days else "false"
+    return f"""CASE
+        WHEN coalesce(size(standing), 0) > 0 AND once IS NULL THEN 'twice'
+        WHEN known.gone AND once IS NOT NULL THEN 'deleted'
+        WHEN once IS NULL AND (NOT known.gone OR known IS NULL AND NOT {expires}) THEN 'none'
+        WHEN known IS NULL AND once >= {difflog.multiplier} AND NOT {expires} THEN 'unknown'
+        WHEN once <> known.expected THEN 'version'
+        WHEN known IS NOT NULL AND once IS NOT NULL AND (row IS NULL OR size(differing) > 0) THEN 'state'
+    END"""
+
+
+def _waiting_sql(difflog: DiffLogConfig) -> str:
+    """Return Spark SQL for: two versions are left only because the fast supplier cancelled F and wrote F' > F."""
+    cancelled = f"get(standing, 0).{VERSION} = known.fast AND get(standing, 0).net = -1"
+    newer = f"get(standing, 1).{VERSION} < {difflog.multiplier} AND get(standing, 1).net = 1"
+    ours = f"get(standing, 2).{VERSION} = known.expected AND get(standing, 2).net = 1"
+    rest = f"IF(known.gone, size(standing) = 2, size(standing) = 3 AND {ours})"
+    return f"known IS NOT NULL AND {cancelled} AND {newer} AND {rest}"
+
+
+def _comparable(column: Column, actual: DataType, target: DataType) -> Column:
+    """Return a value in comparable form: ClickHouse has no NULL arrays, maps or structs, and maps have no order."""
+    from pyspark.sql import functions as f
+
+    kind = target.typeName()
+    have: Any = actual
+    want: Any = target
+    if kind == "array":
+        inner = f.transform(column, lambda item: _comparable(item, have.elementType, want.elementType))
+        return f.coalesce(inner, f.array())
+    if kind == "map":
+        inner = f.transform(
+            f.map_entries(column),
+            lambda entry: f.struct(
+                _comparable(entry.getField("key"), have.keyType, want.keyType).alias("key"),
+                _comparable(entry.getField("value"), have.valueType, want.valueType).alias("value"),
+            ),
+        )
+        return f.coalesce(f.array_sort(inner), f.array())
+    if kind == "struct":
+        fields = [(field.name, have[field.name].dataType, field.dataType) for field in want.fields]
+        return f.struct(*[_comparable(column.getField(name), *kinds).alias(name) for name, *kinds in fields])
+    return _scalar(column, actual, target)
+
+
+def _scalar(column: Column, actual: DataType, target: DataType) -> Column:
+    """Return a scalar with the type of the state; ClickHouse stores times without a zone as UTC."""
+    from pyspark.sql import functions as f
+
+    if (actual.typeName(), target.typeName()) == ("timestamp", "timestamp_ntz"):
+        since = f.unix_micros(column) * f.expr("INTERVAL '0.000001' SECOND")
+        return f.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + since
+    return column if actual == target else column.cast(target)

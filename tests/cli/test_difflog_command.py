@@ -38,7 +38,7 @@ def test_a_password_that_others_can_read_is_a_warning_on_stderr(cli: Cli, config
     ran = cli("difflog", "run", "--config", config, "--json")
     assert ran.code == 0
     assert ran.json["number"] == 0
-    assert ran.err.startswith("trueup: ")
+    assert "trueup: warning: " in ran.err
     assert f"chmod 600 {config}" in ran.err
     assert PASSWORD not in ran.out + ran.err
 

@@ -118,7 +118,7 @@ def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, t
             first.kill()
             first.wait()
             second = start()
-            assert wait_until(lambda: "long: is still running" in (tmp_path / "said-2").read_text(), 60)
+            assert wait_until(lambda: "long: still running" in (tmp_path / "said-2").read_text(), 60)
             second.send_signal(signal.SIGINT)
             assert second.wait(60) == 0
             checks = store.list(limit=-1, task_type="TABLE_CHECK")

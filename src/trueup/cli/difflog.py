@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -144,7 +145,7 @@ def _difflog(options: Mapping[str, Any]) -> DiffLog:
     log = DiffLog(options["config"], master=options["master"], remote=options["remote"], task_db=options["task_db"])
     if not options["quiet"]:
         for warning in log.config.warnings:
-            click.echo(f"trueup: {warning}", err=True)
+            logging.getLogger(__name__).warning("%s", warning)
     return log
 
 

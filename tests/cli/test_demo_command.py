@@ -140,7 +140,7 @@ def test_the_demo_of_the_version_log(spark: Spark, tmp_path: Path, capsys: pytes
     assert run(["demo", "difflog", "--rows", "2000", "--keep"]) == 0
     shown = capsys.readouterr().out
     assert "MATCH: every key collapses to one row" in shown
-    assert re.search(r"diff_log_2_conversions +[1-9].* signed rows, 66 kept aside", shown)
+    assert re.search(r"diff_log_2_conversions +[1-9].* signed rows, 66 late", shown)
     raw = tmp_path / "trueup-demo" / "raw"
     logs = ["--fast-log", str(raw / "1" / "fast"), "--fast-log", str(raw / "2" / "fast")]
     assert run(["difflog", "prove", "--config", "trueup-demo/difflog.toml", "--json", *logs]) == 0

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from trueup.cli.options import SHARED
 from trueup.cli.tube_options import FILTER, FORCE, ON, PATIENCE, SHARD, open_node, open_tube, options, show
 from trueup.cli.tube_run import dead_letters, run
 
@@ -245,7 +246,7 @@ def touch(
     ),
     click.option("--restart", is_flag=True, help="Start again instead of continuing an interrupted backfill."),
     click.option("--schedule", is_flag=True, help="Let a worker of the tube run the backfill."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
+    SHARED["quiet"],
     ON,
 )
 def backfill(

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import inline_nodes, verbose_option
+from trueup.cli.options import SHARED, F, decorated, inline_nodes, verbose_option
 
 if TYPE_CHECKING:
     from trueup.api.tube import Tube
     from trueup.capture.triggers.session import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-_CONFIG = click.option("--config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
-_INLINE = click.option(
-    "--node", "inline", multiple=True, metavar="NAME=URI", help="A node by address; ${VAR} is replaced."
-)
 ON = click.option("--on", "node", metavar="NAME", help="The node; not needed if there is only one.")
 _SCHEMA = click.option("--schema", default="tube", show_default=True, metavar="NAME", help="The schema of the tubes.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON value.")
 FORCE = click.option("--force", is_flag=True, help="Drop waiting pods as well.")
 PATIENCE = click.option(
     "--patience",
@@ -45,12 +38,7 @@ FILTER = click.option(
 def options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
     """Add options to a command, and those that all commands of tubes have."""
 
-    def add(command: F) -> F:
-        for option in reversed((*more, _CONFIG, _INLINE, _SCHEMA, _JSON, verbose_option)):
-            command = option(command)
-        return command
-
-    return add
+    return decorated(*more, SHARED["config"], SHARED["node"], _SCHEMA, SHARED["json"], verbose_option)
 
 
 def open_tube(name: str, *, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tube:

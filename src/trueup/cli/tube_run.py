@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from trueup.cli.options import SHARED
 from trueup.cli.tube_options import ON, open_tube, options, show
 
 if TYPE_CHECKING:
@@ -58,17 +59,11 @@ if TYPE_CHECKING:
         metavar="N",
         help="Attempts to deliver a refused row before it is parked.",
     ),
-    click.option(
-        "--engine",
-        type=click.Choice(["auto", "spark", "local"]),
-        default=None,
-        help="Where rows are read and written: auto uses Spark if a master or remote is set. [default: auto]"
-        " [env: TRUEUP__SPARK__ENGINE]",
-    ),
-    click.option("--master", metavar="URL", help="Spark master. [env: TRUEUP__SPARK__MASTER]"),
-    click.option("--remote", metavar="URL", help="Spark Connect server. [env: TRUEUP__SPARK__REMOTE]"),
-    click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-    click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+    SHARED["engine"],
+    SHARED["master"],
+    SHARED["remote"],
+    SHARED["quiet"],
+    SHARED["task_db"],
     ON,
 )
 def run(

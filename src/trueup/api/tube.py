@@ -107,9 +107,9 @@ class Tube:
         """Create the tube, or change its settings."""
         tubes.ensure(self.session, self.name, partitions=partitions, predicate=predicate, pod_size=pod_size)
 
-    def drop(self, *, force: bool = False, patience: float = PATIENCE) -> bool:
+    def drop(self, *, force: bool = False, timeout: float = PATIENCE) -> bool:
         """Drop the tube and return whether it existed; raise CheckFailed if pods are waiting, unless `force` is set."""
-        return tubes.drop(self.session, self.name, force=force, patience=patience)
+        return tubes.drop(self.session, self.name, force=force, patience=timeout)
 
     def info(self) -> TubeInfo | None:
         """Return the settings and tables of the tube; None if it does not exist."""
@@ -123,7 +123,7 @@ class Tube:
         routing: str = "",
         predicate: str = "",
         capture: str = "statement",
-        patience: float = PATIENCE,
+        timeout: float = PATIENCE,
     ) -> Attached:
         """Attach a table. Without `shard` and `routing`, the shard is the number in the name of schema or table."""
         return tubes.attach(
@@ -134,16 +134,16 @@ class Tube:
             routing=routing,
             predicate=predicate,
             capture=capture,
-            patience=patience,
+            patience=timeout,
         )
 
-    def detach(self, table: str, *, patience: float = PATIENCE) -> bool:
+    def detach(self, table: str, *, timeout: float = PATIENCE) -> bool:
         """Detach a table, keep its waiting pods, and return whether it was attached."""
-        return tubes.detach(self.session, self.name, table, patience=patience)
+        return tubes.detach(self.session, self.name, table, patience=timeout)
 
-    def cover(self, *, patience: float = PATIENCE) -> int:
+    def cover(self, *, timeout: float = PATIENCE) -> int:
         """Create the triggers of new partitions; return the number of tables that had new partitions."""
-        return tubes.cover(self.session, self.name, patience=patience)
+        return tubes.cover(self.session, self.name, patience=timeout)
 
     def touch(self, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
         """Put keys into the tube and return the number of pods."""

@@ -90,14 +90,14 @@ SHARED: dict[str, Decorator] = {
         "--tables",
         multiple=True,
         metavar="PATTERN",
-        help="Tables whose names match; * and ? are wildcards. Separate patterns with commas, or repeat the option.",
+        help="Only tables whose names match; * and ? are wildcards. Separate patterns with commas, or repeat it.",
     ),
     "exclude_tables": click.option(
         "--exclude-tables",
         "skip",
         multiple=True,
         metavar="PATTERN",
-        help="Tables to exclude; patterns as for --tables.",
+        help="Exclude tables that match; as for --tables.",
     ),
     "exclude_tables_file": click.option(
         "--exclude-tables-file",
@@ -110,7 +110,7 @@ SHARED: dict[str, Decorator] = {
         "table_filter",
         default="",
         metavar="SQL",
-        help="Compare only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
+        help="Only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
     ),
     "columns": click.option(
         "--columns",

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import SHARED
-from trueup.cli.tube_options import FILTER, FORCE, ON, PATIENCE, SHARD, open_node, open_tube, options, show
+from trueup.cli.options import SHARED, interval_option, timeout_option
+from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, options, show
 from trueup.cli.tube_run import dead_letters, run
 
 
@@ -119,8 +119,8 @@ def ensure(name: str, partitions: int, predicate: str, pod_size: int, as_json: b
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
-@options(FORCE, PATIENCE, ON)
-def drop(name: str, force: bool, patience: float, as_json: bool, **where: Any) -> None:
+@options(FORCE, LOCK_TIMEOUT, ON)
+def drop(name: str, force: bool, timeout: float, as_json: bool, **where: Any) -> None:
     """Detach all tables from TUBE and drop it.
 
     \b
@@ -129,7 +129,7 @@ def drop(name: str, force: bool, patience: float, as_json: bool, **where: Any) -
       trueup tube drop search --force
     """
     with open_tube(name, **where) as chosen:
-        dropped = chosen.drop(force=force, patience=patience)
+        dropped = chosen.drop(force=force, timeout=timeout)
     show(as_json, {"dropped": dropped}, f"dropped the tube {name}" if dropped else f"the tube {name} did not exist")
 
 
@@ -149,7 +149,7 @@ def drop(name: str, force: bool, patience: float, as_json: bool, **where: Any) -
         show_default=True,
         help="row is slower; use it for tables whose writers fire no statement triggers.",
     ),
-    PATIENCE,
+    LOCK_TIMEOUT,
     ON,
 )
 def attach(
@@ -159,7 +159,7 @@ def attach(
     routing: str,
     predicate: str,
     capture: str,
-    patience: float,
+    timeout: float,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -177,7 +177,7 @@ def attach(
 
     with open_tube(name, **where) as chosen:
         attached = chosen.attach(
-            table, shard=shard, routing=routing, predicate=predicate, capture=capture, patience=patience
+            table, shard=shard, routing=routing, predicate=predicate, capture=capture, timeout=timeout
         )
     text = f"attached to {name}: {table_text(attached)}\n  next: trueup tube backfill {name} {attached.table}"
     show(as_json, plain(attached), text)
@@ -186,8 +186,8 @@ def attach(
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@options(PATIENCE, ON)
-def detach(name: str, table: str, patience: float, as_json: bool, **where: Any) -> None:
+@options(LOCK_TIMEOUT, ON)
+def detach(name: str, table: str, timeout: float, as_json: bool, **where: Any) -> None:
     """Detach TABLE from TUBE; waiting pods stay.
 
     \b
@@ -195,7 +195,7 @@ def detach(name: str, table: str, patience: float, as_json: bool, **where: Any) 
       trueup tube detach search public.orders
     """
     with open_tube(name, **where) as chosen:
-        detached = chosen.detach(table, patience=patience)
+        detached = chosen.detach(table, timeout=timeout)
     text = f"detached {table} from {name}" if detached else f"{table} was not attached to {name}"
     show(as_json, {"detached": detached}, text)
 
@@ -236,14 +236,7 @@ def touch(
 @options(
     click.option("--order-col", default="", metavar="C", help="Order of the keys by this column. [default: the key]"),
     SHARD,
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        default=300.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds to wait for older transactions.",
-    ),
+    timeout_option(300.0),
     click.option("--restart", is_flag=True, help="Start again instead of continuing an interrupted backfill."),
     click.option("--schedule", is_flag=True, help="Let a worker of the tube run the backfill."),
     SHARED["quiet"],
@@ -289,14 +282,7 @@ def backfill(
 @tube.command()
 @options(
     click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; with --json, print one line each time."),
-    click.option(
-        "--interval",
-        type=click.FloatRange(min=0, min_open=True),
-        default=1.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds between two outputs of --watch.",
-    ),
+    interval_option(1.0),
     click.option(
         "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Outputs of --watch; 0: until Ctrl-C."
     ),

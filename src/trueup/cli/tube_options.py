@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import SHARED, F, decorated, inline_nodes, verbose_option
+from trueup.cli.options import SHARED, F, decorated, inline_nodes, timeout_option, verbose_option
 
 if TYPE_CHECKING:
     from trueup.api.tube import Tube
@@ -17,21 +17,14 @@ if TYPE_CHECKING:
 ON = click.option("--on", "node", metavar="NAME", help="The node; not needed if there is only one.")
 _SCHEMA = click.option("--schema", default="tube", show_default=True, metavar="NAME", help="The schema of the tubes.")
 FORCE = click.option("--force", is_flag=True, help="Drop waiting pods as well.")
-PATIENCE = click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to keep trying for the locks on a table in use; each attempt is short.",
-)
+LOCK_TIMEOUT = timeout_option(30.0)
 SHARD = click.option("--shard", type=int, metavar="N", help="The shard. [default: the shard of the table]")
 FILTER = click.option(
     "--filter",
     "predicate",
     default="",
     metavar="SQL",
-    help="Record only rows that match this condition before or after the change.",
+    help="Only rows that meet this condition before or after the change.",
 )
 
 

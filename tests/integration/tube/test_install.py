@@ -170,7 +170,7 @@ def test_an_open_writer_holds_up_attaching_and_is_named(place: Place) -> None:
         with pytest.raises(
             QueryError, match=rf"process {writer.info.backend_pid} \(postgres, slow\) uses public.items"
         ):
-            place.tube.attach("items", shard=1, patience=0.1)
+            place.tube.attach("items", shard=1, timeout=0.1)
         # Nobody waits behind us between the attempts, and what was tried is undone.
         place.run("SET lock_timeout = '10s'; INSERT INTO items VALUES (2)")
         thread = threading.Thread(target=place.tube.attach, args=("items",), kwargs={"shard": 1})

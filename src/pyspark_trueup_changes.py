@@ -1,4 +1,4 @@
-"""Where Spark finds the format "trueup_changes" by itself: it looks into modules whose names begin with `pyspark_`."""
+"""Makes the format "trueup_changes" available: Spark imports modules whose names start with `pyspark_`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A snapshot that is held for reads with `spark.read.format("trueup")`."""
+"""Hold a snapshot open for reads with `spark.read.format("trueup")`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trueup.spark.nodes import ADDRESS
 
 @dataclass(frozen=True)
 class HeldSnapshot:
-    """A snapshot that this process holds open; `id` is what the option `snapshot` takes."""
+    """A snapshot that this process holds open; `id` is the value of the option `snapshot`."""
 
     id: str
     node: str
@@ -25,10 +25,10 @@ class HeldSnapshot:
 
 @contextmanager
 def snapshot(*, node: str = "", address: str = "", config: Config | str | None = None) -> Iterator[HeldSnapshot]:
-    """Hold one consistent view of a node: `with trueup.snapshot(node="shop") as held: …option("snapshot", held.id)…`.
+    """Hold a snapshot of a node: `with trueup.snapshot(node="shop") as held: …option("snapshot", held.id)…`.
 
-    All reads with its id see the database as it was at this moment, in any number of partitions and tasks. Stay inside
-    of the block until the last action on the DataFrame is done: afterwards the snapshot is gone, and reads fail.
+    All reads with its id see the same state of the database, in any number of partitions and tasks. Run the last action
+    on the DataFrame inside the block: after it the snapshot no longer exists, and reads fail.
     """
     control = Control(_node(node, address, config), application="trueup snapshot")
     try:
@@ -40,10 +40,13 @@ def snapshot(*, node: str = "", address: str = "", config: Config | str | None =
 
 def _node(name: str, address: str, config: Config | str | None) -> Node:
     if bool(name) == bool(address):
-        raise ConfigError("which node?", cure="give one of address (a libpq URI) and node (a name)")
+        raise ConfigError(
+            "address and node are both set or both missing",
+            cure="set exactly one of them: address (a libpq URI) or node (a name)",
+        )
     if address:
-        if wrong := parse(address)[1]:
-            raise ConfigError(f"address: this is not an address that libpq can read: {wrong}")
+        if error := parse(address)[1]:
+            raise ConfigError(f"address: libpq cannot parse it: {error}")
         return Node(ADDRESS, address)
     if not isinstance(config, Config):
         config = load(config)

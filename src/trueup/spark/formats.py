@@ -1,9 +1,9 @@
-"""The formats that trueup gives to Spark: "trueup" to read, "trueup_tube" and "trueup_changes" to stream."""
+"""Register the formats in a Spark session: "trueup" to read, "trueup_tube" and "trueup_changes" to stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.config.load import load
 from trueup.config.model import Config
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def register(
-    spark: SparkSession | Any, *, nodes: Mapping[str, str] | None = None, config: Config | str | None = None
+    spark: SparkSession, *, nodes: Mapping[str, str] | None = None, config: Config | str | None = None
 ) -> None:
-    """Give trueup's formats to a Spark session, with the nodes that the option `node` may name.
+    """Register the formats of trueup in a Spark session, with the nodes that the option `node` may name.
 
-    `nodes` are names and addresses; with them or without, those of `config` (or of the `trueup.toml` that is found) are
-    known too. Their passwords travel inside of the pickled class, not among the options, which Spark logs.
+    `nodes` maps names to addresses; the nodes of `config` (a Config, a path, or by default `trueup.toml`) are available
+    too. Their passwords are part of the pickled class, not of the options, which Spark logs.
     """
     from trueup.spark.changes import ChangesSource
     from trueup.spark.table.datasource import TrueupSource
@@ -28,8 +28,8 @@ def register(
     if not isinstance(config, Config):
         config = load(config, nodes=nodes)
     elif nodes:
-        raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
+        raise ConfigError("nodes and a Config object cannot be combined", cure="add the nodes to the Config")
     for source in (TrueupSource, TubeSource, ChangesSource):
-        # A class that no module has is pickled whole, with its nodes.
-        own = {"nodes": dict(config.nodes), "__module__": "trueup_registered"}
-        spark.dataSource.register(type(source.__name__, (source,), own))
+        # cloudpickle pickles a class without an importable module by value, with its nodes.
+        attributes = {"nodes": dict(config.nodes), "__module__": "trueup_registered"}
+        spark.dataSource.register(type(source.__name__, (source,), attributes))

@@ -1,10 +1,10 @@
-"""What Spark calls: the data source, and the reader that plans in the driver's worker and reads in the executors'.
+"""The classes that Spark calls: the data source, and the reader, which plans on the driver and reads on the executors.
 
-Spark's hook for filters (`DataSourceReader.pushFilters`, since 4.1) is not used. Spark keeps the plan of a read with
-the loaded table, not with the query (seen in 4.3.0, and a test looks again): after `df.filter("a = 1")`, a `df.count()`
-gets the plan with that filter in it, and of two filters in a union the later one is applied to both. Rows would vanish
-without a word. The option `filter` does the same work and belongs to one `load()`. There is no hook for columns: hence
-the option `columns`.
+Filter pushdown of Spark (`DataSourceReader.pushFilters`, since 4.1) is not used. Spark keeps the plan of a read with
+the loaded table, not with the query (observed in 4.3.0; a test checks it): after `df.filter("a = 1")`, `df.count()`
+uses the plan with that filter, and of two filters in a union the later one applies to both, so rows would be lost
+silently. The option `filter` has the same effect for one `load()`. Spark has no pushdown of columns, hence the option
+`columns`.
 """
 
 from __future__ import annotations
@@ -55,45 +55,45 @@ _TYPES = {kind().simpleString(): kind for kind in _ATOMIC}
 class TrueupSource(DataSource):
     """A table of a node. See docs/datasource.md for the options."""
 
-    # Of `trueup.register`: they travel inside of the pickled class, and so never among the options.
+    # Set by `trueup.register`: part of the pickled class, not of the options.
     nodes: ClassVar[Mapping[str, Node]] = {}
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
+        """Return the name of the format."""
         return NAME
 
     def schema(self) -> StructType:
-        """The table's columns. All may be NULL for Spark: who drops a NOT NULL tomorrow must not make it wrong."""
+        """Return the columns of the table. All are nullable, because a NOT NULL constraint may be dropped later."""
         with errors_for_spark():
             columns = columns_of(parse_options(self.options, self.nodes))
             return StructType([StructField(column.name, _spark_type(column.spark)) for column in columns])
 
     def reader(self, schema: StructType) -> TrueupReader:
-        """The read of a schema, planned: of the table's own, or of the one that the user gave."""
+        """Return the planned read of a schema: that of the table, or one that the user specified."""
         with errors_for_spark():
             _check_nullable(schema)
-            wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
-            return TrueupReader(*plan(parse_options(self.options, self.nodes), wanted))
+            types = {field.name: field.dataType.simpleString() for field in schema.fields}
+            return TrueupReader(*plan(parse_options(self.options, self.nodes), types))
 
 
 class TrueupReader(DataSourceReader):
-    """One planned read; it is pickled with the address in it."""
+    """One planned read; the pickled reader contains the address of the node."""
 
     def __init__(self, scan: Scan, parts: list[Part]) -> None:
         self._scan = scan
         self._parts = parts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Every task gets its own part; all of them in each would add up.
+        # Spark sends each task its own partition: do not send all of them.
         return TrueupReader, (self._scan, [])
 
     def partitions(self) -> list[InputPartition]:
-        """The parts of the table."""
+        """Return the parts of the table."""
         return [InputPartition(part) for part in self._parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part, in batches of bounded size."""
+        """Yield the rows of one part, in batches of limited size."""
         scan, part = self._scan, partition.value
         with errors_for_spark(scan.table):
             for batch in stream(
@@ -109,9 +109,9 @@ class TrueupReader(DataSourceReader):
 
 def _check_nullable(schema: StructType) -> None:
     for field in schema.fields:
-        inside = isinstance(field.dataType, ArrayType) and not field.dataType.containsNull
-        if not field.nullable or inside:
-            raise CheckFailed([f"schema: column {field.name} must be nullable"], cure="leave out NOT NULL")
+        not_null_elements = isinstance(field.dataType, ArrayType) and not field.dataType.containsNull
+        if not field.nullable or not_null_elements:
+            raise CheckFailed([f"schema: column {field.name} must be nullable"], cure="remove NOT NULL from the schema")
 
 
 def _spark_type(text: str) -> DataType:

@@ -36,16 +36,16 @@ def decode(batch: pa.RecordBatch, columns: Sequence[Fetched], *, unfit: str) -> 
     schema = arrow_schema(columns)
     flags = iter(range(len(columns), batch.num_columns))
     arrays = []
-    for at, column in enumerate(columns):
-        values = batch.column(at)
+    for number, column in enumerate(columns):
+        values = batch.column(number)
         bad: Any = None
         if column.kind == "bytes":
             values, bad = _sent(values, column)
         elif column.kind == "decimal":
-            values, bad = _decimals(values, schema.field(at).type)
+            values, bad = _decimals(values, schema.field(number).type)
         elif column.kind == "array":
             bad = batch.column(next(flags)).to_numpy(zero_copy_only=False)
-        arrays.append(_fitting(values, bad, column, unfit).cast(schema.field(at).type))
+        arrays.append(_fitting(values, bad, column, unfit).cast(schema.field(number).type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

@@ -1,8 +1,4 @@
-"""What a user may say to `spark.read.format("trueup")`: option names, their values, and the node they mean.
-
-Spark writes the options of a source into its event log as they are (seen with temporary views). So a password in one
-of them is refused: it comes from a variable, from libpq's own places, or with `trueup.register`.
-"""
+"""The options of `spark.read.format("trueup")`; see `nodes` for those that select the node."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ _SNAPSHOT = r"[0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*"
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All options of one read; those with a default need not be given."""
+    """The options of one read."""
 
     node: Node
     table: str
@@ -33,7 +29,7 @@ class SourceOptions:
     filter: str = ""
     partitions: int = 0
     rows_per_partition: int = 500_000
-    # "": every partition sees its own moment; "true": one partition; else the name of an exported snapshot.
+    # "": every partition reads the data of its own time; "true": one partition; else the id of an exported snapshot.
     snapshot: str = ""
     unfit: str = "error"
     batch_bytes: int = 4 * 1024 * 1024
@@ -42,24 +38,27 @@ class SourceOptions:
 OPTIONS = tuple(sorted({*_PLACES, *(field.name for field in fields(SourceOptions))}))
 
 
-def parse_options(given: Mapping[str, str], nodes: Mapping[str, Node]) -> SourceOptions:
-    """The options of a read, checked; `nodes` are those that were registered."""
-    for name in given:
+def parse_options(raw: Mapping[str, str], nodes: Mapping[str, Node]) -> SourceOptions:
+    """Check the options of a read and return them; `nodes` are the registered nodes."""
+    for name in raw:
         if name.lower() not in OPTIONS:
-            raise problem("", f'the source trueup has no option "{name}"', suggest(name, OPTIONS))
-    options = {name.lower(): value for name, value in given.items()}
+            raise problem("", f'the format trueup has no option "{name}"', suggest(name, OPTIONS))
+    options = {name.lower(): value for name, value in raw.items()}
     table = options.get("table") or options.get("path", "")
     if not table or ("table" in options and "path" in options):
-        raise ConfigError("which table?", cure='name one: .option("table", "public.orders"), or .load("public.orders")')
+        raise ConfigError(
+            "the table is missing, or set twice",
+            cure='set it once: .option("table", "public.orders"), or .load("public.orders")',
+        )
     snapshot = options.get("snapshot", "").strip()
     snapshot = {"true": "true", "false": ""}.get(snapshot.lower(), snapshot)
     if snapshot not in ("", "true") and not re.fullmatch(_SNAPSHOT, snapshot):
-        cure = "Give true, false, or the id of a trueup.snapshot(...)."
+        cure = "Set true, false, or the id of a trueup.snapshot(...)."
         raise problem("option snapshot", "this is not the id of a snapshot", cure)
     unfit = options.get("unfit", "error").lower()
     if unfit not in ("error", "null"):
-        raise problem("option unfit", "it must be error or null", "Give one of them.")
-    read = SourceOptions(
+        raise problem("option unfit", "it must be error or null", "Set one of them.")
+    parsed = SourceOptions(
         node=find_node(options, nodes),
         table=table,
         key=parse_column_names(options.get("key", "")),
@@ -72,17 +71,17 @@ def parse_options(given: Mapping[str, str], nodes: Mapping[str, Node]) -> Source
         unfit=unfit,
         batch_bytes=_number(options, "batch_bytes", 1024),
     )
-    if read.snapshot == "true" and read.partitions > 1:
-        cure = "Hold one: with trueup.snapshot(...) as held, and give its id: option snapshot=<held.id>."
-        raise problem("option snapshot", "true reads in one partition; more need a snapshot that somebody holds", cure)
-    return read
+    if parsed.snapshot == "true" and parsed.partitions > 1:
+        cure = "Hold a snapshot: with trueup.snapshot(...) as held, and set the option snapshot=<held.id>."
+        raise problem("option snapshot", "true reads one partition; more need a snapshot that is held open", cure)
+    return parsed
 
 
-def _number(options: Mapping[str, str], name: str, least: int) -> int:
+def _number(options: Mapping[str, str], name: str, minimum: int) -> int:
     default = next(field.default for field in fields(SourceOptions) if field.name == name)
     if name not in options:
         return int(default)  # type: ignore[arg-type]
     number: int = Setting(f"option {name}", options[name], is_text=True).convert(int, {})
-    if number < least:
-        raise problem(f"option {name}", f"it must be at least {least}", "Give a larger number.")
+    if number < minimum:
+        raise problem(f"option {name}", f"it must be at least {minimum}", "Set a larger number.")
     return number

@@ -1,4 +1,4 @@
-"""Before the read: find the table, choose its columns, cut it into parts, and write the query of each."""
+"""Plan a read: find the table, choose its columns, split it into parts, and build the query of each part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from psycopg import sql
 
@@ -30,7 +29,7 @@ from trueup.spark.table.options import SourceOptions
 
 APPLICATION = "trueup source"
 _VIEW_KINDS = {"v", "f"}
-_MOST_PARTS = 10_000
+_MAX_PARTS = 10_000
 _REPLACED = """SELECT count(*) FROM pg_class c
  WHERE c.oid IN (SELECT {oid}::oid UNION SELECT relid FROM pg_partition_tree({oid}::oid))
    AND c.relfilenode <> 0 AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)"""
@@ -38,7 +37,7 @@ _REPLACED = """SELECT count(*) FROM pg_class c
 
 @dataclass(frozen=True)
 class Scan:
-    """What every part of a read shares; it travels to the executors, with the address and never in a description."""
+    """What all parts of a read share; it is pickled for the executors, with the address of the node."""
 
     node: Node
     table: str
@@ -50,22 +49,22 @@ class Scan:
 
 @dataclass(frozen=True)
 class Part:
-    """One partition of a read: its query, and what it is called in messages."""
+    """One partition of a read: its query, and its name in messages."""
 
     query: str
     name: str
 
 
 def columns_of(options: SourceOptions) -> tuple[Fetched, ...]:
-    """The columns of a read with their usual types, or as text where that was asked for."""
+    """Return the columns of a read with their default types, or as text for the option `as_text`."""
     with _opened(options) as (_, table):
         return _columns(table, options, None)
 
 
-def plan(options: SourceOptions, wanted: Mapping[str, str]) -> tuple[Scan, list[Part]]:
-    """The read of these columns, each as the wanted Spark type, in parts."""
+def plan(options: SourceOptions, types: Mapping[str, str]) -> tuple[Scan, list[Part]]:
+    """Return the read of the columns of `types` with these Spark types, and its parts."""
     with _opened(options) as (connection, table):
-        columns = _columns(table, options, wanted)
+        columns = _columns(table, options, types)
         spec = _spec(table, options)
         _check_filter(connection, options, spec)
         scan = Scan(
@@ -82,7 +81,7 @@ def plan(options: SourceOptions, wanted: Mapping[str, str]) -> tuple[Scan, list[
 
 @contextmanager
 def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
-    """A session that sees what the read will see, and the table in it."""
+    """Yield a session with the same snapshot as the read, and the table."""
     connection = connect(options.node, application=APPLICATION)
     shown: str | None = None
     try:
@@ -96,8 +95,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
         shown = display_name(table.schema, table.name)
         if (view := _view(options, table)) is not None:
             connection.execute(view.lock)
-            answer = connection.execute(view.replaced).fetchone()
-            check_replaced(answer, options.node, shown)
+            check_replaced(connection.execute(view.replaced).fetchone(), options.node, shown)
         yield connection, table
     except TrueupError:
         raise
@@ -116,20 +114,20 @@ def _table(connection: Connection, options: SourceOptions) -> Table:
     if found is None:
         reason = f"there is no table {shown}{catalog.nearest_table(connection, shown)}"
     elif found.kind not in {*catalog.READABLE_KINDS, *_VIEW_KINDS}:
-        reason = f"{shown} is no table but of the kind {catalog.OTHER_KINDS.get(found.kind, found.kind)}"
+        reason = f"{shown} is not a table but a {catalog.OTHER_KINDS.get(found.kind, found.kind)}"
     elif not found.usage:
-        reason = f"the role may not use the schema of {shown}: GRANT USAGE ON SCHEMA to it"
+        reason = f"the role has no USAGE privilege on the schema of {shown}: GRANT USAGE ON SCHEMA to it"
     elif found.secured:
         reason = f"row security hides rows of {shown}; use its owner or a role with BYPASSRLS"
     elif catalog.read_server(connection).encoding == "SQL_ASCII":
-        reason = "the encoding SQL_ASCII says nothing about the characters of its texts"
+        reason = "with the encoding SQL_ASCII of the database the characters of a text are unknown"
     if reason or found is None:
-        raise CheckFailed([reason], cure="name a table that can be read", node=options.node.name)
+        raise CheckFailed([reason], cure="name a readable table", node=options.node.name)
     return found
 
 
-def _columns(table: Table, options: SourceOptions, wanted: Mapping[str, str] | None) -> tuple[Fetched, ...]:
-    names = list(wanted) if wanted is not None else options.columns or [column.name for column in table.columns]
+def _columns(table: Table, options: SourceOptions, types: Mapping[str, str] | None) -> tuple[Fetched, ...]:
+    names = list(types) if types is not None else options.columns or [column.name for column in table.columns]
     known = [column.name for column in table.columns]
     shown = display_name(table.schema, table.name)
     reasons: list[str] = []
@@ -141,25 +139,25 @@ def _columns(table: Table, options: SourceOptions, wanted: Mapping[str, str] | N
         column = table.column(name)
         assert column is not None
         if not column.readable:
-            reasons.append(f"the role may not SELECT column {name} of {shown}: grant it, or leave it out with columns")
-        type_wanted = wanted[name] if wanted is not None else None
-        how = fetched(column, spark=type_wanted, as_text=wanted is None and name in options.as_text)
-        if how is None:
-            usual = fetched(column)
-            assert usual is not None
+            reasons.append(f"the role may not SELECT column {name} of {shown}: grant it, or use the option columns")
+        spark_type = types[name] if types is not None else None
+        read = fetched(column, spark=spark_type, as_text=types is None and name in options.as_text)
+        if read is None:
+            default = fetched(column)
+            assert default is not None
             reasons.append(
-                f"column {name} of {shown} ({column.type}) is {usual.spark} for Spark, not {type_wanted};"
-                " write that type, or string"
+                f"column {name} of {shown} ({column.type}) cannot be read as {spark_type};"
+                f" use the Spark type {default.spark} or string"
             )
         else:
-            chosen.append(how)
+            chosen.append(read)
     if reasons or not chosen:
         raise CheckFailed(reasons or [f"{shown} has no columns"], cure="see docs/datasource.md", node=options.node.name)
     return tuple(chosen)
 
 
 def _spec(table: Table, options: SourceOptions) -> TableSpec:
-    """The table with the key it is cut by; without one where ranges of it would have no index."""
+    """Return the table with the key to split it by, or without a key if no index could be used for its ranges."""
     names = options.key or (table.keys[0].columns if table.keys else ())
     key: list[KeySpec] = []
     for name in names:
@@ -167,8 +165,8 @@ def _spec(table: Table, options: SourceOptions) -> TableSpec:
         assert column is not None
         if not column.not_null:
             raise CheckFailed(
-                [f"option key: column {name} may be NULL, and rows with NULL are in no key range"],
-                cure="name columns that are NOT NULL, or none",
+                [f"option key: column {name} may be NULL, and rows with NULL would be in no key range"],
+                cure="name columns that are NOT NULL, or remove the option",
                 node=options.node.name,
             )
         if key_order([column]) == "type":
@@ -184,7 +182,7 @@ def _check_filter(connection: Connection, options: SourceOptions, spec: TableSpe
     reason = problem_with(spec.filter)
     reason = f"it is not one expression: {reason}" if reason else refusal(connection, options.node, spec)
     if reason:
-        cure = "change the filter: one SQL expression, as PostgreSQL writes it"
+        cure = "write one SQL expression of PostgreSQL"
         raise CheckFailed([f"option filter: {reason}"], cure=cure, node=options.node.name)
 
 
@@ -195,38 +193,39 @@ def _view(options: SourceOptions, table: Table) -> View | None:
     return View(options.snapshot, lock.as_string(None), _REPLACED.format(oid=table.oid))
 
 
-_Conditions = Sequence[Any]
+_Conditions = Sequence[sql.Composable]
 
 
 def _parts(
     connection: Connection, options: SourceOptions, table: Table, spec: TableSpec
 ) -> list[tuple[str, _Conditions]]:
-    """Name and conditions of each part: key ranges, or pages where a snapshot keeps rows on them, or the whole."""
-    whole: list[tuple[str, _Conditions]] = [("", ())]
+    """Return name and conditions of each part: key ranges; without a key, pages within a snapshot; else one part."""
+    one_part: list[tuple[str, _Conditions]] = [("", ())]
     if options.snapshot == "true" or options.partitions == 1:
-        return whole
+        return one_part
     rows = catalog.estimate_rows(connection, source(spec) + where(spec))
-    count = options.partitions or min(_MOST_PARTS, math.ceil(rows / options.rows_per_partition))
+    count = options.partitions or min(_MAX_PARTS, math.ceil(rows / options.rows_per_partition))
     if count <= 1:
-        return whole
+        return one_part
     if spec.key:
         cuts = first_keys(connection, spec, count, sampling(connection, spec, rows, count))
         return [(str(block), in_block(spec, block)) for block in chain(dict.fromkeys(cuts[1:]))]
     if options.snapshot and table.kind not in _VIEW_KINDS and connection.info.server_version >= 140000:
         pages = page_count(connection, spec)
-        edges = sorted({pages * at // count for at in range(1, count)} - {0})
+        edges = sorted({pages * number // count for number in range(1, count)} - {0})
         return [
             (f"pages from {first}", on_pages(first, end))
             for first, end in zip([0, *edges], [*edges, None], strict=True)
         ]
-    return whole
+    return one_part
 
 
 def _query(columns: Sequence[Fetched], spec: TableSpec, conditions: _Conditions) -> str:
-    wanted: list[sql.Composable] = [column.selected() for column in columns]
-    wanted += [column.misfit() for column in columns if column.kind == "array"]
+    expressions: list[sql.Composable] = [column.selected() for column in columns]
+    expressions += [column.misfit() for column in columns if column.kind == "array"]
     selected = sql.SQL(", ").join(
-        sql.SQL("{} AS {}").format(each, sql.Identifier(f"c{at}")) for at, each in enumerate(wanted)
+        sql.SQL("{} AS {}").format(expression, sql.Identifier(f"c{number}"))
+        for number, expression in enumerate(expressions)
     )
     query = sql.SQL("SELECT {} FROM {}{}").format(selected, source(spec), where(spec, *conditions))
     return query.as_string(None)

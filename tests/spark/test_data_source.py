@@ -128,7 +128,7 @@ def test_filters_are_one_expression_that_cannot_write(databases: Databases) -> N
     assert _direct(database, "items", filter="name IS NULL OR name <> '%s;'") == [[{"id": 1, "name": None}]]
     assert _direct(database, "items", filter="name = 'x'") == [[]]
     for wrong, why in {
-        "true) OR (true": "a bracket closes",
+        "true) OR (true": "a closing bracket",
         "id = 1; DROP TABLE items": "more than one statement",
         "nope = 1": 'column "nope" does not exist',
     }.items():

@@ -148,14 +148,14 @@ def main() -> None:
         f" {2 * arguments.rounds} runs in both directions.",
         "Written by `bench/switchover.py`, which describes what is measured.",
         "",
-        f"| pending keys | carried over | pause | slowest | {' | '.join(PAUSE)} |",
+        f"| pending keys | keys in the pause | pause | slowest | {' | '.join(PAUSE)} |",
         "|---|---|---|---|" + "---|" * len(PAUSE),
     ]
     for each, outcomes in found.items():
         pauses = [outcome.pause_ms for outcome in outcomes]
         phases = [statistics.median(outcome.milliseconds[name] for outcome in outcomes) for name in PAUSE]
-        carried = statistics.median(outcome.keys for outcome in outcomes)
-        cells = [f"{each:,}", f"{carried:,.0f}", f"{statistics.median(pauses):,.1f} ms", f"{max(pauses):,.1f} ms"]
+        final_keys = statistics.median(outcome.keys for outcome in outcomes)
+        cells = [f"{each:,}", f"{final_keys:,.0f}", f"{statistics.median(pauses):,.1f} ms", f"{max(pauses):,.1f} ms"]
         text.append(f"| {' | '.join([*cells, *(f'{value:,.1f}' for value in phases)])} |")
     sys.stdout.write("\n".join(text) + "\n")
     Path(__file__).with_name("RESULTS-switchover.md").write_text("\n".join(text) + "\n", encoding="utf-8")

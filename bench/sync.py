@@ -60,7 +60,7 @@ def by_trueup(source: Database, target: Database, programs: Path, engine: str) -
         pg_bin=str(programs),
     )
     sync.start(request, Silent())
-    ending.drop(request)
+    ending.drop(request, timeout=30)
 
 
 def by_pg_dump(source: Database, target: Database, programs: Path, engine: str) -> None:
@@ -136,7 +136,7 @@ def writes(server: Server, source: Database, target: Database, seconds: int) -> 
     without = pgbench()
     sync.start(request, Silent())
     with_triggers = pgbench()
-    ending.drop(request)
+    ending.drop(request, timeout=30)
     return without, with_triggers
 
 

@@ -77,7 +77,7 @@ class Moving:
 
     def drop_sync(self) -> None:
         """Drop the sync."""
-        ending.drop(self._sync())
+        ending.drop(self._sync(), timeout=30)
 
     def _sync(self) -> SyncRequest:
         return SyncRequest(self.first, self.second, Scope("main"), SparkSettings(engine="local"))

@@ -51,7 +51,7 @@ class Pair:
         return status.status(self.request)
 
     def drop(self) -> tuple[bool, bool]:
-        return ending.drop(self.request)
+        return ending.drop(self.request, timeout=30)
 
     def rows(self, query: str) -> tuple[list[Any], list[Any]]:
         return self.source.execute(query), self.target.execute(query)

@@ -42,14 +42,14 @@ class Switchover:
         self._name = name
         self._task_db = task_db
 
-    def prepare(self, *, patience: float = 60.0, first_address: str = "", second_address: str = "") -> tuple[str, int]:
+    def prepare(self, *, timeout: float = 60.0, first_address: str = "", second_address: str = "") -> tuple[str, int]:
         """Create pointers and guards in both databases; return the node in use and the number of new guards."""
         return prepare.prepare_only(
             SwitchoverRequest(
                 self._name,
                 self._first,
                 self._second,
-                patience=patience,
+                timeout=timeout,
                 first_address=first_address,
                 second_address=second_address,
             )
@@ -65,7 +65,7 @@ class Switchover:
         close_keys: int = 1000,
         jobs: int = 4,
         accept_schema: bool = False,
-        patience: float = 60.0,
+        timeout: float = 60.0,
         first_address: str = "",
         second_address: str = "",
         progress: Progress | None = None,
@@ -76,7 +76,7 @@ class Switchover:
         such as `500ms`. If an earlier call was killed after its decision, this call completes it.
         """
         request = self._move_request(
-            budget, proof, validation, meta, close_keys, jobs, accept_schema, patience, first_address, second_address
+            budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout, first_address, second_address
         )
         return self._move(request, EXECUTE, progress)
 
@@ -90,7 +90,7 @@ class Switchover:
         close_keys: int = 1000,
         jobs: int = 4,
         accept_schema: bool = False,
-        patience: float = 60.0,
+        timeout: float = 60.0,
         first_address: str = "",
         second_address: str = "",
         progress: Progress | None = None,
@@ -100,7 +100,7 @@ class Switchover:
         The arguments are those of `execute`.
         """
         request = self._move_request(
-            budget, proof, validation, meta, close_keys, jobs, accept_schema, patience, first_address, second_address
+            budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout, first_address, second_address
         )
         return self._move(request, ROLLBACK, progress)
 
@@ -112,16 +112,16 @@ class Switchover:
         """End a running switchover: terminate its sessions. A decision that was made is not undone."""
         return ending.abort(self._request())
 
-    def reset(self, *, patience: float = 60.0) -> Ended:
+    def reset(self, *, timeout: float = 60.0) -> Ended:
         """Remove pointers, guards and the way back; the sync stays."""
-        return ending.reset(self._request(patience))
+        return ending.reset(self._request(timeout))
 
-    def finish(self, *, keep_refusal: bool = False, patience: float = 60.0) -> Ended:
+    def finish(self, *, keep_refusal: bool = False, timeout: float = 60.0) -> Ended:
         """Remove everything of trueup from both databases; with `keep_refusal` the unused one still refuses writes."""
-        return ending.finish(self._request(patience), keep_refusal=keep_refusal)
+        return ending.finish(self._request(timeout), keep_refusal=keep_refusal)
 
-    def _request(self, patience: float = 60.0) -> SwitchoverRequest:
-        return SwitchoverRequest(self._name, self._first, self._second, patience=patience)
+    def _request(self, timeout: float = 60.0) -> SwitchoverRequest:
+        return SwitchoverRequest(self._name, self._first, self._second, timeout=timeout)
 
     def _move_request(
         self,
@@ -132,7 +132,7 @@ class Switchover:
         close_keys: int,
         jobs: int,
         accept_schema: bool,
-        patience: float,
+        timeout: float,
         first_address: str,
         second_address: str,
     ) -> SwitchoverRequest:
@@ -143,7 +143,7 @@ class Switchover:
             budget=seconds(budget) if isinstance(budget, str) else float(budget),
             proof=proof,
             close_keys=close_keys,
-            patience=patience,
+            timeout=timeout,
             jobs=jobs,
             accept_schema=accept_schema,
             first_address=first_address,

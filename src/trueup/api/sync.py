@@ -21,6 +21,10 @@ from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
 
 
+def _option(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
 def two_nodes(
     source: str, target: str, config: Config | str | None, nodes: Mapping[str, str] | None
 ) -> tuple[Config, Node, Node]:
@@ -55,15 +59,22 @@ class Sync:
         master: str | None = None,
         remote: str | None = None,
         concurrency_factor: float = 1.0,
-        max_connections: int = 0,
-        patience: float = 30.0,
-        timeout: float = 300.0,
+        max_connections: int | None = None,
         task_db: str | None = None,
     ) -> None:
-        """Check the arguments; they mean the same as the options of `trueup sync`."""
+        """Check the arguments; they mean the same as the options of `trueup sync`.
+
+        `tables` and `exclude_tables` are names or patterns with `*` and `?`; without `tables`, the whole database is
+        synced. Settings that are None come from the configuration.
+        """
         self._config, first, second = two_nodes(source, target, config, nodes)
         self._task_db = task_db
-        configured = self._config.spark
+        configured, diff = self._config.spark, self._config.diff
+        load = replace(
+            diff,
+            concurrency_factor=concurrency_factor,
+            max_connections=diff.max_connections if max_connections is None else max_connections,
+        ).validated(_option)
         spark = replace(
             configured,
             engine=configured.engine if engine is None else engine,
@@ -74,22 +85,23 @@ class Sync:
             first,
             second,
             Scope(name, tuple(tables), tuple(exclude_tables), create_schema),
-            spark.validated(lambda field: "--" + field.replace("_", "-")),
-            concurrency_factor,
-            max_connections,
-            patience,
-            timeout,
-            pg_bin,
+            spark.validated(_option),
+            load.concurrency_factor,
+            load.max_connections,
+            pg_bin=pg_bin,
         )
 
     def plan(self) -> Plan:
         """Return what `start` would do and what cannot be handled; write nothing."""
         return path.plan(self._request)
 
-    def start(self, *, progress: Progress | None = None) -> Plan:
-        """Record changes from now on and copy all rows; return the plan. After a kill, call it again to continue."""
+    def start(self, *, timeout: float = 300.0, progress: Progress | None = None) -> Plan:
+        """Record changes from now on and copy all rows; return the plan. After a kill, call it again to continue.
+
+        `timeout` limits the seconds to wait for the lock on each table, and for transactions that began earlier.
+        """
         with self._task("SYNC_START", "run the same command again", progress) as task:
-            plan = path.start(self._request, task.progress)
+            plan = path.start(replace(self._request, timeout=timeout), task.progress)
             task.finish({"tables": len(plan.tables), "rows": plan.rows})
             return plan
 
@@ -102,7 +114,7 @@ class Sync:
         interval: float = 0.2,
         progress: Progress | None = None,
     ) -> Totals:
-        """Carry changes over in rounds and return the totals.
+        """Apply changes in rounds and return the totals.
 
         `close` ends when a round had at most `close_keys` keys, took at most `close_seconds` seconds, and left nothing;
         `follow` ends when `stop` is called elsewhere; `once` is one round.
@@ -121,9 +133,9 @@ class Sync:
         """End the running sync after its round; return whether one was running."""
         return ending.stop(self._request, timeout=timeout)
 
-    def drop(self) -> tuple[bool, bool]:
+    def drop(self, *, timeout: float = 30.0) -> tuple[bool, bool]:
         """Remove the change log and the state of the sync; return whether each existed. The copied rows stay."""
-        return ending.drop(self._request)
+        return ending.drop(self._request, timeout=timeout)
 
     @contextmanager
     def _task(self, task_type: str, on_interrupt: str, progress: Progress | None = None) -> Iterator[OpenTask]:

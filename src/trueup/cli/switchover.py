@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import inline_nodes, sync_options
+from trueup.cli.options import inline_nodes, interval_option, shared, sync_options, timeout_option
 
 if TYPE_CHECKING:
     from trueup.api.switchover import Switchover
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from trueup.verbs.switchover.outcome import Outcome
 
 _options = partial(sync_options, "The node that the sync copies from.", "The node that the sync copies to.")
-_PATIENCE = click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=60.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to wait for locks on tables in use, for a running sync to stop, and for rounds to come close.",
-)
+_TIMEOUT = timeout_option(60.0)
 _ADDRESSES = (
     click.option(
         "--first-address",
@@ -84,10 +77,9 @@ _MOVE = (
         help="Sessions per node that compare rows.",
     ),
     click.option("--accept-schema", is_flag=True, help="Accept schema differences, except in tables and columns."),
-    _PATIENCE,
+    _TIMEOUT,
     *_ADDRESSES,
-    click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-    click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+    shared("quiet", "task_db"),
 )
 
 
@@ -95,7 +87,7 @@ _MOVE = (
 def switchover() -> None:
     """Move applications to the copy that a sync keeps, with a pause of milliseconds, and back.
 
-    Writers wait while the last changes are carried over, sequences are set and both databases are proven equal. One
+    Writers wait while the last changes are applied, sequences are set and both databases are proven equal. One
     commit on the old database is the decision; after it the old database refuses writes and names the new one. Any
     failure before that commit releases everything.
 
@@ -110,7 +102,7 @@ def switchover() -> None:
 
 
 @switchover.command()
-@_options(_PATIENCE, *_ADDRESSES)
+@_options(_TIMEOUT, *_ADDRESSES)
 def prepare(**options: Any) -> None:
     """Create pointers and guards on both nodes, so that applications can use the pointer from now on.
 
@@ -162,14 +154,7 @@ def rollback(**options: Any) -> None:
 @switchover.command()
 @_options(
     click.option("--watch", is_flag=True, help="Repeat until Ctrl-C."),
-    click.option(
-        "--interval",
-        type=click.FloatRange(min=0.1),
-        default=1.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds between repetitions.",
-    ),
+    interval_option(1.0),
 )
 def status(watch: bool, interval: float, **options: Any) -> None:
     """Show the node in use, the phase, the locks and their holders, pending changes, and the time of each phase.
@@ -207,7 +192,7 @@ def abort(**options: Any) -> None:
 
 
 @switchover.command()
-@_options(_PATIENCE)
+@_options(_TIMEOUT)
 def reset(**options: Any) -> None:
     """Remove pointers, guards and the way back from both nodes. The sync stays.
 
@@ -223,7 +208,7 @@ def reset(**options: Any) -> None:
 
 @switchover.command()
 @_options(
-    _PATIENCE,
+    _TIMEOUT,
     click.option("--keep-refusal", is_flag=True, help="The node not in use continues to refuse writes."),
 )
 def finish(**options: Any) -> None:

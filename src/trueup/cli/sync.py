@@ -3,66 +3,33 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from trueup.cli.options import inline_nodes, sync_options
+from trueup.cli.options import inline_nodes, interval_option, shared, sync_options, timeout_option
 
 if TYPE_CHECKING:
     from trueup.api.sync import Sync
 
 _options = partial(sync_options, "The node to copy from.", "The node to copy to.")
 _WHAT = (
-    click.option("--tables", default="", metavar="A,B,…", help="Only these tables. [default: the whole database]"),
-    click.option("--exclude-tables", default="", metavar="A,B,…", help="All tables except these."),
-    click.option(
-        "--create-schema", is_flag=True, help="Create the schema of the target first, with pg_dump and pg_restore."
-    ),
-    click.option("--pg-bin", default="", metavar="DIR", help="The folder of pg_dump and pg_restore."),
+    shared("tables", "exclude_tables"),
+    click.option("--create-schema", is_flag=True, help="Create the target's schema, with pg_dump and pg_restore."),
+    click.option("--pg-bin", default="", metavar="DIR", help="Folder of pg_dump and pg_restore."),
 )
 _WORK = (
-    click.option(
-        "--engine",
-        type=click.Choice(["auto", "spark", "local"]),
-        default=None,
-        help="Where the copy runs; auto chooses by the number of rows. [default: auto] [env: TRUEUP__SPARK__ENGINE]",
-    ),
-    click.option(
-        "--master",
-        default=None,
-        metavar="URL",
-        help="Spark master, such as spark://host:7077. [env: TRUEUP__SPARK__MASTER]",
-    ),
-    click.option("--remote", default=None, metavar="URL", help="Spark Connect server. [env: TRUEUP__SPARK__REMOTE]"),
+    shared("engine", "master", "remote"),
     click.option(
         "--concurrency-factor",
-        type=click.FloatRange(min=0, max=4),
+        type=float,
         default=1.0,
         show_default=True,
         metavar="F",
-        help="Concurrent tasks as a multiple of the cores.",
+        help="Concurrent tasks per core, from 0.0 to 4.0; 0: one task.",
     ),
-    click.option(
-        "--max-connections",
-        type=click.IntRange(min=0),
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Maximum connections per node; 0: no limit.",
-    ),
-    click.option("--quiet", "-q", is_flag=True, help="No progress, no summary."),
-    click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
-)
-_PATIENCE = click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Seconds to retry for locks on tables in use; every attempt is short.",
+    shared("max_connections", "quiet", "task_db"),
 )
 
 
@@ -71,7 +38,7 @@ def sync() -> None:
     """Copy a database to another one, and keep the copy up to date.
 
     Triggers on the source record the keys of touched rows, never the rows. All rows are copied once, in one snapshot;
-    then rounds carry the current rows of the touched keys over. Writes on the source continue, and never fail because
+    then rounds copy the current rows of the touched keys. Writes on the source continue, and never fail because
     of a sync.
 
     \b
@@ -108,17 +75,9 @@ def plan(**options: Any) -> int:
 @_options(
     *_WHAT,
     *_WORK,
-    _PATIENCE,
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        default=300.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds to wait for transactions that began earlier.",
-    ),
+    timeout_option(300.0),
 )
-def start(quiet: bool, **options: Any) -> None:
+def start(quiet: bool, timeout: float, **options: Any) -> None:
     """Record changes on the source from now on, and copy all rows. After a stop or a kill, run it again to continue.
 
     \b
@@ -131,7 +90,7 @@ def start(quiet: bool, **options: Any) -> None:
 
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
-        plan = sync.start(progress=progress)
+        plan = sync.start(timeout=timeout, progress=progress)
     if as_json:
         click.echo(json.dumps({"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}))
     elif not quiet:
@@ -164,14 +123,7 @@ def start(quiet: bool, **options: Any) -> None:
         metavar="S",
         help="Few changes: maximum seconds of the last round.",
     ),
-    click.option(
-        "--interval",
-        type=click.FloatRange(min=0.001),
-        default=0.2,
-        show_default=True,
-        metavar="S",
-        help="Seconds between rounds while there are no changes.",
-    ),
+    interval_option(0.2),
     *_WORK,
 )
 def run(
@@ -182,7 +134,7 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Carry changes over in rounds, until few are left, until it is stopped, or once.
+    """Apply changes in rounds, until few are left, until it is stopped, or once.
 
     \b
     Examples:
@@ -219,16 +171,7 @@ def status(**options: Any) -> None:
 
 
 @sync.command()
-@_options(
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        default=60.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds to wait for the end of the round.",
-    )
-)
+@_options(timeout_option(60.0))
 def stop(timeout: float, **options: Any) -> None:
     """Stop the running sync after its round. Changes are still recorded, so rounds can continue later.
 
@@ -243,8 +186,8 @@ def stop(timeout: float, **options: Any) -> None:
 
 
 @sync.command()
-@_options(_PATIENCE)
-def drop(**options: Any) -> None:
+@_options(timeout_option(30.0))
+def drop(timeout: float, **options: Any) -> None:
     """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.
 
     \b
@@ -253,7 +196,7 @@ def drop(**options: Any) -> None:
     """
     name = options["name"]
     as_json, sync = _sync(options)
-    had_log, had_sync = sync.drop()
+    had_log, had_sync = sync.drop(timeout=timeout)
     parts = (("the change log", had_log), ("the state on the target", had_sync))
     dropped = [part for part, existed in parts if existed]
     text = f"dropped {' and '.join(dropped)}" if dropped else f"the sync {name} does not exist"
@@ -264,13 +207,7 @@ def _sync(options: dict[str, Any]) -> tuple[bool, Sync]:
     """Return whether to print JSON, and the sync that the options describe."""
     from trueup.api.sync import Sync
 
-    options = dict(options)
-    for name in ("tables", "exclude_tables"):
-        options[name] = _names(options.pop(name, ""))
-    as_json, inline = options.pop("as_json"), inline_nodes(options.pop("inline"))
-    return as_json, Sync(options.pop("source"), options.pop("target"), nodes=inline or None, **options)
-
-
-def _names(text: str) -> list[str]:
-    """Split names at commas, but not inside of double quotes."""
-    return [part.strip() for part in re.findall(r'(?:[^,"]|"(?:[^"]|"")*")+', text) if part.strip()]
+    arguments = dict(options)
+    arguments["exclude_tables"] = arguments.pop("skip", ())
+    as_json, inline = arguments.pop("as_json"), inline_nodes(arguments.pop("inline"))
+    return as_json, Sync(arguments.pop("source"), arguments.pop("target"), nodes=inline or None, **arguments)

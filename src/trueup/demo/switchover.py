@@ -1,4 +1,4 @@
-"""The demo of the switchover: an application that keeps writing is moved to another database, and back."""
+"""The demo of the switchover: move an application that keeps writing to another database, and back."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.totals import Until
 
 _WRITERS = 3
-# Transactions that each writer makes before something happens, and a writer's pause between two.
-_ENOUGH = 200
-_THINKS = 0.002
+# Transactions per writer between two steps of the demo, and seconds between two transactions of a writer.
+_TRANSACTIONS = 200
+_DELAY = 0.002
 
 
 @dataclass(frozen=True)
 class Moved:
-    """What the demo has to show: the moves, and what the application saw of them."""
+    """The result of the demo: the switchovers, and what the application saw of them."""
 
     moves: tuple[Outcome, ...]
     orders: int
@@ -45,12 +45,12 @@ class Moved:
 
     @property
     def is_good(self) -> bool:
-        """Whether all was as it should be."""
+        """Whether no order was lost, no error occurred, and nothing was left behind."""
         return not (self.lost or self.errors or self.left)
 
 
 class Shop:
-    """Writers that order all the time, through the pointer; they remember what was confirmed to them."""
+    """Writers that insert orders through the pointer and remember the committed ones."""
 
     def __init__(self, address: str) -> None:
         self.confirmed: list[list[str]] = [[] for _ in range(_WRITERS)]
@@ -62,7 +62,7 @@ class Shop:
 
     @contextmanager
     def open(self) -> Iterator[Shop]:
-        """Open for the time of the block."""
+        """Run the writers during the block."""
         for thread in self._threads:
             thread.start()
         try:
@@ -74,19 +74,19 @@ class Shop:
 
     @property
     def orders(self) -> int:
-        """How many orders were confirmed."""
+        """The number of committed orders."""
         return sum(map(len, self.confirmed))
 
-    def go_on(self) -> None:
-        """Wait until every writer has made some more orders."""
-        wanted = [len(each) + _ENOUGH for each in self.confirmed]
-        while not self.errors and any(len(each) < goal for each, goal in zip(self.confirmed, wanted, strict=True)):
+    def wait_for_orders(self) -> None:
+        """Wait until every writer has committed more orders."""
+        goals = [len(marks) + _TRANSACTIONS for marks in self.confirmed]
+        while not self.errors and any(len(marks) < goal for marks, goal in zip(self.confirmed, goals, strict=True)):
             time.sleep(0.02)
 
     def _order(self, number: int) -> None:
         try:
             with connect(self._address, application_name=f"shop {number}") as db:
-                while not self._stop.wait(_THINKS):
+                while not self._stop.wait(_DELAY):
                     mark = f"{number}-{len(self.confirmed[number])}"
                     began = time.perf_counter()
                     with db.transaction() as connection:
@@ -98,7 +98,7 @@ class Shop:
 
 
 def run(*, rows: int, progress: Progress) -> Moved:
-    """Two servers, a shop on the first; copy, rounds, there, back; then every confirmed order is looked for."""
+    """Sync two servers, move a shop to the second and back while it writes, then search for every committed order."""
     with (
         TemporaryDirectory(prefix="trueup-demo-") as folder,
         Server.start(name="old") as one,
@@ -114,18 +114,18 @@ def run(*, rows: int, progress: Progress) -> Moved:
         sync.start(sync_request, progress)
         prepare_only(request)
         with shop.open():
-            shop.go_on()
+            shop.wait_for_orders()
             sync.run(sync_request, Until(), progress, lambda facts: None)
-            there = switchover.move(request, EXECUTE, store=store, progress=progress)
-            shop.go_on()
+            moved = switchover.move(request, EXECUTE, store=store, progress=progress)
+            shop.wait_for_orders()
             back = switchover.move(request, ROLLBACK, store=store, progress=progress)
-            shop.go_on()
-        confirmed = {mark for each in shop.confirmed for mark in each}
-        there_now = {row[0] for row in old.execute("SELECT mark FROM orders WHERE mark IS NOT NULL")}
+            shop.wait_for_orders()
+        confirmed = {mark for marks in shop.confirmed for mark in marks}
+        stored = {row[0] for row in old.execute("SELECT mark FROM orders WHERE mark IS NOT NULL")}
         ending.finish(request)
-        left = sum(each.execute(load("trueup.demo", "switchover.sql")["left"])[0][0] for each in (old, new))
-        lost = len(confirmed - there_now)
-        return Moved((there, back), shop.orders, lost, tuple(shop.errors), shop.longest * 1000, left)
+        left = sum(database.execute(load("trueup.demo", "switchover.sql")["left"])[0][0] for database in (old, new))
+        lost = len(confirmed - stored)
+        return Moved((moved, back), shop.orders, lost, tuple(shop.errors), shop.longest * 1000, left)
 
 
 def _fill(old: Database, new: Database, rows: int) -> None:
@@ -136,20 +136,20 @@ def _fill(old: Database, new: Database, rows: int) -> None:
 
 
 def moved_text(moved: Moved) -> str:
-    """What was seen, for people."""
+    """Return the result as text."""
     lines = []
     for move in moved.moves:
         phases = ", ".join(f"{name} {move.milliseconds[name]:.1f}" for name in move.milliseconds if name not in _LONG)
         lines.append(
             f"moved from {move.source} to {move.target}: the pause was {move.pause_ms:.0f} ms ({phases}), with"
-            f" {move.keys:,} keys in the last round; all {len(move.conditions)} conditions of the gate held"
+            f" {move.keys:,} keys in the final round; all {len(move.conditions)} conditions of the gate held"
         )
     lines.append(
-        f"{moved.orders:,} orders were confirmed to the shop; lost: {moved.lost}; errors it saw:"
-        f" {len(moved.errors)}; the longest it waited: {moved.longest_ms:.0f} ms"
+        f"{moved.orders:,} orders were committed; lost: {moved.lost}; errors of the application:"
+        f" {len(moved.errors)}; longest wait: {moved.longest_ms:.0f} ms"
     )
     lines += [f"  {error}" for error in moved.errors[:3]]
-    lines.append(f"what trueup left behind in both databases: {moved.left or 'nothing'}")
+    lines.append(f"objects of trueup left in both databases: {moved.left or 'none'}")
     return "\n".join(lines)
 
 

@@ -44,8 +44,8 @@ def pair(databases: Databases) -> tuple[Database, Database]:
         pointer.create(first, "main", names=("old", "new"), address=pointer.address_of(second), is_first=True)
         pointer.create(second, "main", names=("new", "old"), address=pointer.address_of(first), is_first=False)
         for connection in (first, second):
-            assert guard.install(connection, NAMES, "main", patience=10) == 3
-            assert guard.install(connection, NAMES, "main", patience=10) == 0
+            assert guard.install(connection, NAMES, "main", timeout=10) == 3
+            assert guard.install(connection, NAMES, "main", timeout=10) == 0
     return old, new
 
 
@@ -169,13 +169,13 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
 def test_a_guard_without_a_lock_is_an_error(pair: tuple[Database, Database]) -> None:
     old, _ = pair
     with psycopg.connect(old.uri) as reader, admin(old) as connection:
-        assert guard.remove(connection, patience=10) == 3
+        assert guard.remove(connection, timeout=10) == 3
         reader.execute("UPDATE public.t SET v = 1")
         with pytest.raises(QueryError, match="other sessions use the table"):
-            guard.install(connection, NAMES, "main", patience=0.3)
+            guard.install(connection, NAMES, "main", timeout=0.3)
         reader.rollback()
         connection.execute("ALTER TABLE public.p DISABLE TRIGGER USER")
-        assert guard.install(connection, NAMES, "main", patience=10) >= 1
+        assert guard.install(connection, NAMES, "main", timeout=10) >= 1
         assert guard.unguarded(connection, NAMES) == []
 
 
@@ -245,7 +245,7 @@ def test_an_application_opens_the_database_after_a_killed_switchover(pair: tuple
 def test_connect_reports_a_missing_pointer(pair: tuple[Database, Database], databases: Databases) -> None:
     old, new = pair
     with admin(old) as connection:
-        assert guard.remove(connection, patience=5) == 3
+        assert guard.remove(connection, timeout=5) == 3
         pointer.remove(connection)
         assert connection.execute("SELECT to_regnamespace('trueup')").fetchone() == (None,)
     with trueup.connect(old.uri) as db, pytest.raises(ConfigError, match="has no pointer"):

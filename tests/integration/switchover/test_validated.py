@@ -121,7 +121,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
         moving.execute(proof="validated")
     running.calls.update("v", sweep=0.0)
 
-    # When the row is carried over again, the error resolves by itself.
+    # When a round copies the row again, the error resolves by itself.
     moving.old.execute("UPDATE visits SET price = price WHERE id = 700")
     change = "UPDATE people SET name = name || '.' WHERE id IN (5, 6); DELETE FROM visits WHERE id = 3"
     spoiling = "UPDATE public.people SET name = name || '!' WHERE id = 5"
@@ -219,7 +219,7 @@ def test_a_validation_proves_a_rollback(moving: Moving, running: Running) -> Non
         moving.rollback(proof="validated", validation="back")
     assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     moving.new.execute("UPDATE visits SET price = price WHERE id = 700")
-    # Rounds carry the row over, and the error resolves by itself.
+    # Rounds copy the row, and the error resolves by itself.
     wait_until(lambda: _is_back(moving))
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     assert moving.differences(TABLES) == []

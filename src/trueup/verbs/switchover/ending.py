@@ -107,7 +107,7 @@ def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
         pointers = pointer.read(first, request.sync), pointer.read(second, request.sync)
         if all(found is not None and not found.is_in_use for found in pointers):
             raise CheckFailed(
-                [f"neither {request.first.name} nor {request.second.name} is open for writes"],
+                [f"{request.first.name} and {request.second.name} are both closed for writes"],
                 cure="complete the decided switchover first: trueup switchover execute, or rollback",
             )
         sides = [(request.first, first), (request.second, second)]
@@ -155,12 +155,12 @@ def _clear(
     done: list[str] = []
     if log:
         with changelog.open_log(node) as session:
-            if changelog.drop(session, request.sync, patience=request.patience):
+            if changelog.drop(session, request.sync, timeout=request.timeout):
                 done.append("removed the change log")
     if sync and state.remove(connection, request.sync):
         done.append("removed the state of the sync")
     if pointers:
-        guards = guard.remove(connection, patience=request.patience)
+        guards = guard.remove(connection, timeout=request.timeout)
         if guards:
             done.append(f"removed {guards} guards")
         if pointer.is_installed(connection):

@@ -29,7 +29,7 @@ def unguarded(connection: Connection, tables: Iterable[TableName]) -> list[Table
     return found
 
 
-def install(connection: Connection, tables: Iterable[TableName], sync: str, *, patience: float) -> int:
+def install(connection: Connection, tables: Iterable[TableName], sync: str, *, timeout: float) -> int:
     """Create guards on the tables and partitions that have none; return how many. Waits for their writers."""
     names = unguarded(connection, tables)
     for name in names:
@@ -38,24 +38,24 @@ def install(connection: Connection, tables: Iterable[TableName], sync: str, *, p
             " FOR EACH STATEMENT EXECUTE FUNCTION trueup.switchover_guard({sync});"
             " ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}"
         ).format(trigger=sql.Identifier(TRIGGER), table=sql.Identifier(*name), sync=sql.Literal(sync))
-        _with_retries(connection, name, create, patience)
+        _with_retries(connection, name, create, timeout)
     if names:
         connection.execute(statement("guarded_now"), {"sync": sync})
     return len(names)
 
 
-def remove(connection: Connection, *, patience: float) -> int:
+def remove(connection: Connection, *, timeout: float) -> int:
     """Remove all guards of a database; return how many."""
     guarded = connection.execute(statement("guarded")).fetchall()
     for schema, table in guarded:
         drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(TRIGGER), sql.Identifier(schema, table))
-        _with_retries(connection, (schema, table), drop, patience)
+        _with_retries(connection, (schema, table), drop, timeout)
     return len(guarded)
 
 
-def _with_retries(connection: Connection, name: TableName, command: sql.Composed, patience: float) -> None:
+def _with_retries(connection: Connection, name: TableName, command: sql.Composed, timeout: float) -> None:
     """Run a command in its own transaction; retry while other sessions lock the table."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while True:
         try:
             with connection.transaction():
@@ -65,9 +65,9 @@ def _with_retries(connection: Connection, name: TableName, command: sql.Composed
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > until:
                 raise QueryError(
-                    f"no lock for the guard within {patience:g} s: other sessions use the table",
+                    f"no lock for the guard within {timeout:g} s: other sessions use the table",
                     cure="find the holder of the lock in pg_locks and try again when it has ended, or wait longer:"
-                    " --patience",
+                    " --timeout",
                     sqlstate=error.sqlstate or "",
                     table=display_name(*name),
                 ) from None

@@ -57,7 +57,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
         )
         names = [(schema.text, table.text) for schema, table in map(parse_table_name, known.tables)]
         guards = sum(
-            guard.install(connection, names, request.sync, patience=request.patience) for connection in (first, second)
+            guard.install(connection, names, request.sync, timeout=request.timeout) for connection in (first, second)
         )
         return request.first.name if current.is_in_use else request.second.name, guards
 
@@ -69,8 +69,8 @@ def prepare(
     """Do all that can be done before the pause, and raise here rather than inside of the pause."""
     source = fence.connection
     with ExitStack() as stack:
-        sync_request = SyncRequest(route.source, route.target, Scope(request.sync), patience=request.patience)
-        if ending.stop(sync_request, timeout=request.patience):
+        sync_request = SyncRequest(route.source, route.target, Scope(request.sync), timeout=request.timeout)
+        if ending.stop(sync_request, timeout=request.timeout):
             progress.say("stopped the running sync")
         link = stack.enter_context(open_link(route.source, route.target, request.sync))
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
@@ -82,24 +82,24 @@ def prepare(
         pointer.begin_attempt(source, request.sync, attempt)
         names = [table.name for table in link.tables]
         for connection in (source, target):
-            guard.install(connection, names, request.sync, patience=request.patience)
-        _prepare_way_back(link, patience=request.patience)
+            guard.install(connection, names, request.sync, timeout=request.timeout)
+        _prepare_way_back(link, timeout=request.timeout)
         gate.refuse([gate.condition(gate.PREPARED, gate.prepared_names(gate.query_prepared(source)))])
         runner = stack.enter_context(Runner(link, sync_request, progress))
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
         rounds = stack.enter_context(Rounds(link, runner, prover))
-        rounds.come_close(request.close_keys, request.patience)
+        rounds.catch_up(request.close_keys, request.timeout)
         fingerprints = _fingerprint(source, names), _fingerprint(target, names)
         accepted = _compare_schemas(request, source, target, link)
         settled = _settle(source, target, link, names)
         if request.proof == KEYS:
             progress.say("comparing all tables before the pause")
             gate.refuse([gate.condition(gate.ROWS, rounds.prove_all())])
-            rounds.come_close(request.close_keys, request.patience)
+            rounds.catch_up(request.close_keys, request.timeout)
         if validated is not None:
             progress.say(f"waiting until the validation {validated.name} has caught up")
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
-        runner.carry_sequences()
+        runner.copy_sequences()
         token = secrets.token_hex(16)
         pointer.expect_token(target, request.sync, token)
         _limit(link, request.budget)
@@ -122,10 +122,10 @@ def _create_pointers(request: SwitchoverRequest, first: Connection, second: Conn
     pointer.create(second, request.sync, names=(names[1], names[0]), address=first_address, is_first=False)
 
 
-def _prepare_way_back(link: Link, *, patience: float) -> None:
+def _prepare_way_back(link: Link, *, timeout: float) -> None:
     """Create a change log on the new database, and on the old one the state of a sync into it."""
     with changelog.open_log(link.target_node) as log:
-        changelog.install(log, link.name, link.tables, patience=patience)
+        changelog.install(log, link.name, link.tables, timeout=timeout)
     state.install(link.source)
     if state.read(link.source, link.name) is None:
         known = state.read(link.target, link.name)
@@ -163,10 +163,10 @@ def _validation(request: SwitchoverRequest, link: Link, stack: ExitStack) -> Val
 
 def _await_validation(request: SwitchoverRequest, validated: Validated, rounds: Rounds, since: datetime) -> None:
     """Wait until all rows were swept, all foreign keys checked, and few changes are left to validate."""
-    validated.wait_for_sweeps(since, patience=request.patience, carry=rounds.carry)
+    validated.wait_for_sweeps(since, timeout=request.timeout, run_round=rounds.round)
     gate.refuse([gate.condition(gate.REFERENCES, rounds.check_references())])
-    validated.come_close(patience=request.patience, carry=rounds.carry)
-    rounds.come_close(request.close_keys, request.patience)
+    validated.catch_up(timeout=request.timeout, run_round=rounds.round)
+    rounds.catch_up(request.close_keys, request.timeout)
 
 
 def _settle(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
@@ -184,7 +184,7 @@ def _limit(link: Link, budget: float) -> None:
     """Limit the statements of the final round to the budget, and wait for the disk only where needed."""
     for connection in (link.source, link.target):
         connection.execute(f"SET statement_timeout = {max(1, int(budget * 1000))}")
-    # Deleted entries of the log that a crash brings back are carried over once more.
+    # Deleted entries of the log that a crash brings back are applied once more.
     link.source.execute("SET synchronous_commit = off")
     # The rows must be on disk before the decision.
     link.target.execute("SET synchronous_commit = on")

@@ -34,8 +34,8 @@ class SwitchoverRequest:
     proof: str = DIGEST
     # The pause begins when a round had at most this many keys.
     close_keys: int = 1000
-    # Seconds to wait for locks on tables, for a running sync to stop, and for rounds to come close.
-    patience: float = 60.0
+    # Seconds to wait for locks on tables, for a running sync to stop, and for rounds to catch up.
+    timeout: float = 60.0
     # Sessions per node that compare rows.
     jobs: int = 4
     accept_schema: bool = False

@@ -1,7 +1,7 @@
 """The rounds of a switchover: until few keys are left, with a check of each round's keys, and the final one.
 
 `--proof keys` is a proof by induction. The digests of all tables are compared once: those of the source in the snapshot
-of a round, those of the target after the round was applied. Each later round compares the keys that it carried. So
+of a round, those of the target after the round was applied. Each later round compares its keys. So
 inside of the pause only the keys of the final round are compared, and no other row can differ.
 """
 
@@ -51,21 +51,21 @@ class Rounds:
     def __exit__(self, *exc: object) -> None:
         self._threads.shutdown(wait=True)
 
-    def come_close(self, keys: int, patience: float) -> None:
-        """Run rounds until one had at most `keys` keys; raise after `patience` seconds."""
-        until = time.monotonic() + patience
+    def catch_up(self, keys: int, timeout: float) -> None:
+        """Run rounds until one had at most `keys` keys; raise after `timeout` seconds."""
+        until = time.monotonic() + timeout
         while True:
-            last = self.carry()
+            last = self.round()
             if not last.pending and last.keys <= keys and not last.reloaded:
                 return
             if time.monotonic() > until:
                 raise TrueupError(
-                    f"changes arrive faster than rounds carry them over: {last.keys + last.pending:,} keys in the last"
-                    f" round after {patience:g} s",
-                    cure="try again when there is less load, or allow more: --close-keys, --patience",
+                    f"changes arrive faster than rounds apply them: {last.keys + last.pending:,} keys in the last"
+                    f" round after {timeout:g} s",
+                    cure="try again when there is less load, or allow more: --close-keys, --timeout",
                 )
 
-    def carry(self) -> Round:
+    def round(self) -> Round:
         """Run one round over all entries."""
         return self._round(self._checks)
 
@@ -93,7 +93,7 @@ class Rounds:
         return problems
 
     def check_references(self) -> list[str]:
-        """Check all foreign keys after a round; later rounds check those of the rows that they carry."""
+        """Check all foreign keys after a round; later rounds check those of their rows."""
         self._round(NO_CHECKS)
         problems = gate.broken_foreign_keys(self.link.target, self.link.plan.foreign_keys)
         self._checks = Checks(applied=self._check_references_of)

@@ -74,9 +74,9 @@ class Validated:
         if problems:
             raise CheckFailed([f"the validation {self.name}: {problem}" for problem in problems], cure=_CURE)
 
-    def wait_for_sweeps(self, since: datetime, *, patience: float, carry: Callable[[], object]) -> None:
-        """Wait until every table was swept after `since`; raise if sweeps are off, or after `patience` seconds."""
-        until = time.monotonic() + patience
+    def wait_for_sweeps(self, since: datetime, *, timeout: float, run_round: Callable[[], object]) -> None:
+        """Wait until every table was swept after `since`; raise if sweeps are off, or after `timeout` seconds."""
+        until = time.monotonic() + timeout
         while missing := self._unswept(since):
             stored, status = self._read()
             if not stored.settings.sweep or status.state != "running" or time.monotonic() > until:
@@ -89,14 +89,14 @@ class Validated:
                     cure=f"run trueup switchover prepare and trueup validate update {self.name} --sweep 0.2, and try"
                     " again when the sweep is complete; or use --proof keys",
                 )
-            carry()
+            run_round()
             time.sleep(_EVERY_BEFORE)
 
-    def come_close(self, *, patience: float, carry: Callable[[], object]) -> None:
+    def catch_up(self, *, timeout: float, run_round: Callable[[], object]) -> None:
         """Wait for a marker before the pause, so that the pause need not wait for a backlog."""
         position = self._new_marker(0)
         # A row that changes all the time is validated when the target has its change: rounds continue meanwhile.
-        found = wait_for(self.meta, self.name, position, timeout=patience, told=lambda status: carry())
+        found = wait_for(self.meta, self.name, position, timeout=timeout, told=lambda status: run_round())
         gate.refuse([gate.condition(gate.ROWS, self._open_errors(found))])
 
     # ---- inside of the pause

@@ -31,7 +31,7 @@ def open_log(node: Node) -> Session:
     return Session(node, LOG_SCHEMA)
 
 
-def install(log: Session, name: str, tables: Iterable[SyncTable], *, patience: float) -> tuple[SyncTable, ...]:
+def install(log: Session, name: str, tables: Iterable[SyncTable], *, timeout: float) -> tuple[SyncTable, ...]:
     """Create the change log and attach all tables; return the tables with their numbers in it.
 
     Every later change of these tables is recorded. Each attempt to lock a table is short and is retried, so that
@@ -43,7 +43,7 @@ def install(log: Session, name: str, tables: Iterable[SyncTable], *, patience: f
     for table in tables:
         quoted = sql.Identifier(*table.name).as_string(log.connection)
         number = log.call(
-            "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=patience)
+            "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=timeout)
         )
         attached.append(replace(table, number=number))
     return tuple(attached)
@@ -81,9 +81,9 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[Sync
     return tuple(replace(table, number=sources[table.oid][0]) for table in tables)
 
 
-def drop(log: Session, name: str, *, patience: float) -> bool:
+def drop(log: Session, name: str, *, timeout: float) -> bool:
     """Drop the change log, its triggers first, and the schema with the last one; return whether it existed."""
-    return tubes.drop_with_schema(log, name, patience=patience)
+    return tubes.drop_with_schema(log, name, patience=timeout)
 
 
 @contextmanager

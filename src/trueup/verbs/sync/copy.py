@@ -1,7 +1,7 @@
 """The parts of the copy: page ranges of the source in one exported snapshot, each copied by a task.
 
 A part is a range of pages, not of keys: whatever the key is, every page is read once and in order. That loses no row,
-although rows move between pages: an update after the snapshot touches the key, and rounds carry over all keys touched
+although rows move between pages: an update after the snapshot touches the key, and rounds copy all keys touched
 since before the first snapshot. Only a rewrite of the table moves rows without touching keys. The lock of the
 snapshot's session prevents that; a copy that continues later detects the new file and starts that table again. The rows
 of a part and the record that it is copied are one transaction of the target.
@@ -57,7 +57,7 @@ class Job:
     # Checked in every transaction, see `state.take_over`.
     epoch: int
     # The copy continues in another snapshot: a row that moved meanwhile may exist on the target already. Its key was
-    # touched, so a round carries it over; the copy does not change it.
+    # touched, so a round copies it; the copy does not change it.
     continued: bool = False
     # Whether copied parts are recorded; a round that copies a whole table does not.
     recorded: bool = True
@@ -203,7 +203,7 @@ def copy_part(part: Part, room: Room) -> Iterable[Copied]:
 
 
 def _named(error: BaseException, part: Part) -> Exception:
-    # The error may come from either node; the message seldom tells which, and the cure is the same.
+    # The error may come from either node; the message seldom names it, and the cure is the same.
     return error_from_server(error, part.job.target, table=str(part.table), block=str(part))
 
 

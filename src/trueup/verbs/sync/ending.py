@@ -31,7 +31,7 @@ def stop(request: SyncRequest, *, timeout: float) -> bool:
         return True
 
 
-def drop(request: SyncRequest) -> tuple[bool, bool]:
+def drop(request: SyncRequest, *, timeout: float) -> tuple[bool, bool]:
     """Remove the change log and the state of a sync; return whether each existed. The copied rows stay."""
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
@@ -48,5 +48,5 @@ def drop(request: SyncRequest) -> tuple[bool, bool]:
         if known is not None:
             state.check_source(known, state.identity(source), request.target.name)
         with changelog.open_log(request.source) as log:
-            had_log = changelog.drop(log, request.name, patience=request.patience)
+            had_log = changelog.drop(log, request.name, timeout=timeout)
         return had_log, state.remove(target, request.name)

@@ -1,4 +1,4 @@
-"""A large round: too many keys or bytes for one transaction through the driver, so tasks of the engine carry them.
+"""A large round: too many keys or bytes for one transaction through the driver, so tasks of the engine copy them.
 
 All tasks first delete all keys; only then rows are inserted, all of them read in one snapshot of the source. So a
 unique index never holds two rows that were not both in that snapshot, whatever the timing of the tasks. Meanwhile the
@@ -33,7 +33,7 @@ KEYS_PER_TASK = 5_000
 
 
 @dataclass(frozen=True)
-class Carry:
+class KeyTask:
     """One task: keys of a table to delete, or to delete and insert. Without keys: delete all rows of the table."""
 
     job: Job
@@ -45,7 +45,7 @@ class Carry:
 def large_round(
     link: Link, changes: Changes, engine: Engine, progress: Progress, began: float, checks: Checks
 ) -> Round:
-    """Carry the keys over in the open snapshot; `changes` has them one by one."""
+    """Copy the keys in the open snapshot; `changes` has them one by one."""
     tables = link.by_number()
     snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
     job = Job(
@@ -59,11 +59,13 @@ def large_round(
         for keys in key_batches(tables[number].spec, texts, KEYS_PER_TASK)
     ]
     link.target.execute(state.statement("clear_position"), {"sync": link.name})
-    deletes = [Carry(job, table, keys, False) for table, keys in lists] + [Carry(job, t, None, False) for t in whole]
+    deletes = [KeyTask(job, table, keys, False) for table, keys in lists] + [
+        KeyTask(job, t, None, False) for t in whole
+    ]
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
-    progress.stage("carry rows", len(lists))
-    rows = _run(engine, [Carry(job, table, keys, True) for table, keys in lists], progress, "carry rows")
+    progress.stage("insert rows", len(lists))
+    rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
     if whole:
         rows += copy(engine, parts_of(link.source, job, whole, engine.slots), progress)
     with link.target.transaction():
@@ -73,9 +75,9 @@ def large_round(
     return replace(round_of(link, changes, began), rows=rows, large=True, stop_asked=bool(stop))
 
 
-def _run(engine: Engine, tasks: Sequence[Carry], progress: Progress, stage: str) -> int:
+def _run(engine: Engine, tasks: Sequence[KeyTask], progress: Progress, stage: str) -> int:
     rows = 0
-    for result in engine.run(carry, Tasks(tasks)):
+    for result in engine.run(run_task, Tasks(tasks)):
         if isinstance(result, Failure):
             raise result.error
         rows += result.rows
@@ -83,18 +85,18 @@ def _run(engine: Engine, tasks: Sequence[Carry], progress: Progress, stage: str)
     return rows
 
 
-def carry(task: Carry, room: Room) -> Iterable[Copied]:
+def run_task(task: KeyTask, room: Room) -> Iterable[Copied]:
     """Run one task; it deletes its keys first, so it can be repeated after a lost connection."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return [Copied(str(task.table), _carry_once(task))]
+            return [Copied(str(task.table), _run_once(task))]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise error_from_server(error, task.job.target, table=str(task.table)) from None
     raise AssertionError("unreachable")
 
 
-def _carry_once(task: Carry) -> int:
+def _run_once(task: KeyTask) -> int:
     job, rows = task.job, 0
     target = connect(job.target, application=job.application, read_only=False)
     with target:

@@ -143,7 +143,7 @@ class Plan:
 class Round:
     """The result of one round."""
 
-    # Keys that were carried over, and how many of them have a row (the others were deleted).
+    # Keys of the round, and how many of them have a row (the others were deleted).
     keys: int = 0
     rows: int = 0
     tables: tuple[str, ...] = ()

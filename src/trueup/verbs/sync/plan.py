@@ -14,7 +14,8 @@ from trueup.capture.log.publications import CURE, who_would_stop
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
-from trueup.db.names import display_name, parse_table_name
+from trueup.db.names import display_name
+from trueup.db.patterns import parse_patterns
 from trueup.db.schema import compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
@@ -130,17 +131,19 @@ def other_tables(connection: Connection, plan: Plan) -> tuple[str, ...]:
 
 
 def _match(source: Connection, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
-    oids: dict[tuple[str, str], int] = {(row["schema"], row["name"]): row["oid"] for row in relations}
+    """Return the oids of the relations that match one of the names or patterns; raise if one matches none."""
+    oids: dict[TableName, int] = {(row["schema"], row["name"]): row["oid"] for row in relations}
     matched: set[int] = set()
-    for text in texts:
-        schema, table = parse_table_name(text)
-        spellings = [(s, t) for s in schema.spellings() for t in table.spellings()]
-        oid = next((oids[name] for name in spellings if name in oids), None)
-        if oid is None:
-            shown = display_name(*spellings[0])
-            near = catalog.nearest_table(source, shown)
-            raise CheckFailed([f"the table {shown} does not exist{near}"], cure="check the name")
-        matched.add(oid)
+    for pattern in parse_patterns(tables=texts).take:
+        if pattern.names_one:
+            spellings = [(s, t) for s in pattern.schema.spellings() for t in pattern.table.spellings()]
+            found = [oids[name] for name in spellings if name in oids][:1]
+        else:
+            found = [oid for name, oid in oids.items() if pattern.matches(*name)]
+        if not found:
+            near = catalog.nearest_table(source, display_name(pattern.schema.text, pattern.table.text))
+            raise CheckFailed([f"no table matches {pattern.text}{near}"], cure="check the name")
+        matched.update(found)
     return matched
 
 
@@ -247,7 +250,7 @@ def _check_cycles(groups: Many[tuple[TableName, ...]], keys: Many[ForeignKey], p
                 "GRANT SET ON PARAMETER session_replication_role to the role on the target (PostgreSQL 15 or newer), or"
                 " make one of the foreign keys DEFERRABLE"
             )
-            what = f"they refer to one another by foreign keys that are neither deferrable nor nullable: {names}"
+            what = f"they refer to one another by foreign keys that cannot be deferred or NULL: {names}"
             problems.append(Problem(shown, what, cure))
 
 

@@ -28,8 +28,7 @@ class SyncRequest:
     spark: SparkSettings = field(default_factory=SparkSettings)
     concurrency_factor: float = 1.0
     max_connections: int = 0
-    # Seconds to retry for locks on tables in use, and to wait for transactions that began before the change log.
-    patience: float = 30.0
+    # Seconds to retry for the lock on each table in use, and to wait for transactions older than the change log.
     timeout: float = 300.0
     # The folder of pg_dump and pg_restore; empty: search for them.
     pg_bin: str = ""

@@ -3,7 +3,7 @@
 It takes four round trips, whatever the number of tables: (1) read the source's log position, then the entries in one
 snapshot; (2) read the rows; (3) in one transaction of the target, delete all keys, insert the rows, record the
 position; (4) end the snapshot on the source and delete exactly these entries. After a kill at any point the entries
-still exist, and carrying a key over twice changes nothing. Rows travel as text that one server writes and the other
+still exist, and copying a key twice changes nothing. Rows travel as text that one server writes and the other
 reads: no value is converted on the way.
 
 A part of the log may not fit alone: of two rows that swapped a unique value, one cannot be written without the other.
@@ -43,7 +43,7 @@ UNKNOWN_ROW = 400
 
 @dataclass(frozen=True)
 class Changes:
-    """The entries of the change log that a round carries over, read in a snapshot that is still open."""
+    """The entries of the change log of a round, read in a snapshot that is still open."""
 
     # The log position of the source before the snapshot, and its time.
     position: str
@@ -75,7 +75,7 @@ def _no_check(changes: Changes) -> None:
 
 @dataclass(frozen=True)
 class Checks:
-    """Functions that a caller of a round wants to have called during it."""
+    """Functions that a round calls for its caller."""
 
     # Called when the rows are read, while the target writes them: the session with the source is free then.
     rows_read: Callable[[Changes], None] = _no_check
@@ -183,7 +183,7 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
         ]
         recorded = record(link, changes, began)
     for cursor, count, table in inserts:
-        # If rows are missing, the entries stay in the change log: the next round carries them again.
+        # If rows are missing, the entries stay in the change log: the next round copies them again.
         check_arrived(count, cursor.rowcount, node=link.target_node.name, table=str(table))
     return sum(count for count, _ in rows.values()), bool(one_value(recorded))
 
@@ -244,7 +244,7 @@ def finish(link: Link, changes: Changes, checks: Checks) -> None:
 
 
 def small_round(link: Link, changes: Changes, began: float, checks: Checks = NO_CHECKS) -> Round:
-    """Carry the rows over through the driver, in one transaction of the target."""
+    """Copy the rows through the driver, in one transaction of the target."""
     try:
         found = read_rows(link, changes)
         checks.rows_read(changes)

@@ -1,6 +1,6 @@
 """The path of a sync: plan, change log, copy, rounds.
 
-`start` ends when all rows are copied, `run` carries later changes over in rounds. After a kill at any point, the same
+`start` ends when all rows are copied, `run` applies later changes in rounds. After a kill at any point, the same
 call continues.
 """
 
@@ -58,7 +58,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         if found.phase in ("making", "copying"):
             with changelog.open_log(request.source) as log:
                 progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
-                tables = changelog.install(log, request.name, checked.tables, patience=request.patience)
+                tables = changelog.install(log, request.name, checked.tables, timeout=request.timeout)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
             rows = snapshot_copy.copy_all(request, source, target, checked, tables, found, engine, progress)
             state.set_phase(target, request.name, "copied")
@@ -101,7 +101,7 @@ def _rounds(runner: Runner, until: Until, totals: Totals, began: float) -> Itera
         totals = totals.plus(last, time.monotonic() - began)
         is_over = until.is_reached(last) or last.stop_asked
         if is_over or time.monotonic() - sequences_at >= until.sequences:
-            runner.carry_sequences()
+            runner.copy_sequences()
             sequences_at = time.monotonic()
         if is_over or time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()

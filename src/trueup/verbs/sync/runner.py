@@ -73,7 +73,7 @@ class Runner:
         # A part of the log did not fit; all of it does.
         return self._round(None, small_keys, checks)
 
-    def carry_sequences(self) -> None:
+    def copy_sequences(self) -> None:
         """Set the target's sequences to the current values of the source's."""
         sequences.write(self.link.target, sequences.read(self.link.source, self.link.plan.sequences))
 

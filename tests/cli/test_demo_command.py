@@ -162,5 +162,5 @@ def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert re.search(r"moved from old to new: the pause was \d+ ms", shown)
     assert re.search(r"moved from new to old: the pause was \d+ ms", shown)
-    assert "lost: 0; errors it saw: 0" in shown
-    assert "left behind in both databases: nothing" in shown
+    assert "lost: 0; errors of the application: 0" in shown
+    assert "left in both databases: none" in shown

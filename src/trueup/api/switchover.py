@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from trueup.api.sync import two_nodes
@@ -44,16 +45,8 @@ class Switchover:
 
     def prepare(self, *, timeout: float = 60.0, first_address: str = "", second_address: str = "") -> tuple[str, int]:
         """Create pointers and guards in both databases; return the node in use and the number of new guards."""
-        return prepare.prepare_only(
-            SwitchoverRequest(
-                self._name,
-                self._first,
-                self._second,
-                timeout=timeout,
-                first_address=first_address,
-                second_address=second_address,
-            )
-        )
+        request = replace(self._request(timeout), first_address=first_address, second_address=second_address)
+        return prepare.prepare_only(request)
 
     def execute(
         self,
@@ -75,10 +68,10 @@ class Switchover:
         The arguments mean the same as the options of `trueup switchover execute`; `budget` is in seconds, or a text
         such as `500ms`. If an earlier call was killed after its decision, this call completes it.
         """
-        request = self._move_request(
-            budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout, first_address, second_address
-        )
-        return self._move(request, EXECUTE, progress)
+        return self._move(
+            EXECUTE, progress, budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout,
+            first_address, second_address,
+        )  # fmt: skip
 
     def rollback(
         self,
@@ -99,10 +92,10 @@ class Switchover:
 
         The arguments are those of `execute`.
         """
-        request = self._move_request(
-            budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout, first_address, second_address
-        )
-        return self._move(request, ROLLBACK, progress)
+        return self._move(
+            ROLLBACK, progress, budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout,
+            first_address, second_address,
+        )  # fmt: skip
 
     def status(self) -> SwitchStatus:
         """Return which database is in use, the phase, and the locks and their holders; write nothing."""
@@ -123,8 +116,10 @@ class Switchover:
     def _request(self, timeout: float = 60.0) -> SwitchoverRequest:
         return SwitchoverRequest(self._name, self._first, self._second, timeout=timeout)
 
-    def _move_request(
+    def _move(
         self,
+        action: str,
+        progress: Progress | None,
         budget: float | str,
         proof: Proof,
         validation: str,
@@ -135,8 +130,8 @@ class Switchover:
         timeout: float,
         first_address: str,
         second_address: str,
-    ) -> SwitchoverRequest:
-        return SwitchoverRequest(
+    ) -> Outcome:
+        request = SwitchoverRequest(
             self._name,
             self._first,
             self._second,
@@ -151,7 +146,5 @@ class Switchover:
             validation=validation,
             meta=self._config.select(names=[meta], at_least=1)[0] if meta else None,
         )
-
-    def _move(self, request: SwitchoverRequest, action: str, progress: Progress | None) -> Outcome:
         with TaskStore(self._task_db, configured=self._config.tasks.task_db) as store:
             return path.move(request, action, store=store, progress=progress or Silent())

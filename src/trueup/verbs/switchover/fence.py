@@ -7,8 +7,7 @@ and sees it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,19 +104,14 @@ class Fence:
         if not self.is_held:
             return
         left = budget.milliseconds(phase)
-        with self._errors(phase, budget):
+        try:
             self.connection.execute(
                 f"SET LOCAL application_name = '{APPLICATION_NAME}: {phase}';"
                 f" SET LOCAL idle_in_transaction_session_timeout = {left}"
             )
-
-    @contextmanager
-    def _errors(self, phase: str, budget: Budget) -> Iterator[None]:
-        """Raise BudgetSpent if the server ended the session because of its time-out."""
-        try:
-            yield
         except psycopg.Error as error:
             self.is_held = False
+            # The server ended the session when its time was up.
             if error.sqlstate in ("25P03", "25P04", "57014") or budget.left <= 0:
                 raise spent(budget.seconds, phase) from None
             raise error_from_server(error, self.node) from None

@@ -7,11 +7,9 @@ collations do not matter.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
@@ -26,7 +24,7 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.key_lists import KeyList, in_key_list
-from trueup.task.together import both
+from trueup.task.together import both, together
 from trueup.verbs.sync.model import SyncTable
 
 if TYPE_CHECKING:
@@ -96,7 +94,7 @@ class Side:
                 except BaseException as error:
                     errors.append(error)
 
-        _in_threads([partial(run, connection) for connection in self.connections[: max(len(items), 1)]])
+        together(self.connections[: max(len(items), 1)], run)
         if errors:
             raise error_from_server(errors[0], self.node)
         return results
@@ -201,13 +199,3 @@ def whole_digest(connection: Connection, spec: TableSpec) -> Digest:
     """Return the digest of a whole table, computed by one statement."""
     row = one_row(connection.execute(digest_query(spec, sql.SQL("0"), [])))
     return Digest(row[1], int(row[2]))
-
-
-def _in_threads(work: Sequence[Callable[[], object]]) -> None:
-    """Call all functions at the same time, the first one in this thread, and wait for them."""
-    threads = [threading.Thread(target=function, daemon=True) for function in work[1:]]
-    for thread in threads:
-        thread.start()
-    work[0]()
-    for thread in threads:
-        thread.join()

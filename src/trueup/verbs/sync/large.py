@@ -59,9 +59,8 @@ def large_round(
         for keys in key_batches(tables[number].spec, texts, KEYS_PER_TASK)
     ]
     link.target.execute(state.statement("clear_position"), {"sync": link.name})
-    deletes = [KeyTask(job, table, keys, False) for table, keys in lists] + [
-        KeyTask(job, t, None, False) for t in whole
-    ]
+    deletes = [KeyTask(job, table, keys, insert=False) for table, keys in lists]
+    deletes += [KeyTask(job, table, None, insert=False) for table in whole]
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
     progress.stage("insert rows", len(lists))

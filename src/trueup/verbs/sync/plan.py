@@ -297,11 +297,11 @@ def _other_differences(
         name: read_schema(connection, tables=chosen) for name, connection in zip(names, (source, target), strict=True)
     }
     remarks = [
-        f"the schemas differ: {each.kind} {each.schema + '.' if each.schema else ''}{each.name} {each.how}"
-        + (f" on {', '.join(each.nodes)}" if each.how != "changed" else "")
-        for each in compare_schemas(schemas)
+        f"the schemas differ: {item.kind} {item.schema + '.' if item.schema else ''}{item.name} {item.how}"
+        + (f" on {', '.join(item.nodes)}" if item.how != "changed" else "")
+        for item in compare_schemas(schemas)
         # Differences of tables and columns are problems of the plan.
-        if each.kind not in ("table", "column")
+        if item.kind not in ("table", "column")
     ]
     more = len(remarks) - _SHOWN
     return [*remarks[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]

@@ -93,7 +93,7 @@ def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Chang
     With `texts` the keys are also returned one by one, to be dealt to tasks.
     """
     blocks = load("trueup.verbs.sync", "round.sql")
-    apart = [table.number for table in link.tables if texts or len(table.spec.key) > 1]
+    listed = [table.number for table in link.tables if texts or len(table.spec.key) > 1]
     taken = sql.SQL(blocks["taken" if limit is None else "taken_bounded"]).format(log=link.log)
     entries = sql.SQL(blocks["entries"]).format(taken=taken)
     with link.source.pipeline():
@@ -104,7 +104,7 @@ def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Chang
         link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         shape = link.source.execute(*shape_query(link.name, link.tables))
         waiting = link.source.execute(sql.SQL(blocks["waiting"]).format(log=link.log))
-        taken_entries = link.source.execute(entries, {"apart": apart, "most": limit})
+        taken_entries = link.source.execute(entries, {"listed": listed, "limit": limit})
     if str(one_value(shape)) != link.shape:
         raise CheckFailed(
             ["a synced table or a trigger of the change log was changed since the sync was started"],
@@ -122,7 +122,7 @@ def _changes(
     tables = link.by_number()
     keys: dict[int, KeyList] = {}
     problems: list[str] = []
-    for number, _, count, literal, apart, _, errors, _, _ in rows:
+    for number, _, count, literal, listed, _, errors, _, _ in rows:
         table = tables.get(number)
         if table is None:
             raise CheckFailed(
@@ -131,7 +131,7 @@ def _changes(
                 node=link.source_node.name,
             )
         if count:
-            keys[number] = key_list(table.spec, apart) if apart is not None else KeyList(count, (literal,))
+            keys[number] = key_list(table.spec, listed) if listed is not None else KeyList(count, (literal,))
         problems += [f"{table}: {error}" for error in errors]
     return Changes(
         str(position[0]),

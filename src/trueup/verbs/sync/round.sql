@@ -21,7 +21,7 @@ SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0))
 -- The entries of this round by number, and the distinct keys of each table.
 WITH taken AS MATERIALIZED ({taken}),
      keys AS (SELECT source, count(*) AS n, array_agg(k)::text AS literal,
-                     CASE WHEN source = ANY(%(apart)s) THEN array_agg(k) END AS apart
+                     CASE WHEN source = ANY(%(listed)s) THEN array_agg(k) END AS listed
                 FROM (SELECT DISTINCT source, unnest(ids)::text AS k FROM taken
                       UNION SELECT source, unnest(keys) FROM taken)
                      k GROUP BY source),
@@ -31,7 +31,7 @@ WITH taken AS MATERIALIZED ({taken}),
                         array_remove(array_agg(CASE WHEN t.op = '!' THEN t.payload->>'error' END), NULL) AS errors,
                         count(*) AS n, sum(cardinality(t.ids) + coalesce(cardinality(t.keys), 0))::bigint AS keys
                    FROM taken t GROUP BY t.source)
-SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.apart, e.reload, e.errors, e.n, e.keys
+SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.listed, e.reload, e.errors, e.n, e.keys
   FROM entries e LEFT JOIN keys k USING (source)
 
 -- name: taken
@@ -43,8 +43,8 @@ SELECT seq, source, op, ids, keys, payload FROM (
     SELECT seq, source, op, ids, keys, payload,
            sum(1 + cardinality(ids) + coalesce(cardinality(keys), 0)) OVER (ORDER BY op = 'B', seq)
                - (1 + cardinality(ids) + coalesce(cardinality(keys), 0)) AS before
-      FROM (SELECT * FROM {log} ORDER BY op = 'B', seq LIMIT %(most)s) p) w
- WHERE before < %(most)s
+      FROM (SELECT * FROM {log} ORDER BY op = 'B', seq LIMIT %(limit)s) p) w
+ WHERE before < %(limit)s
 
 -- name: delete
 DELETE FROM {log} p USING unnest(%s::bigint[]) x(seq), (VALUES (true), (false)) y(later)

@@ -52,7 +52,6 @@ NOT_YET: set[str] = {
     "verbs/schedule",
     "verbs/schema",
     "verbs/switchover",
-    "verbs/sync",
     "verbs/tube",
     "verbs/validate",
 }

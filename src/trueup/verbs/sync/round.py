@@ -92,18 +92,18 @@ def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Chang
 
     With `texts` the keys are also returned one by one, to be dealt to tasks.
     """
-    blocks = load("trueup.verbs.sync", "round.sql")
+    statements = load("trueup.verbs.sync", "round.sql")
     listed = [table.number for table in link.tables if texts or len(table.spec.key) > 1]
-    taken = sql.SQL(blocks["taken" if limit is None else "taken_bounded"]).format(log=link.log)
-    entries = sql.SQL(blocks["entries"]).format(taken=taken)
+    taken = sql.SQL(statements["taken" if limit is None else "taken_bounded"]).format(log=link.log)
+    entries = sql.SQL(statements["entries"]).format(taken=taken)
     with link.source.pipeline():
         # In a transaction of its own: all commits before this position are in the later snapshot.
         link.source.execute("BEGIN")
-        position = link.source.execute(blocks["position"])
+        position = link.source.execute(statements["position"])
         link.source.execute("COMMIT")
         link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         shape = link.source.execute(*shape_query(link.name, link.tables))
-        waiting = link.source.execute(sql.SQL(blocks["waiting"]).format(log=link.log))
+        waiting = link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log))
         taken_entries = link.source.execute(entries, {"listed": listed, "limit": limit})
     if str(one_value(shape)) != link.shape:
         raise CheckFailed(

@@ -149,13 +149,13 @@ class PostgresSink:
         except (SinkDown, SinkRejected, CheckFailed):
             raise
         except (psycopg.Error, TrueupError, OSError) as error:
-            told = error_from_server(error, self.node)
+            failure = error_from_server(error, self.node)
             if batch and _is_refusal(error):
-                reasons = {batch[0].identity: told.message} if len(batch) == 1 else {}
-                raise SinkRejected(told.message, reasons=reasons, node=self.node.name) from None
+                reasons = {batch[0].identity: failure.message} if len(batch) == 1 else {}
+                raise SinkRejected(failure.message, reasons=reasons, node=self.node.name) from None
             if self._connection is not None and self._connection.broken:
                 self.close()
-            raise SinkDown(told.message, cure=told.cure, node=self.node.name) from None
+            raise SinkDown(failure.message, cure=failure.cure, node=self.node.name) from None
 
     # --- what a batch does
 

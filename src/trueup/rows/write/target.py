@@ -33,7 +33,7 @@ class Target:
 
     @property
     def updatable(self) -> tuple[str, ...]:
-        """The columns that an UPDATE sets: neither of the key nor fixed."""
+        """The columns that an UPDATE sets: all but those of the key and the fixed ones."""
         return tuple(name for name in self.columns if name not in (*self.spec.key_names, *self.fixed))
 
 

@@ -22,7 +22,7 @@ def upsert(connection: Connection, target: Target, staged: sql.Composable) -> tu
     connection.execute(sql.SQL("ANALYZE {}").format(staged))
     _check_fixed(connection, target, staged)
     # One statement: foreign keys are checked at its end, so its rows may refer to each other. Updates come first,
-    # because an inserted row may take a unique value that an updated row gives up.
+    # because an inserted row may have a unique value that an updated row had.
     query = sql.SQL(
         "WITH updated AS ({update}), counted AS (SELECT count(*) AS updated FROM updated), inserted AS ("
         "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s CROSS JOIN counted"

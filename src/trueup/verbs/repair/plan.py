@@ -49,7 +49,7 @@ class Custom:
 
     base: int
     taken: Mapping[str, int] = field(default_factory=dict)
-    given: Mapping[str, str | None] = field(default_factory=dict)
+    values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 Action = Keep | Insert | Delete | Skip | Custom
@@ -196,14 +196,14 @@ def _decision(action: Action, batch: Batch, place: int) -> Decision:
 def _custom(action: Custom, batch: Batch, place: int) -> Decision:
     lines = batch.lines(place)
     needed = {action.base, *action.taken.values()}
-    lacking = [batch.nodes[node] for node in sorted(needed) if lines[node] is None]
-    if lacking:
-        return Leave(f"the plan takes columns from {', '.join(lacking)}, which has no such row")
+    missing = [batch.nodes[node] for node in sorted(needed) if lines[node] is None]
+    if missing:
+        return Leave(f"the plan takes columns from {', '.join(missing)}, which has no such row")
     fields = {node: split(line.fields) for node, line in enumerate(lines) if line is not None}
     made = []
     for number, column in enumerate(batch.layout.carried):
-        if column.name in action.given:
-            made.append(field_of(action.given[column.name]))
+        if column.name in action.values:
+            made.append(field_of(action.values[column.name]))
         else:
             made.append(fields[action.taken.get(column.name, action.base)][number])
     return Made(dict.fromkeys(range(len(lines)), made))

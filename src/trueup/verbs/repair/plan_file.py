@@ -149,17 +149,17 @@ def _action(action: Any, known: Known, at: str) -> Action:
 def _custom(row: Mapping[str, Any], known: Known, at: str) -> Custom:
     _only(row, ("from", "columns"), at)
     taken: dict[str, int] = {}
-    given: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for name, origin in _mapping(row.get("columns") or {}, f"{at}: columns").items():
         _one_of(name, known.settable, f"{at}: columns")
         if isinstance(origin, Mapping) and list(origin) == ["value"]:
             value = origin["value"]
             if value is not None and not isinstance(value, str):
                 raise _wrong(f"{at}: {name}", "a value is a text or null")
-            given[name] = value
+            values[name] = value
         else:
             taken[name] = known.nodes.index(_one_of(origin, known.nodes, f"{at}: {name}"))
-    return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{at}: from")), taken, given)
+    return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{at}: from")), taken, values)
 
 
 def _keys(value: Any, spec: TableSpec, at: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:

@@ -37,7 +37,7 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
     with control.connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             load("trueup.verbs.repair", "rights.sql")["rights"],
-            {"schema": spec.schema, "table": spec.table, "given": columns, "set": updated},
+            {"schema": spec.schema, "table": spec.table, "inserted": columns, "updated": updated},
         ).fetchone()
     assert row is not None
     excluded = [name for name, _ in deferrable_constraints(control.connection, spec, kinds=("x",))]

@@ -6,10 +6,10 @@ SELECT current_user::text AS role,
        c.relhassubclass AND c.relkind = 'r' AS has_heirs,
        has_table_privilege(c.oid, 'DELETE') AS may_delete,
        (SELECT array_agg(a.attname::text) FROM pg_attribute a
-         WHERE a.attrelid = c.oid AND a.attname = ANY (%(given)s::text[])
+         WHERE a.attrelid = c.oid AND a.attname = ANY (%(inserted)s::text[])
            AND NOT has_column_privilege(c.oid, a.attnum, 'INSERT')) AS no_insert,
        (SELECT array_agg(a.attname::text) FROM pg_attribute a
-         WHERE a.attrelid = c.oid AND a.attname = ANY (%(set)s::text[])
+         WHERE a.attrelid = c.oid AND a.attname = ANY (%(updated)s::text[])
            AND NOT has_column_privilege(c.oid, a.attnum, 'UPDATE')) AS no_update,
        has_database_privilege(current_database(), 'TEMP') AS may_stage,
        (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) AS is_superuser,

@@ -1,4 +1,4 @@
-# make install | demo | test | unit | reference | bench | clean. PYTHON=python3.12 chooses another Python (3.10 or newer).
+# make install | demo | test | unit | reference | bench | clean. PYTHON=python3.12 selects another Python (3.10 or newer).
 
 PYTHON = python3
 BIN = .venv/bin
@@ -7,10 +7,10 @@ BIN = .venv/bin
 
 install: .venv/.installed
 
-# The stamp makes the second run instant. A pip below 21.3 cannot install a pyproject.toml as editable.
+# The stamp file skips the installation if nothing changed. pip before 21.3 cannot install a pyproject.toml as editable.
 .venv/.installed: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing trueup and what it needs into .venv"
+	@echo "installing trueup and its requirements into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=23"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo,dev]"
 	@touch $@
@@ -29,11 +29,11 @@ test: install
 unit: install
 	$(BIN)/pytest -q tests/unit
 
-# The page that is made from the commands and the settings.
+# docs/reference.md, generated from the commands and the settings.
 reference: install
 	@$(BIN)/python -m trueup.cli.reference > docs/.reference.part && mv docs/.reference.part docs/reference.md
 
-# Beside its peers, on this machine; writes bench/RESULTS*.md.
+# Speed compared with other tools, on this machine; writes bench/RESULTS*.md.
 bench: install
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	@$(BIN)/python bench/difflog.py --growth

@@ -351,4 +351,4 @@ def test_ticked_rows_become_a_plan_that_repairs(
         ("k", 1, "name"),
         ("k", 2, "other"),
     ]
-    assert done.left_counts == {"no rule of the plan decides": 3}
+    assert done.left_counts == {"no row, rule or default of the plan applies": 3}

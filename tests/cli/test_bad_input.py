@@ -253,7 +253,7 @@ def test_unknown_nodes_and_clusters(refuse: Any, addresses: Any, nodes: Any, tmp
     assert 'Did you mean "left"?' in refuse("diff", "items", "--nodes", "lfet,right")
     assert 'Did you mean "both"?' in refuse("diff", "items", "--cluster", "bohts")
     assert "at least 2 nodes needed, there is only left" in refuse("diff", "items", "--nodes", "left")
-    assert 'the node "left" is given twice' in refuse("diff", "items", "--nodes", "left,left")
+    assert 'the node "left" is listed twice' in refuse("diff", "items", "--nodes", "left,left")
 
 
 def test_too_few_nodes_or_a_name_twice(refuse: Any, addresses: Any, nodes: Any) -> None:
@@ -299,8 +299,8 @@ def test_what_is_no_address(refuse: Any, node: str) -> None:
         (["--max-diff-rows", "0"], "--max-diff-rows: must be at least 1"),
         (["--compare-unit-size", "0"], "--compare-unit-size: must be at least 1"),
         (["--recheck", "-1"], "--recheck: must be at least 0"),
-        (["--recheck-wait", "inf"], "--recheck-wait: must be a finite number"),
-        (["--block-timeout", "0"], "--block-timeout: must be more than 0"),
+        (["--recheck-wait", "inf"], "--recheck-wait: must be finite"),
+        (["--block-timeout", "0"], "--block-timeout: must be greater than 0"),
         (["--engine", "magic"], "--engine"),
         (["--no-such-option"], "--no-such-option"),
         (["--exclude-columns", "id"], "id is part of the key"),

@@ -37,7 +37,8 @@ def test_the_glossary_has_one_row_per_word() -> None:
         r"^\| (.+?) \| (.+?) \|$", (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert rows.pop(0) == ("word", "meaning")
-    words = [word.lower() for word, _ in rows]
+    # "fence of a validation" is still the word "fence".
+    words = [word.lower().split(" of ")[0] for word, _ in rows]
     assert len(words) > 50
     assert sorted(words) == sorted(set(words)), "a word has two rows"
     assert not [word for word in words if "," in word], "two words in one row"

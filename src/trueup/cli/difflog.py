@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from trueup.cli.options import SHARED
+
 if TYPE_CHECKING:
     from trueup.api.difflog import DiffLog
 
@@ -23,9 +25,9 @@ def _common(command: F) -> F:
             click.option("--config", metavar="FILE", help="The difflog.toml. [env: TRUEUP_DIFFLOG]"),
             click.option("--master", default="", metavar="URL", help="Spark master, such as spark://host:7077."),
             click.option("--remote", default="", metavar="URL", help="Spark Connect server, such as sc://host:15002."),
-            click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
-            click.option("--quiet", "-q", is_flag=True, help="No progress, no warnings, no summary."),
-            click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]"),
+            SHARED["json"],
+            SHARED["quiet"],
+            SHARED["task_db"],
         )
     ):
         command = option(command)

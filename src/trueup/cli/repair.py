@@ -88,13 +88,13 @@ _validation_options = decorated(
         "--meta",
         default="",
         metavar="NODE",
-        help="With --validation: the node that stores it. [default: the node that has a validation of this name]",
+        help="Node of the meta database, with --validation. [default: the node that has a validation of this name]",
     ),
     click.option(
         "--tables",
         multiple=True,
         metavar="PATTERN",
-        help="With --validation: only tables that match; names with * and ?, comma-separated or repeated.",
+        help="Only tables whose names match, with --validation; * and ? are wildcards. Separate patterns with commas.",
     ),
 )
 

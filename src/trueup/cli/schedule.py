@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trueup.cli.options import verbose_option
+from trueup.cli.options import SHARED, verbose_option
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--config", "config", metavar="FILE", help="The configuration file. [env: TRUEUP_CONFIG]")
+@SHARED["config"]
 @click.option("--list", "as_list", is_flag=True, help="Show next times and last results; run nothing.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: print a JSON array.")
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing; the results are in the task store.")
-@click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@SHARED["json"]
+@SHARED["quiet"]
+@SHARED["task_db"]
 @verbose_option
 @click.pass_context
 def schedule(

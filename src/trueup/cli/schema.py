@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
-from trueup.cli.options import inline_nodes, node_options, verbose_option
+from trueup.cli.options import SHARED, inline_nodes, node_options, verbose_option
 
 
 @click.command("schema-diff")
@@ -18,16 +17,14 @@ from trueup.cli.options import inline_nodes, node_options, verbose_option
     "--tables",
     multiple=True,
     metavar="PATTERN",
-    help="Compare only these tables and views and their objects: patterns with * and ?, comma-separated; repeatable.",
+    help="Only tables and views whose names match, and their objects; patterns as for trueup diff.",
 )
 @click.option(
     "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the result."
 )
-@click.option(
-    "--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write the result to this file."
-)
-@click.option("--quiet", "-q", is_flag=True, help="Print nothing; only set the exit code.")
-@click.option("--task-db", metavar="FILE", help="The task store. [env: TRUEUP_TASKS_DB]")
+@SHARED["to_file"]
+@SHARED["quiet"]
+@SHARED["task_db"]
 @verbose_option
 def schema_diff(**options: Any) -> int:
     """Compare the definitions of all objects across nodes.

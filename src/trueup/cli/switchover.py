@@ -58,7 +58,7 @@ _MOVE = (
         "--meta",
         default="",
         metavar="NODE",
-        help="With --proof validated: the node that keeps the validation. [default: one of the two]",
+        help="Node of the meta database, with --proof validated. [default: one of the two]",
     ),
     click.option(
         "--close-keys",
@@ -66,7 +66,7 @@ _MOVE = (
         default=1000,
         show_default=True,
         metavar="N",
-        help="Maximum keys of a round before the pause begins.",
+        help="Few changes are left if a round has at most N keys.",
     ),
     click.option(
         "--jobs",

@@ -113,7 +113,7 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
         default=1000,
         show_default=True,
         metavar="N",
-        help="Few changes: maximum keys of the last round.",
+        help="Few changes are left if a round has at most N keys.",
     ),
     click.option(
         "--close-seconds",
@@ -121,7 +121,7 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
         default=1.0,
         show_default=True,
         metavar="S",
-        help="Few changes: maximum seconds of the last round.",
+        help="Few changes are left if a round takes at most S seconds.",
     ),
     interval_option(0.2),
     *_WORK,

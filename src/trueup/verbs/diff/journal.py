@@ -24,7 +24,7 @@ from trueup.rows.align import Pair, pack, unpack
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.model import Found, Hashed, Ranges
 
-_MAKE_ROOM = "make room there, or set TRUEUP_TASKS_DB to a file on another disk"
+_MAKE_ROOM = "free space there, or set TRUEUP_TASKS_DB to a file on another disk"
 _HEAD = struct.Struct(">II")
 _SURE_SECONDS = 1.0
 # What is left of a run that nobody took up for so long is removed: it may hold rows.

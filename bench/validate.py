@@ -27,7 +27,7 @@ import psutil
 import psycopg
 from machine import machine
 
-from trueup.api.validate import Validations
+from trueup.api.validate import Validation
 from trueup.capture.log.slot import lsn_number
 from trueup.testing.postgres import Database, Server
 
@@ -49,10 +49,10 @@ SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB"}
 class Load:
     """Changes on the source at a rate (0: as fast as they are validated)."""
 
-    def __init__(self, database: Database, validations: Validations, rate: int) -> None:
+    def __init__(self, database: Database, validation: Validation, rate: int) -> None:
         self.changes = 0
         self._database = database
-        self._validations = validations
+        self._validation = validation
         self._rate = rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -74,35 +74,35 @@ class Load:
                 if self._rate:
                     time.sleep(max(0.0, began + self.changes / self._rate - time.monotonic()))
                 elif self.changes % 5_000 == 0:
-                    while self.changes - processed(self._validations) > 50_000 and not self._stop.is_set():
+                    while self.changes - processed(self._validation) > 50_000 and not self._stop.is_set():
                         time.sleep(0.05)
 
 
-def processed(validations: Validations) -> int:
+def processed(validation: Validation) -> int:
     """How many changes of the load were looked at since the beginning of the run."""
-    status = validations.status("bench")
+    status = validation.status()
     return next(table.processed for table in status.tables if table.source == "public.load") - base[0]
 
 
 base = [0]
 
 
-def keeps_up(up: Database, down: Database, validations: Validations, rate: int, seconds: float) -> dict[str, Any]:
+def keeps_up(up: Database, down: Database, validation: Validation, rate: int, seconds: float) -> dict[str, Any]:
     """A rate for some time: how much of it was validated, and how far behind at its end."""
     base[0] = 0
-    base[0] = processed(validations)
+    base[0] = processed(validation)
     began = time.monotonic()
-    load = Load(up, validations, rate)
-    probes = Probes(up, validations)
+    load = Load(up, validation, rate)
+    probes = Probes(up, validation)
     time.sleep(seconds)
-    behind = load.changes - processed(validations)
+    behind = load.changes - processed(validation)
     made = load.changes / (time.monotonic() - began)
     now = int(up.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0])
     applied = int(down.execute("SELECT max(remote_lsn) - '0/0' FROM pg_replication_origin_status")[0][0])
-    waiting = now - lsn_number(validations.status("bench").position or "0/0")
+    waiting = now - lsn_number(validation.status().position or "0/0")
     load.stop()
     times = probes.stop()
-    fence = validations.fence("bench", timeout=300)
+    fence = validation.fence(timeout=300)
     return {
         "rate": rate, "made": made, "behind": behind, "kept": behind < 2 * max(rate, 1),
         "of_syncer": min(1.0, max(0.0, (now - applied) / max(waiting, 1))), "catch_up": fence.seconds,
@@ -116,9 +116,9 @@ class Probes:
 
     number = 0
 
-    def __init__(self, up: Database, validations: Validations) -> None:
+    def __init__(self, up: Database, validation: Validation) -> None:
         self._up = up
-        self._validations = validations
+        self._validation = validation
         self._made: dict[str, float] = {}
         self._seen: dict[str, float] = {}
         self._stop = threading.Event()
@@ -133,11 +133,11 @@ class Probes:
                 self._up.execute("INSERT INTO probe VALUES (%s, 1)", [Probes.number])
                 self._made[str(Probes.number)] = time.monotonic()
                 at = time.monotonic() + 0.5
-            for error in self._validations.errors("bench"):
+            for error in self._validation.errors():
                 if error.key[0] in self._made:
                     self._seen.setdefault(error.key[0], time.monotonic())
             time.sleep(0.1)
-        self._validations.mark("bench", None, "ignored")
+        self._validation.ignore(None)
 
     def stop(self) -> list[float]:
         """End it; the seconds of each."""
@@ -149,14 +149,14 @@ class Probes:
         return [self._seen[key] - made for key, made in self._made.items()]
 
 
-def memory(up: Database, validations: Validations, process: psutil.Process, changes: int) -> list[tuple[int, int]]:
+def memory(up: Database, validation: Validation, process: psutil.Process, changes: int) -> list[tuple[int, int]]:
     """Resident bytes of the validation after so many changes."""
     base[0] = 0
-    base[0] = processed(validations)
-    load = Load(up, validations, 0)
+    base[0] = processed(validation)
+    load = Load(up, validation, 0)
     found: list[tuple[int, int]] = []
     began = time.monotonic()
-    while (done := processed(validations)) < changes:
+    while (done := processed(validation)) < changes:
         if not found or done >= (len(found)) * changes / 10:
             found.append((done, process.memory_info().rss))
         time.sleep(0.2)
@@ -190,11 +190,9 @@ def main() -> None:
         up.execute("VACUUM ANALYZE")
         down.execute("VACUUM ANALYZE")
         nodes = {"n1": up.uri, "n2": down.uri}
-        validations = Validations(nodes=nodes)
-        validations.create(
-            "bench", source="n1", target="n2", tables=("public.*",), check_interval=0.25, row_error_delay=1.0
-        )
-        lines = measured(given, up, down, validations, nodes)
+        validation = Validation("bench", nodes=nodes)
+        validation.create(source="n1", target="n2", tables=("public.*",), check_interval=0.25, row_error_delay=1.0)
+        lines = measured(given, up, down, validation, nodes)
     text = "\n".join(lines)
     sys.stdout.write(text + "\n")
     if not given.no_file:
@@ -202,22 +200,22 @@ def main() -> None:
 
 
 def measured(
-    given: argparse.Namespace, up: Database, down: Database, validations: Validations, nodes: dict[str, str]
+    given: argparse.Namespace, up: Database, down: Database, validation: Validation, nodes: dict[str, str]
 ) -> list[str]:
     """All numbers, as the lines of the report."""
     command = [sys.executable, "-m", "trueup", "validate", "start", "--name", "bench", "--engine", given.engine, "-q"]
     process = subprocess.Popen([*command, *(f"--node={name}={uri}" for name, uri in nodes.items())])
     try:
-        while validations.status("bench").state != "running":
+        while validation.status().state != "running":
             time.sleep(0.1)
-        validations.fence("bench")
+        validation.fence()
         lines = ["# Validation beside native replication", "", machine(), "", f"Engine: {given.engine}.", ""]
         lines += [
             "| changes/s wanted | made | behind at the end | not applied yet | kept | caught up after | error p50 | p99 |"
         ]
         lines += ["|---|---|---|---|---|---|---|---|"]
         for rate in (int(each) for each in given.rates.split(",")):
-            found = keeps_up(up, down, validations, rate, given.seconds)
+            found = keeps_up(up, down, validation, rate, given.seconds)
             sys.stdout.write(f"{found}\n")
             lines.append(
                 f"| {rate:,} | {found['made']:,.0f} | {found['behind']:,} changes |"
@@ -225,7 +223,7 @@ def measured(
                 f" {found['catch_up']:.1f} s | {found['p50']:.2f} s | {found['p99']:.2f} s ({found['probes']} rows) |"
             )
         lines += ["", "Memory of the process:", "", "| changes | MB |", "|---|---|"]
-        sizes = memory(up, validations, psutil.Process(process.pid), given.changes)
+        sizes = memory(up, validation, psutil.Process(process.pid), given.changes)
         lines += [f"| {done:,} | {size / 1e6:,.0f} |" for done, size in sizes]
         return lines
     finally:

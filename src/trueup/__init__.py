@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trueup.api.switchover import Switchover
     from trueup.api.sync import Sync
     from trueup.api.tube import Tube
-    from trueup.api.validate import Validations
+    from trueup.api.validate import Validation
     from trueup.config.load import load
     from trueup.config.logs import LogFilter
     from trueup.config.model import Config, Node
@@ -97,7 +97,7 @@ _MODULES = {
     "Switchover": "trueup.api.switchover",
     "Sync": "trueup.api.sync",
     "Tube": "trueup.api.tube",
-    "Validations": "trueup.api.validate",
+    "Validation": "trueup.api.validate",
 }
 
 __all__ = [
@@ -129,7 +129,7 @@ __all__ = [
     "TaskStore",
     "TrueupError",
     "Tube",
-    "Validations",
+    "Validation",
     "check",
     "check_many",
     "connect",

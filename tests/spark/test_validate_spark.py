@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from support.fixtures import Databases, Spark
-from trueup.api.validate import Validations
+from trueup.api.validate import Validation
 from trueup.testing.postgres import Database
 
 PATIENCE = 60.0
@@ -22,31 +22,30 @@ def _until(condition: Callable[[], Any]) -> Any:
     return found
 
 
-def _validated(up: Database, down: Database, script: Callable[[Validations, str], None], **settings: Any) -> None:
+def _validated(up: Database, down: Database, script: Callable[[Validation], None], **settings: Any) -> None:
     """Validate on Spark in this thread, which it wants, while another one does what the test is about."""
-    validations = Validations(nodes={"n1": up.uri, "n2": down.uri})
-    name = f"v_{up.name}"[-30:]
+    validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
     given = {"syncer": "lag:0.5", "check_interval": 0.2, "row_error_delay": 0.3, **settings}
-    validations.create(name, source="n1", target="n2", tables=("public.*",), **given)
+    validation.create(source="n1", target="n2", tables=("public.*",), **given)
     problems: list[BaseException] = []
 
     def run() -> None:
         try:
-            _until(lambda: validations.status(name).state == "running")
-            script(validations, name)
+            _until(lambda: validation.status().state == "running")
+            script(validation)
         except BaseException as error:
             problems.append(error)
         finally:
-            validations.stop(name)
+            validation.stop()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        assert validations.start(name, engine="spark") == "stopped by the user"
+        assert validation.start(engine="spark") == "stopped by the user"
         thread.join(PATIENCE)
         assert problems == []
     finally:
-        validations.delete(name)
+        validation.delete()
 
 
 def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> None:
@@ -56,16 +55,16 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
             "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, k int UNIQUE)"
         )
 
-    def script(validations: Validations, name: str) -> None:
+    def script(validation: Validation) -> None:
         up.execute("ALTER TABLE b ALTER k SET NOT NULL; ALTER TABLE b DROP CONSTRAINT b_pkey")
         up.execute("ALTER TABLE b ADD PRIMARY KEY (k); INSERT INTO b VALUES (2, 2)")
         up.execute("INSERT INTO t SELECT i FROM generate_series(1, 2000) i; UPDATE t SET n = id")
         down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
         down.execute("UPDATE t SET n = 0 WHERE id = 5")
-        _until(lambda: len(validations.errors(name)) == 2)
-        found = {(each.key, each.kind) for each in validations.errors(name)}
+        _until(lambda: len(validation.errors()) == 2)
+        found = {(each.key, each.kind) for each in validation.errors()}
         assert found == {(("77",), "missing"), (("5",), "changed")}
-        status = validations.status(name)
+        status = validation.status()
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
         assert [table.stage for table in status.tables] == ["stopped", "running"]
         assert "its key was (id) and is now (k)" in status.tables[0].reason
@@ -78,10 +77,10 @@ def test_a_validation_out_of_a_change_log_compares_in_spark_too(spark: Spark, da
     for database in (up, down):
         database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
 
-    def script(validations: Validations, name: str) -> None:
+    def script(validation: Validation) -> None:
         up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i")
         down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
-        _until(lambda: [each.key for each in validations.errors(name)] == [("77",)])
-        assert validations.status(name).total("inserts") == 2000
+        _until(lambda: [each.key for each in validation.errors()] == [("77",)])
+        assert validation.status().total("inserts") == 2000
 
     _validated(up, down, script, changes="changelog")

@@ -53,7 +53,6 @@ NOT_YET: set[str] = {
     "verbs/schema",
     "verbs/switchover",
     "verbs/tube",
-    "verbs/validate",
 }
 
 

@@ -54,16 +54,13 @@ VERB_TO_VERB = {
 UPWARD_STILL: set[str] = set()
 ORDER_STILL: set[str] = {
     "trueup.api",
-    "trueup.capture.log",
     "trueup.demo",
     "trueup.engine",
     "trueup.verbs.diff",
     "trueup.verbs.doctor",
-    "trueup.verbs.validate",
 }
 LONG_STILL: set[str] = {
     "trueup.verbs.diff.run",
-    "trueup.verbs.validate.run",
 }
 
 

@@ -1,13 +1,15 @@
-"""Validations as Python calls: start, stop, status, errors, update, delete, fence."""
+"""The class `Validation`: one validation by name, with everything that `trueup validate` can do."""
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from trueup.capture.log import slot
 from trueup.config.load import load
@@ -15,195 +17,273 @@ from trueup.config.model import Config, Node
 from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
 from trueup.errors import ConfigError, TrueupError
-from trueup.verbs.validate import findings
+from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, wait_for
-from trueup.verbs.validate.findings import ErrorRow
 from trueup.verbs.validate.meta import Meta, as_json, meta_nodes, meta_of, open_meta
+from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.run import run
-from trueup.verbs.validate.settings import CHANGEABLE, CHANGELOG, Settings
+from trueup.verbs.validate.settings import CHANGELOG, FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
+from trueup.verbs.validate.tubes import drop_changelog
 
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
-_STOP_SECONDS = 60.0
-_FIXED = (
-    "source", "target", "tables", "routes", "renames", "filters", "constants", "excludes", "changes", "tube",
-    "publication", "numeric",
-)  # fmt: skip
+_LOGGER = logging.getLogger("trueup.validate")
 
 
-class Validations:
-    """All validations that a meta database knows; `nodes` are where their tables are."""
+class Validation:
+    """The validation `name`. Its settings, progress and errors are stored in the meta database.
+
+    `meta` is the node of the meta database; without it, a new validation uses its target, and an existing one is
+    searched on all nodes. Nodes are those of the configuration, or of `nodes` (name to address). Nothing stays open
+    between calls: other processes may use the same validation.
+    """
 
     def __init__(
-        self, *, meta: str = "", nodes: Mapping[str, str] | None = None, config: Config | str | None = None
+        self,
+        name: str,
+        *,
+        meta: str = "",
+        nodes: Mapping[str, str] | None = None,
+        config: Config | str | None = None,
     ) -> None:
+        self.name = name
         self.config = config if isinstance(config, Config) else load(config, nodes=nodes)
-        self._meta = meta
+        self._meta_node = meta
 
-    def node(self, name: str) -> Node:
-        """A node of the configuration."""
-        return self.config.select(names=[name], at_least=1)[0]
+    @classmethod
+    def all(
+        cls, *, meta: str = "", nodes: Mapping[str, str] | None = None, config: Config | str | None = None
+    ) -> tuple[Validation, ...]:
+        """Return all validations that are stored on the node `meta`, or on any node."""
+        loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+        validations: list[Validation] = []
+        for node in meta_nodes(loaded, meta):
+            with open_meta(node) as session:
+                names = [row["name"] for row in session.rows("names")] if session.exists() else []
+            validations += [cls(name, meta=node.name, config=loaded) for name in names]
+        return tuple(validations)
 
-    def create(self, name: str, **given: Any) -> Settings:
-        """Write a new validation down, or take one up again with other values for what may change."""
-        if not _NAME.fullmatch(name):
+    def create(
+        self,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        tables: Sequence[str] | None = None,
+        routes: Sequence[str] | None = None,
+        renames: Sequence[str] | None = None,
+        filters: Sequence[str] | None = None,
+        constants: Sequence[str] | None = None,
+        exclude_columns: Sequence[str] | None = None,
+        syncer: str | None = None,
+        changes: Literal["log", "tube", "changelog"] | None = None,
+        tube: str | None = None,
+        publication: str | None = None,
+        numeric: Literal["value", "representation"] | None = None,
+        max_connections: int | None = None,
+        batch: int | None = None,
+        page: int | None = None,
+        sweep_rows: int | None = None,
+        timeout: float | None = None,
+        mode: Literal["full", "fast"] | None = None,
+        check_interval: float | None = None,
+        row_error_delay: float | None = None,
+        initial_delay: float | None = None,
+        float_tolerance: float | None = None,
+        cutover: str | None = None,
+        max_rows_per_second: int | None = None,
+        max_retained_wal: int | None = None,
+        sweep: float | None = None,
+    ) -> Settings:
+        """Store a new validation, or change the settings of the existing one; return its settings.
+
+        A new validation needs `source`, `target` and `tables`; other settings have the defaults of `Settings`. For an
+        existing one, None means no change. Raises ConfigError if a setting is wrong, or differs from one that cannot be
+        changed (nodes, tables, routes, source of changes). Does not start anything.
+        """
+        values: dict[str, Any] = {
+            "source": source, "target": target, "tables": tables, "routes": routes, "renames": renames,
+            "filters": filters, "constants": constants, "excludes": exclude_columns, "syncer": syncer,
+            "changes": changes, "tube": tube, "publication": publication, "numeric": numeric,
+            "max_connections": max_connections, "batch": batch, "page": page, "sweep_rows": sweep_rows,
+            "timeout": timeout, "mode": mode, "check_interval": check_interval, "row_error_delay": row_error_delay,
+            "initial_delay": initial_delay, "float_tolerance": float_tolerance, "cutover": cutover,
+            "max_rows_per_second": max_rows_per_second, "max_retained_wal": max_retained_wal, "sweep": sweep,
+        }  # fmt: skip
+        if not _NAME.fullmatch(self.name):
             raise ConfigError(
-                f"'{name}' cannot be the name of a validation", cure="small letters, digits and _, at most 40"
+                f"'{self.name}' is not a valid name of a validation",
+                cure="use 1 to 40 lower-case letters, digits and underscores",
             )
-        values = {key: value for key, value in given.items() if value is not None}
-        if values.get("cutover"):
-            _check_position(values["cutover"])
-        if "source" not in values:
-            with self.meta_of(name) as meta:
-                # Tables of an older version get what they lack.
+        values = {
+            key: tuple(value) if isinstance(value, (list, tuple)) else value
+            for key, value in values.items()
+            if value is not None
+        }
+        check_position(values.get("cutover", ""))
+        if source is None:
+            with self._meta() as meta:
+                # Adds columns that an older version did not create.
                 meta.make()
-                return _taken_up(meta, name, values)
-        needed = [option for key, option in (("target", "--to"), ("tables", "--tables")) if not values.get(key)]
-        if needed:
-            raise ConfigError(f"a new validation needs {' and '.join(needed)}", cure="see trueup validate start --help")
-        settings = Settings(name, **values, seed=secrets.randbits(62)).checked()
-        self.node(settings.source)
-        with open_meta(self.node(self._meta or settings.target)) as meta:
+                return self._change(meta, values)
+        missing = [option for key, option in (("target", "--to"), ("tables", "--tables")) if not values.get(key)]
+        if missing:
+            raise ConfigError(
+                f"a new validation needs {' and '.join(missing)}", cure="see trueup validate start --help"
+            )
+        settings = Settings(self.name, **values, seed=secrets.randbits(62)).checked()
+        self._node(settings.source)
+        with open_meta(self._node(self._meta_node or settings.target)) as meta:
             meta.make()
-            if meta.get(name) is not None:
-                return _taken_up(meta, name, values)
-            own = f"trueup_{name}"
+            if meta.get(self.name) is not None:
+                return self._change(meta, values)
+            own = f"trueup_{self.name}"
             meta.rows(
-                "create", name=name, settings=as_json(settings.as_json()), slot=own,
+                "create", name=self.name, settings=as_json(settings.as_json()), slot=own,
                 publication=settings.publication or own, owns=not settings.publication,
             )  # fmt: skip
         return settings
 
+    def _change(self, meta: Meta, values: dict[str, Any]) -> Settings:
+        """Change the settings of the existing validation; raise ConfigError for those that cannot be changed."""
+        before = meta.need(self.name).settings
+        differing = [key for key in FIXED if key in values and getattr(before, key) != values[key]]
+        if differing:
+            raise ConfigError(
+                f"validation {self.name} already exists with another value of {', '.join(differing)}",
+                cure=f"use another --name, or run trueup validate delete {self.name}",
+            )
+        settings = before.updated(values)
+        meta.rows("settings", name=self.name, settings=as_json(settings.as_json()))
+        return settings
+
     def start(
-        self, name: str, *, say: Callable[[str], None] = lambda text: None, engine: str = "auto", **options: Any
+        self, *, engine: Literal["auto", "spark", "local"] = "auto", log: Callable[[str], None] = _LOGGER.info
     ) -> str:
-        """Run it in this process until it is stopped; gives the reason of the end."""
-        with self.meta_of(name) as meta:
-            stored = meta.need(name)
-            node = meta.node
-        nodes = self.node(stored.settings.source), self.node(stored.settings.target)
+        """Run the validation in this process until it is stopped; return the reason of the end.
+
+        `log` gets the messages (default: the logger `trueup.validate`). Raises SlotLost if changes were lost, and
+        CheckFailed if the validation is already running. After a failure or a kill, the next start continues from the
+        last checkpoint.
+        """
+        with self._meta() as meta:
+            settings, meta_node = meta.need(self.name).settings, meta.node
+        nodes = self._node(settings.source), self._node(settings.target)
         if engine == "spark" or (engine == "auto" and (self.config.spark.master or self.config.spark.remote)):
-            from trueup.verbs.validate.spark import run_on_spark, run_with_spark
+            from trueup.verbs.validate.stream import run_stream, run_with_spark
 
-            if stored.settings.changes != "log":
-                return run_with_spark(name, nodes, node, self.config, say=say, **options)
-
-            return run_on_spark(name, nodes, node, self.config, say=say, **options)
-        # Of the connections to each node, some are for reading the log, for questions, and for the meta database.
-        local = LocalEngine(max(1, stored.settings.max_connections - 2))
+            run_on_spark = run_stream if settings.changes == "log" else run_with_spark
+            return run_on_spark(self.name, nodes, meta_node, self.config, log=log)
+        # Two of the connections to each node are for reading changes and for queries of the driver.
+        local = LocalEngine(max(1, settings.max_connections - 2))
         try:
-            return run(name, nodes, node, local, say=say, **options)
+            return run(self.name, nodes, meta_node, local, log=log)
         finally:
             local.close()
 
-    def stop(self, name: str, *, timeout: float = _STOP_SECONDS) -> bool:
-        """Ask the running process to end, and wait for it; whether it was running."""
-        with self.meta_of(name) as meta:
-            # Also one that has lost its session for the moment: it reads this when it is back.
-            meta.rows("want", name=name, wanted="stop")
-            if not meta.is_running(name):
+    def stop(self, *, timeout: float = 60.0) -> bool:
+        """Request the running process to stop, and wait for it; return whether it was running."""
+        with self._meta() as meta:
+            # A process that is reconnecting reads the request when it is connected again.
+            meta.rows("want", name=self.name, wanted="stop")
+            if not meta.is_running(self.name):
                 return False
-            give_up = time.monotonic() + timeout
-            while meta.is_running(name):
-                if time.monotonic() > give_up:
+            deadline = time.monotonic() + timeout
+            while meta.is_running(self.name):
+                if time.monotonic() > deadline:
                     raise TrueupError(
-                        f"the validation {name} did not end within {timeout:g} s", cure="look at its log; it will end"
+                        f"validation {self.name} did not stop within {timeout:g} s; it stops after its current step",
+                        cure=f"see its log, or wait with trueup validate stop {self.name} --timeout",
                     )
                 time.sleep(0.1)
         return True
 
-    def status(self, name: str) -> Status:
-        """How it stands."""
-        with self.meta_of(name) as meta:
-            return read_status(meta, name)
+    def status(self) -> Status:
+        """Return positions, counts, pending rows and errors, in one snapshot of the meta database."""
+        with self._meta() as meta:
+            return read_status(meta, self.name)
 
-    def names(self) -> list[tuple[str, str]]:
-        """Name and meta node of all that are known."""
-        found = []
-        for node in meta_nodes(self.config, self._meta):
-            with open_meta(node) as meta:
-                if meta.exists():
-                    found += [(row["name"], node.name) for row in meta.rows("names")]
-        return found
+    def started_at(self) -> datetime | None:
+        """Return when the validation was last started: when its sessions were open and its tables planned."""
+        with self._meta() as meta:
+            return meta.need(self.name).started_at
 
-    def errors(self, name: str, *, state: str = "new", most: int | None = None) -> list[ErrorRow]:
-        """Its errors."""
-        with self.meta_of(name) as meta:
-            return findings.listed(meta, name, state=state, most=most)
+    def errors(self, *, state: str = "new", limit: int | None = None) -> list[ErrorRow]:
+        """Return the errors in a state (new, ignored, resolved, all), the oldest first."""
+        with self._meta() as meta:
+            return row_errors.list_errors(meta, self.name, state=state, limit=limit)
 
-    def mark(self, name: str, ids: Sequence[int] | None, state: str) -> int:
-        """Ignore or resolve errors by hand (None: all); gives how many."""
-        with self.meta_of(name) as meta:
-            return findings.mark(meta, name, ids, state)
+    def ignore(self, ids: Sequence[int] | None) -> int:
+        """Ignore errors (None: all): they stay listed and do not count. Return the number of errors."""
+        with self._meta() as meta:
+            return row_errors.set_state(meta, self.name, ids, "ignored")
 
-    def clear(self, name: str, ids: Sequence[int] | None) -> int:
-        """Forget errors (None: all); gives how many."""
-        with self.meta_of(name) as meta:
-            return findings.clear(meta, name, ids)
+    def resolve(self, ids: Sequence[int] | None) -> int:
+        """Resolve errors by hand (None: all); return the number of errors."""
+        with self._meta() as meta:
+            return row_errors.set_state(meta, self.name, ids, "resolved")
 
-    def update(self, name: str, **given: Any) -> Settings:
-        """Change settings, also while it runs."""
-        unknown = set(given) - set(CHANGEABLE)
-        if unknown:
-            raise ConfigError(f"{', '.join(sorted(unknown))} cannot be changed", cure="delete it, and start a new one")
-        with self.meta_of(name) as meta:
-            settings = meta.need(name).settings.updated(given)
-            if settings.cutover:
-                _check_position(settings.cutover)
-            meta.rows("settings", name=name, settings=as_json(settings.as_json()))
-            return settings
+    def clear(self, ids: Sequence[int] | None) -> int:
+        """Delete errors (None: all); return the number of errors."""
+        with self._meta() as meta:
+            return row_errors.clear(meta, self.name, ids)
 
-    def delete(self, name: str) -> bool:
-        """Stop it, and remove its slot and publication or its change log, and all it noted; whether there was one."""
-        self.stop(name)
-        with self.meta_of(name) as meta:
-            stored = meta.need(name)
-            source = self.node(stored.settings.source)
-            dropped = False
+    def update(
+        self,
+        *,
+        mode: Literal["full", "fast"] | None = None,
+        check_interval: float | None = None,
+        row_error_delay: float | None = None,
+        initial_delay: float | None = None,
+        float_tolerance: float | None = None,
+        cutover: str | None = None,
+        max_rows_per_second: int | None = None,
+        max_retained_wal: int | None = None,
+        sweep: float | None = None,
+    ) -> Settings:
+        """Change settings (None: no change), also while the validation runs; return the settings."""
+        check_position(cutover or "")
+        values = {
+            "mode": mode, "check_interval": check_interval, "row_error_delay": row_error_delay,
+            "initial_delay": initial_delay, "float_tolerance": float_tolerance, "cutover": cutover,
+            "max_rows_per_second": max_rows_per_second, "max_retained_wal": max_retained_wal, "sweep": sweep,
+        }  # fmt: skip
+        with self._meta() as meta:
+            return self._change(meta, values)
+
+    def delete(self) -> bool:
+        """Stop the validation; remove its slot and publication or its change log, and its rows in the meta database.
+
+        Returns whether the slot or the change log existed.
+        """
+        self.stop()
+        with self._meta() as meta:
+            stored = meta.need(self.name)
+            source = self._node(stored.settings.source)
+            existed = False
             if stored.settings.changes == "log":
                 connection = connect(source, application="trueup validate delete", read_only=False)
                 try:
-                    own = stored.publication if stored.owns_publication else ""
-                    dropped = slot.drop(connection, stored.slot, own)
+                    existed = slot.drop(connection, stored.slot, stored.publication if stored.owns_publication else "")
                 except Exception as error:
                     raise error_from_server(error, source) from None
                 finally:
                     connection.close()
             elif stored.settings.changes == CHANGELOG:
-                from trueup.verbs.validate.tubes import drop_changelog
+                existed = drop_changelog(source, stored.settings)
+            meta.rows("delete", name=self.name)
+        return existed
 
-                dropped = drop_changelog(source, stored.settings)
-            meta.rows("delete", name=name)
-        return dropped
+    def fence(self, *, timeout: float = 300.0, on_wait: Callable[[Status], object] = lambda status: None) -> Fence:
+        """Write a marker on the source, and wait until everything before it is validated.
 
-    def fence(
-        self, name: str, *, timeout: float = 300.0, told: Callable[[Status], None] = lambda status: None
-    ) -> Fence:
-        """Write a marker, and wait until it is validated."""
-        with self.meta_of(name) as meta:
-            stored = meta.need(name)
-            position = put_fence(self.node(stored.settings.source))
-            return wait_for(meta, name, position, timeout=timeout, told=told)
+        `on_wait` is called with the status while it waits. A time-out is a result (`validated` is False), not an error.
+        """
+        with self._meta() as meta:
+            position = put_fence(self._node(meta.need(self.name).settings.source))
+            return wait_for(meta, self.name, position, timeout=timeout, on_wait=on_wait)
 
-    def meta_of(self, name: str) -> AbstractContextManager[Meta]:
-        """The meta database that knows a validation: the named one, else the one of all nodes that does."""
-        return meta_of(self.config, name, self._meta)
+    def _meta(self) -> AbstractContextManager[Meta]:
+        return meta_of(self.config, self.name, self._meta_node)
 
-
-def _taken_up(meta: Meta, name: str, given: dict[str, Any]) -> Settings:
-    """The validation that is there: what names its rows must not be another one."""
-    there = meta.need(name).settings
-    other = [key for key in _FIXED if key in given and getattr(there, key) != given[key]]
-    if other:
-        raise ConfigError(
-            f"the validation {name} is there, with another value for {', '.join(other)}",
-            cure=f"choose another --name, or trueup validate delete {name}",
-        )
-    settings = there.updated(given)
-    meta.rows("settings", name=name, settings=as_json(settings.as_json()))
-    return settings
-
-
-def _check_position(text: str) -> None:
-    if not re.fullmatch(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}", text):
-        raise ConfigError(f"'{text}' is no position of the log", cure="write it as PostgreSQL does: 16/B374D848")
+    def _node(self, name: str) -> Node:
+        return self.config.select(names=[name], at_least=1)[0]

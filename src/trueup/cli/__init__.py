@@ -2,8 +2,8 @@
 
 Reading order: `main` (the verbs, errors), `every` (log options), `options` (the table of shared options),
 `environment` (variables of options); the commands `diff`, `repair`, `schema`, `tasks`, `doctor`, `schedule`, `init`,
-`tube`, `tube_run`, `tube_options`, `sync`, `switchover`, `validate`, `difflog`, `demo`; `completion` and `complete`
-(shells); `reference` and `reference_settings` (docs/reference.md).
+`tube`, `tube_run`, `tube_options`, `sync`, `switchover`, `validate`, `validate_options`, `validate_detach`, `difflog`,
+`demo`; `completion` and `complete` (shells); `reference` and `reference_settings` (docs/reference.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo of a validation: native replication, load, rows spoiled on the target, errors as they appear, all mended."""
+"""The demo of a validation: native replication, load, corrupted rows on the target, errors, and a repair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import psycopg
 
 from trueup.api.repair_validation import repair_validation
-from trueup.api.validate import Validations
+from trueup.api.validate import Validation
 from trueup.db.statements import load
 from trueup.errors import TrueupError
 from trueup.testing.postgres import Database, Server
@@ -21,22 +21,22 @@ from trueup.verbs.validate.fence import Fence
 from trueup.verbs.validate.status import Status, status_text
 
 TABLE = "public.customers"
-_PATIENCE = 120.0
-_SHOWN = 10
-Say = Callable[[str], None]
+_TIMEOUT = 120.0
+_MAX_SHOWN = 10
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """How the demo ended."""
+    """The result of the demo."""
 
     status: Status
     fence: Fence
     found: int
 
 
-def run(*, rows: int, seconds: float, say: Say) -> Shown:
-    """Two servers, replication by PostgreSQL itself, and a validation beside it."""
+def run(*, rows: int, seconds: float, say: Log) -> Shown:
+    """Start two servers with native replication between them, and validate it."""
     statements = load("trueup.demo", "validate.sql")
     with Server.start(name="n1") as one, Server.start(name="n2") as two:
         up, down = one.database("postgres"), two.database("postgres")
@@ -46,53 +46,52 @@ def run(*, rows: int, seconds: float, say: Say) -> Shown:
         up.execute(load("trueup.demo", "demo.sql")["load"], {"rows": rows})
         up.execute(statements["publish"])
         down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
-        _until(lambda: not down.execute(statements["copying"]))
-        validations = Validations(nodes={"n1": up.uri, "n2": down.uri})
-        validations.create(
-            "demo", source="n1", target="n2", tables=(TABLE,), check_interval=0.5, row_error_delay=2.0, sweep=0.3
-        )
-        with _running(validations, say), _load(up, rows):
+        _wait_until(lambda: not down.execute(statements["copying"]))
+        validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
+        validation.create(source="n1", target="n2", tables=(TABLE,), check_interval=0.5, row_error_delay=2.0, sweep=0.3)
+        with _running(validation, say), _load(up, rows):
             time.sleep(seconds / 3)
-            say(status_text(validations.status("demo")))
-            say("spoiling rows of n2: one changed, one removed, one added by hand; and one by a trigger, on its way")
+            say(status_text(validation.status()))
+            say("corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger")
             down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
             up.execute(statements["touch"])
-            found = _watch_errors(validations, 4, say)
-            say("trueup repair --validation demo --execute: the rows as n1 has them")
+            found = _watch_errors(validation, 4, say)
+            say("trueup repair --validation demo --execute: copy the rows of n1")
             down.execute(statements["unspoil"])
-            _mend(validations, say)
-            _until(lambda: not validations.errors("demo"))
-            for error in validations.errors("demo", state="resolved"):
+            _repair(validation, say)
+            _wait_until(lambda: not validation.errors())
+            for error in validation.errors(state="resolved"):
                 say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
-            fence = validations.fence("demo", timeout=_PATIENCE)
-            return Shown(validations.status("demo"), fence, found)
+            fence = validation.fence(timeout=_TIMEOUT)
+            return Shown(validation.status(), fence, found)
 
 
 @contextmanager
-def _running(validations: Validations, say: Say) -> Iterator[None]:
+def _running(validation: Validation, say: Log) -> Iterator[None]:
+    """Run the validation on a thread."""
     failed: list[BaseException] = []
 
     def work() -> None:
         try:
-            validations.start("demo", engine="local", say=lambda text: say(f"  {text}"))
+            validation.start(engine="local", log=lambda text: say(f"  {text}"))
         except BaseException as error:
             failed.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    _until(lambda: bool(failed) or validations.status("demo").state == "running")
+    _wait_until(lambda: bool(failed) or validation.status().state == "running")
     try:
         yield
     finally:
-        validations.stop("demo")
-        thread.join(_PATIENCE)
+        validation.stop()
+        thread.join(_TIMEOUT)
         if failed:
             raise failed[0]
 
 
 @contextmanager
 def _load(up: Database, rows: int) -> Iterator[None]:
-    """Updates, inserts and deletes of random rows, some hundred a second."""
+    """Update, insert and delete random rows, some hundred per second."""
     stop = threading.Event()
     work = load("trueup.demo", "validate.sql")["work"]
 
@@ -100,7 +99,7 @@ def _load(up: Database, rows: int) -> Iterator[None]:
         choose = random.Random(1)
         with psycopg.connect(up.uri, autocommit=True) as connection:
             while not stop.wait(0.02):
-                # The first rows are left alone: what is spoiled there stays so until somebody mends it.
+                # The load does not touch the first rows: corrupted rows stay wrong until they are repaired.
                 connection.execute(
                     work, {"key": choose.randrange(100, rows) * 10, "new": choose.randrange(10**9) * 10 + 3}
                 )
@@ -114,44 +113,49 @@ def _load(up: Database, rows: int) -> Iterator[None]:
         thread.join()
 
 
-def _watch_errors(validations: Validations, wanted: int, say: Say) -> int:
+def _watch_errors(validation: Validation, expected: int, say: Log) -> int:
+    """Show errors as they appear, until the expected number is reached; return the number of errors."""
     seen: set[int] = set()
 
-    def look() -> bool:
-        for error in validations.errors("demo"):
-            if error.id not in seen and len(seen) < _SHOWN:
+    def has_all() -> bool:
+        for error in validation.errors():
+            if error.id not in seen and len(seen) < _MAX_SHOWN:
                 columns = f" in {', '.join(error.columns)}" if error.columns else ""
                 row = f"{error.source} ({', '.join(error.key)})"
                 say(f"  error at {error.last_at:%H:%M:%S}: {row} {error.kind}{columns}")
             seen.add(error.id)
-        return len(seen) >= wanted
+        return len(seen) >= expected
 
-    _until(look)
+    _wait_until(has_all)
     return len(seen)
 
 
-def _mend(validations: Validations, say: Say) -> None:
-    """The rows of the errors' keys, as the source has them now; the files of the repair are not kept."""
+def _repair(validation: Validation, say: Log) -> None:
+    """Repair the rows of the errors; the files of the repair are temporary."""
     with TemporaryDirectory(prefix="trueup-demo-") as folder:
-        done = repair_validation(
-            "demo",
-            config=validations.config,
+        result = repair_validation(
+            validation.name,
+            config=validation.config,
             task_db=f"{folder}/tasks.db",
             report_dir=folder,
             engine="local",
             execute=True,
         )
-    for table in done.tables:
+    for table in result.tables:
         counts = ", ".join(f"{count} {act}" for act, count in table.written.get("n2", {}).items())
         say(f"  {table.verdict}: {table.table}: {table.keys} keys; on n2 {counts}")
-    # Rows that are on their way while the repair looks again may differ for a moment: the validation tells.
-    if done.exit_code == 2:
-        raise TrueupError("the repair of the demo failed", cure="; ".join(done.failed.values()) or "try again")
+    # Rows in flight may differ when the repair checks its result (exit code 1); the validation decides.
+    if result.exit_code == 2:
+        raise TrueupError(
+            "the repair of the demo failed", cure="; ".join(result.failed.values()) or "run the demo again"
+        )
 
 
-def _until(condition: Callable[[], object]) -> None:
-    give_up = time.monotonic() + _PATIENCE
+def _wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _TIMEOUT
     while not condition():
-        if time.monotonic() > give_up:
-            raise TrueupError("the demo waited too long", cure="try again on a quieter machine")
+        if time.monotonic() > deadline:
+            raise TrueupError(
+                f"a step of the demo took more than {_TIMEOUT:g} s", cure="run it again on a less loaded machine"
+            )
         time.sleep(0.1)

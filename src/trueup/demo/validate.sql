@@ -15,7 +15,7 @@ INSERT INTO public.customers (id, name, balance, joined) VALUES (%(new)s, 'New',
 -- name: spoil
 UPDATE public.customers SET balance = -1 WHERE id = 20;
 DELETE FROM public.customers WHERE id = 30;
-INSERT INTO public.customers (id, name, balance, joined) VALUES (-5, 'Nobody', 0, now());
+INSERT INTO public.customers (id, name, balance, joined) VALUES (-5, 'Unknown', 0, now());
 CREATE FUNCTION public.spoil() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.id = 40 THEN

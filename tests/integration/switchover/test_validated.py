@@ -12,7 +12,7 @@ import pytest
 
 from support.fixtures import Databases
 from support.switchover import Moving, begin, wait_until
-from trueup.api.validate import Validations
+from trueup.api.validate import Validation
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.gate import GateClosed
@@ -38,25 +38,30 @@ class Running:
     """Runs validations of the two databases in threads of this process."""
 
     def __init__(self, moving: Moving) -> None:
-        self.calls = Validations(nodes={"old": moving.old.uri, "new": moving.new.uri})
+        self._nodes = {"old": moving.old.uri, "new": moving.new.uri}
         self._threads: dict[str, threading.Thread] = {}
 
     def start(self, name: str, **settings: Any) -> None:
         """Create and start a validation."""
         given = {"check_interval": 0.1, "row_error_delay": 0.3, "source": "old", "target": "new", **settings}
-        self.calls.create(name, **given)
-        run = threading.Thread(target=self.calls.start, args=(name,), kwargs={"engine": "local"}, daemon=True)
+        validation = self.of(name)
+        validation.create(**given)
+        run = threading.Thread(target=validation.start, kwargs={"engine": "local"}, daemon=True)
         self._threads[name] = run
         run.start()
 
+    def of(self, name: str) -> Validation:
+        """Return a validation by name."""
+        return Validation(name, nodes=self._nodes)
+
     def is_running(self, name: str) -> bool:
         """Return whether the validation is running."""
-        return self.calls.status(name).state == "running"
+        return self.of(name).status().state == "running"
 
     def close(self) -> None:
         """Delete all validations, with their slots."""
         for name, thread in self._threads.items():
-            self.calls.delete(name)
+            self.of(name).delete()
             thread.join(60)
 
 
@@ -92,7 +97,9 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
         assert [text for text in texts if text not in str(found.value)] == [], str(found.value)
 
     refused("there is no validation from old to new on new or old")
-    running.start("part", tables=("public.people", "public.visits"), excludes=("public.visits.price",), mode="fast")
+    running.start(
+        "part", tables=("public.people", "public.visits"), exclude_columns=("public.visits.price",), mode="fast"
+    )
     running.start("lag", tables=("public.*",), syncer="lag:0")
     running.start("all", tables=("public.*",))
     for name in ("part", "lag", "all"):
@@ -103,7 +110,7 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
     refused("there is no validation gone from old to new", validation="gone")
     # Rows that never changed were not compared.
     refused("public.people was not swept completely since only the sync can write to new", validation="all")
-    running.calls.stop("all")
+    running.of("all").stop()
     refused("validation all: it is stopped", validation="all")
     with pytest.raises(ConfigError, match="need --proof validated"):
         moving.request(proof="keys", validation="all")
@@ -119,7 +126,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     wait_until(lambda: running.is_running("v"))
     with pytest.raises(GateClosed, match=r"rows equal: 1 errors of .* open: public\.visits \(700\) changed"):
         moving.execute(proof="validated")
-    running.calls.update("v", sweep=0.0)
+    running.of("v").update(sweep=0.0)
 
     # When a round copies the row again, the error resolves by itself.
     moving.old.execute("UPDATE visits SET price = price WHERE id = 700")
@@ -172,7 +179,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
 
 def _until_resolved(moving: Moving, running: Running) -> None:
     moving.run_sync()
-    wait_until(lambda: not running.calls.status("v").open_errors)
+    wait_until(lambda: not running.of("v").status().open_errors)
 
 
 class in_the_pause:

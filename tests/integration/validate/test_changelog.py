@@ -1,4 +1,4 @@
-"""Validations where the log is not logical: triggers note the changes, in a change log of its own or in a tube."""
+"""Validations with triggers instead of the log: a change log, or a tube."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import trueup
-from integration.validate.conftest import PG_BIN, Copy
+from support.validate import PG_BIN, Copy
 from trueup.testing.postgres import Server
 
 TABLES = """
@@ -53,9 +53,9 @@ def _reasons(copy: Copy) -> dict[str, str]:
 def test_the_log_is_refused_and_the_cure_works(plain: Copy) -> None:
     plain.create("public.*", syncer="lag:0.2")
     with pytest.raises(trueup.CheckFailed) as refused:
-        plain.validations.start("v", engine="local")
+        plain.validation.start(engine="local")
     assert "--source changelog" in str(refused.value.cure)
-    plain.validations.delete("v")
+    plain.validation.delete()
     _start(plain)
     assert plain.fence().validated
 
@@ -89,7 +89,7 @@ def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> Non
     plain.until(lambda: not plain.errors())
     assert plain.fence().exit_code == 0
     assert plain.up.execute(TRIGGERS) != [(0,)]
-    assert plain.validations.delete("v")
+    assert plain.validation.delete()
     assert plain.up.execute(TRIGGERS) == [(0,)]
     assert plain.up.execute(OURS) == []
 
@@ -114,7 +114,7 @@ def test_a_commit_that_nobody_sees_yet_is_waited_for(copy: Copy) -> None:
     copy.until(lambda: [error.key for error in copy.errors()] == [("1",)])
 
 
-def test_a_writer_that_stays_keeps_the_position_and_not_the_work(plain: Copy) -> None:
+def test_an_open_writer_holds_back_the_position_but_not_the_checks(plain: Copy) -> None:
     _start(plain)
     with psycopg.connect(plain.up.uri) as writer:
         writer.execute("INSERT INTO t VALUES (1, 1)")
@@ -125,7 +125,7 @@ def test_a_writer_that_stays_keeps_the_position_and_not_the_work(plain: Copy) ->
     assert plain.fence().exit_code == 1
 
 
-def test_it_goes_on_where_it_was(plain: Copy) -> None:
+def test_a_restart_continues_from_the_checkpoint(plain: Copy) -> None:
     _start(plain)
     plain.up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
     plain.down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 5) i")
@@ -137,7 +137,7 @@ def test_it_goes_on_where_it_was(plain: Copy) -> None:
     assert {table.source: table.updates for table in plain.status().tables}["public.t"] == 1
 
 
-def test_two_validations_keep_out_of_each_others_way(plain: Copy) -> None:
+def test_two_validations_of_a_table_are_independent(plain: Copy) -> None:
     other = Copy(plain.up, plain.down)
     other.name = "w"
     _start(plain, "public.t")
@@ -146,12 +146,12 @@ def test_two_validations_keep_out_of_each_others_way(plain: Copy) -> None:
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
     other.until(lambda: [error.key for error in other.errors()] == [("1",)])
     other.stop()
-    assert other.validations.delete("w")
+    assert other.validation.delete()
     plain.up.execute("INSERT INTO t VALUES (2, 2)")
     plain.until(lambda: len(plain.errors()) == 2)
 
 
-def test_keys_that_no_trigger_could_name_are_not_validated_until_a_sweep(plain: Copy) -> None:
+def test_keys_that_a_trigger_could_not_record_need_a_sweep(plain: Copy) -> None:
     _start(plain)
     assert plain.fence().exit_code == 0
     source = plain.up.execute("SELECT source FROM trueup_changes.sources WHERE \"table\" = 't'::regclass")[0][0]
@@ -160,11 +160,11 @@ def test_keys_that_no_trigger_could_name_are_not_validated_until_a_sweep(plain: 
     fence = plain.fence()
     assert fence.exit_code == 2
     assert any("public.t" in reason for reason in fence.reasons)
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
-def test_a_table_whose_triggers_are_switched_off_is_stopped_by_name(plain: Copy) -> None:
+def test_a_table_with_disabled_triggers_is_stopped(plain: Copy) -> None:
     _start(plain)
     plain.up.execute("ALTER TABLE t DISABLE TRIGGER USER")
     plain.until(lambda: "triggers are missing or disabled" in _reasons(plain)["public.t"])
@@ -175,12 +175,12 @@ def test_a_table_whose_triggers_are_switched_off_is_stopped_by_name(plain: Copy)
     plain.go_on()
     assert _reasons(plain)["public.t"] == ""
     assert plain.fence().exit_code == 2
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-def test_triggers_that_were_off_for_a_while_are_noticed(plain: Copy, is_running: bool) -> None:
+def test_triggers_that_were_disabled_for_a_while_are_detected(plain: Copy, is_running: bool) -> None:
     _start(plain)
     assert plain.fence().exit_code == 0
     if not is_running:
@@ -199,7 +199,7 @@ def test_triggers_that_were_off_for_a_while_are_noticed(plain: Copy, is_running:
     if not is_running:
         plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
 
 
@@ -214,7 +214,7 @@ def test_a_table_that_was_detached_meanwhile_is_not_validated_until_a_sweep(plai
         tube.attach("t", shard=0)
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
 
 
@@ -235,7 +235,7 @@ UNSEEN = [
 
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("statement", UNSEEN)
-def test_what_happens_to_partitions_unseen_is_swept_before_it_is_validated(
+def test_changes_of_partitions_that_are_not_captured_need_a_sweep(
     plain: Copy, statement: str, is_running: bool
 ) -> None:
     plain.both(PARTITIONED)
@@ -267,7 +267,7 @@ def test_keys_are_found_by_their_value_also_when_they_are_gone(plain: Copy) -> N
     plain.until(lambda: [error.kind for error in plain.errors()] == ["extra"])
 
 
-def test_another_key_is_not_taken_for_the_old_one(plain: Copy) -> None:
+def test_pods_of_an_old_key_are_not_used_for_the_new_key(plain: Copy) -> None:
     plain.both(
         "CREATE TABLE x (id int PRIMARY KEY, n int NOT NULL UNIQUE, m int NOT NULL); INSERT INTO x VALUES (5, 6, 7)"
     )
@@ -279,7 +279,7 @@ def test_another_key_is_not_taken_for_the_old_one(plain: Copy) -> None:
     plain.both("ALTER TABLE x ADD PRIMARY KEY (n, m)")
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: [error.kind for error in plain.errors()] == ["extra"])
 
 
@@ -293,40 +293,40 @@ def test_validations_of_one_name_have_change_logs_of_their_own(plain: Copy, plai
     _start(other, "public.t")
     assert other.fence().exit_code == 0
     other.stop()
-    assert other.validations.delete("v")
+    assert other.validation.delete()
     plain.go_on()
     plain.until(lambda: [error.key for error in plain.errors()] == [("1",)])
     third.drop()
 
 
-def test_it_ends_at_the_cut_over(plain: Copy) -> None:
+def test_it_stops_at_the_cut_over_position(plain: Copy) -> None:
     _start(plain)
     plain.up.execute("INSERT INTO t VALUES (1, 1)")
     plain.down.execute("INSERT INTO t VALUES (1, 1)")
     position = plain.up.execute("SELECT pg_current_wal_lsn()::text")[0][0]
-    plain.validations.update("v", cutover=position)
+    plain.validation.update(cutover=position)
     plain.until(lambda: plain.ended)
-    assert plain.ended == [f"all is validated up to the cut-over position {position}"]
+    assert plain.ended == [f"all changes before the cut-over position {position} are validated"]
     assert plain.status().total("inserts") == 1
 
 
-def test_a_change_log_that_is_gone_needs_a_full_check(plain: Copy) -> None:
+def test_a_dropped_change_log_needs_a_full_check(plain: Copy) -> None:
     _start(plain)
     plain.stop()
     trueup.Tube.uninstall(plain.up.uri, schema="trueup_changes", force=True)
     plain.up.execute("INSERT INTO t VALUES (7, 7)")
-    with pytest.raises(trueup.TrueupError, match="change log is gone"):
-        plain.validations.start("v", engine="local")
+    with pytest.raises(trueup.TrueupError, match="change log does not exist"):
+        plain.validation.start(engine="local")
     assert "full check" in plain.status().reason
     plain.go_on()
     assert plain.fence().exit_code == 2
-    plain.validations.update("v", sweep=0.5)
+    plain.validation.update(sweep=0.5)
     plain.until(lambda: [error.key for error in plain.errors()] == [("7",)])
     plain.down.execute("INSERT INTO t VALUES (7, 7)")
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
-def test_a_tube_that_notes_only_some_rows_is_no_source(plain: Copy) -> None:
+def test_a_tube_with_a_predicate_is_rejected(plain: Copy) -> None:
     trueup.Tube.install(plain.up.uri)
     with trueup.Tube("q", plain.up.uri) as tube:
         tube.ensure()
@@ -337,18 +337,18 @@ def test_a_tube_that_notes_only_some_rows_is_no_source(plain: Copy) -> None:
     assert _reasons(plain)["public.words"] == ""
 
 
-def test_subscribers_of_all_tables_are_not_stopped_by_tables_of_ours(copy: Copy) -> None:
+def test_nothing_is_created_where_all_tables_are_published(copy: Copy) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate("ALL TABLES")
     copy.create("public.t", changes="changelog")
-    refused = r"the publication p of the database .* publishes all tables: its subscribers would stop at"
+    refused = r"publication p of database .* publishes all tables: its subscribers would stop at"
     with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup_changes.installation"):
-        copy.validations.start("v", engine="local")
+        copy.validation.start(engine="local")
     with pytest.raises(trueup.CheckFailed, match=f"{refused} tube.installation"):
         trueup.Tube.install(copy.up.uri)
-    there = trueup.Validations(nodes={"n1": copy.up.uri, "n2": copy.down.uri}, meta="n1")
+    there = trueup.Validation("w", nodes={"n1": copy.up.uri, "n2": copy.down.uri}, meta="n1")
     with pytest.raises(trueup.CheckFailed, match=f"{refused} trueup.validation"):
-        there.create("w", source="n1", target="n2", tables=("public.t",))
+        there.create(source="n1", target="n2", tables=("public.t",))
     sync = trueup.Sync("n1", "n2", nodes={"n1": copy.up.uri, "n2": copy.down.uri})
     assert any("publishes all tables" in problem.what for problem in sync.plan().problems)
     # Nothing was made, and changes arrive as before.
@@ -359,5 +359,5 @@ def test_subscribers_of_all_tables_are_not_stopped_by_tables_of_ours(copy: Copy)
 
 @pytest.mark.parametrize("given", [{"changes": "tube"}, {"changes": "changelog", "tube": "q"}, {"tube": "q"}])
 def test_a_tube_and_its_name_belong_together(plain: Copy, given: dict[str, str]) -> None:
-    with pytest.raises(trueup.errors.ConfigError, match="belong together"):
+    with pytest.raises(trueup.errors.ConfigError, match="must be used together"):
         plain.create(**given)

@@ -1,4 +1,4 @@
-"""A validation as a process: the command line, and what a kill leaves behind."""
+"""A validation as a process: the command line, and the state after a kill."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 
+from support.validate import Copy
 
-def _trueup(copy: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
+
+def _trueup(copy: Copy, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "trueup", "validate", *arguments, *_nodes(copy)],
         capture_output=True,
@@ -25,11 +26,11 @@ def _trueup(copy: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _nodes(copy: Any) -> list[str]:
+def _nodes(copy: Copy) -> list[str]:
     return ["--node", f"n1={copy.up.uri}", "--node", f"n2={copy.down.uri}"]
 
 
-def _process(copy: Any) -> subprocess.Popen[bytes]:
+def _process(copy: Copy) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "trueup", "validate", "start", "--name", "v", "--engine", "local", *_nodes(copy)],
         stdout=subprocess.DEVNULL,
@@ -38,23 +39,25 @@ def _process(copy: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("changes", ["log", "changelog"])
-def test_a_kill_loses_and_doubles_nothing(copy: Any, changes: str) -> None:
+def test_a_kill_loses_and_doubles_nothing(copy: Copy, changes: str) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate("t")
     copy.spoil("t", "IF NEW.id % 100 = 0 THEN RETURN NULL; END IF;", "INSERT")
     copy.start(row_error_delay=2.0, batch=300, page=7, changes=changes)
     copy.stop()
-    writer = threading.Thread(target=_write, args=(copy,), daemon=True)
+    go_on = threading.Event()
+    writer = threading.Thread(target=_write, args=(copy, go_on), daemon=True)
     writer.start()
     _kill_in_a_checkpoint(copy, _process(copy))
     before = copy.status().total("processed")
     process = _process(copy)
+    go_on.set()
     copy.until(lambda: copy.status().total("processed") > before)
     process.kill()
     process.wait()
     writer.join()
     copy.until(lambda: copy.status().state == "stopped")
-    assert "its process is gone" in copy.status().reason
+    assert "its process ended without stopping" in copy.status().reason
     copy.go_on()
     fence = copy.fence()
     assert (fence.validated, fence.errors) == (True, 20)
@@ -63,16 +66,19 @@ def test_a_kill_loses_and_doubles_nothing(copy: Any, changes: str) -> None:
     assert sorted(int(error.key[0]) for error in copy.errors("all")) == list(range(100, 2001, 100))
 
 
-def _write(copy: Any) -> None:
+def _write(copy: Copy, go_on: threading.Event) -> None:
+    """Write 2000 rows, the second half after the first kill."""
     with psycopg.connect(copy.up.uri, autocommit=True) as connection:
         for at in range(0, 2000, 50):
+            if at == 1000:
+                go_on.wait(60)
             connection.execute("INSERT INTO t SELECT i FROM generate_series(%s::int, %s::int) i", [at + 1, at + 50])
             connection.execute("UPDATE t SET n = 1 WHERE id BETWEEN %s AND %s", [at + 1, at + 25])
             time.sleep(0.02)
 
 
-def _kill_in_a_checkpoint(copy: Any, process: subprocess.Popen[bytes]) -> None:
-    """Hold the row that a checkpoint writes last, until somebody waits for it with all else written."""
+def _kill_in_a_checkpoint(copy: Copy, process: subprocess.Popen[bytes]) -> None:
+    """Lock the row that a checkpoint writes last; kill the process when it waits for it."""
     copy.until(lambda: copy.status().total("processed") > 100)
     with psycopg.connect(copy.down.uri) as connection:
         connection.execute("SELECT 1 FROM trueup.validation FOR UPDATE")
@@ -81,7 +87,7 @@ def _kill_in_a_checkpoint(copy: Any, process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> None:
+def test_the_command_line_from_start_to_delete(copy: Copy, tmp_path: Path) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate()
     copy.spoil("t", "IF NEW.id = 2 THEN NEW.n = 5; END IF;", "INSERT")
@@ -116,15 +122,15 @@ def test_the_command_line_from_start_to_delete(copy: Any, tmp_path: Path) -> Non
     assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
 
 
-def test_one_that_cannot_begin_is_an_error_of_the_command_too(copy: Any, tmp_path: Path) -> None:
+def test_detach_reports_a_validation_that_cannot_start(copy: Copy, tmp_path: Path) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     log = tmp_path / "v.log"
     new = ("--from", "n1", "--to", "n2", "--tables", "public.t", "--name", "v")
     started = _trueup(copy, "start", *new, "--detach", "--log", str(log))
     assert (started.returncode, started.stdout) == (2, "")
-    assert "v could not begin: " in started.stderr
-    assert "it is not known how far the target is behind" in started.stderr
-    assert "it is not known how far the target is behind" in log.read_text()
+    assert "validation v could not start: " in started.stderr
+    assert "the position of the target is unknown" in started.stderr
+    assert "the position of the target is unknown" in log.read_text()
 
 
 def test_the_demo(capfd: pytest.CaptureFixture[str]) -> None:

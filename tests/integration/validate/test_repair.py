@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.validate import Copy
 from trueup.cli.main import run as command
 
 TABLES = """
@@ -31,12 +32,12 @@ ONLY = ",".join(f"public.{table}" for table in GOOD)
 WRONG = 13
 
 
-def _rows(copy: Any) -> list[Any]:
+def _rows(copy: Copy) -> list[Any]:
     return [[node.execute(f"SELECT * FROM {table} ORDER BY 1, 2") for table in GOOD[:2] + GOOD[3:]]
             for node in (copy.up, copy.down)]  # fmt: skip
 
 
-def _spoiled(copy: Any) -> None:
+def _spoiled(copy: Copy) -> None:
     """Rows of all kinds that stay wrong, and a validation that has found them."""
     copy.both(TABLES + ELSEWHERE)
     copy.down.execute("ALTER TABLE moved RENAME TO gone_there; ALTER TABLE items ADD COLUMN mine text DEFAULT 'own'")
@@ -59,7 +60,7 @@ def _spoiled(copy: Any) -> None:
     """)
     copy.start(
         "public.*", sweep=0.9, routes=("public.moved=public.gone_there",), filters=("public.part: id > 0",),
-        excludes=("public.secret.hidden",),
+        exclude_columns=("public.secret.hidden",),
     )  # fmt: skip
     copy.up.execute(
         "INSERT INTO moved VALUES (1); INSERT INTO part VALUES (1); INSERT INTO secret VALUES (1, 'h');"
@@ -67,12 +68,12 @@ def _spoiled(copy: Any) -> None:
     )
     copy.until(lambda: len(copy.errors()) == WRONG)
     ignored = [error.id for error in copy.errors() if error.key == ("9",)]
-    copy.validations.mark("v", ignored, "ignored")
+    copy.validation.ignore(ignored)
     # Nothing but the validation's errors is mended; what happens from now on is not found any more.
     copy.stop()
 
 
-def test_open_errors_are_mended_and_resolve(copy: Any, tmp_path: Path, capsys: Any) -> None:
+def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: Any) -> None:
     _spoiled(copy)
     copy.down.execute("UPDATE codes SET v = 'unseen' WHERE id = 1")
     before = _rows(copy)
@@ -131,7 +132,7 @@ def test_open_errors_are_mended_and_resolve(copy: Any, tmp_path: Path, capsys: A
 
     code, again = run("--tables", "public.items")  # rows that agree by now need nothing
     assert (code, "nothing to write" in again) == (0, True)
-    copy.validations.update("v", sweep=0.0)
+    copy.validation.update(sweep=0.0)
     copy.said.clear()
     copy.go_on()
     copy.until(lambda: not [error for error in copy.errors() if error.source in ONLY.split(",")])

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
+from support.validate import Copy
 from trueup.capture.log import slot
+from trueup.capture.log.pgoutput import identity_places
+from trueup.capture.log.reader import SlotReader
+from trueup.capture.log.slot import SlotLost
 from trueup.db.node import connect
 from trueup.errors import TrueupError
 from trueup.spark.changes import SCHEMA, ChangesReader, ChangesSource
@@ -22,10 +26,10 @@ def _rows(reader: ChangesReader, start: Any, end: Any) -> list[dict[str, Any]]:
     return [row for batch in there.read(part) for row in batch.to_pylist()]
 
 
-def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(copy: Any) -> None:
+def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(copy: Copy) -> None:
     up = copy.up
     up.execute("CREATE TABLE t (a int, b text, v text, PRIMARY KEY (a, b)); CREATE PUBLICATION p FOR TABLE t")
-    node = copy.validations.node("n1")
+    node = copy.validation.config.nodes["n1"]
     with connect(node, application="test", read_only=False) as session:
         slot.make_slot(session, "s")
     given = {"address": up.uri, "slot": "s", "publication": "p", "batch_rows": "1000"}
@@ -50,13 +54,49 @@ def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(c
     ]  # fmt: skip
     reader.commit(later)
     assert reader.initialOffset() == later
-    with pytest.raises(TrueupError, match="was not seen"):
+    with pytest.raises(TrueupError, match="were not seen"):
         _rows(reader, start, end)
     for options, words in (
         ({"slt": "x"}, "(?i)did you mean"),
         ({}, "give the options slot"),
-        ({"slot": "none", "publication": "p"}, "there is no slot none"),
+        ({"slot": "none", "publication": "p"}, "slot none does not exist"),
         ({"slot": "s", "publication": "p", "address": f"{up.uri}?password=x"}, "contains a password"),
     ):
         with pytest.raises(TrueupError, match=words):
             ChangesSource({"address": up.uri, **options}).streamReader(SCHEMA).initialOffset()
+
+
+def test_the_position_of_a_read_is_never_ahead_of_its_changes(copy: Copy) -> None:
+    up = copy.up
+    up.execute("CREATE TABLE t (a int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+    node = copy.validation.config.nodes["n1"]
+    with connect(node, application="test", read_only=False) as session:
+        start = slot.make_slot(session, "s")
+        for first in (1, 4, 7):
+            up.execute(f"INSERT INTO t SELECT generate_series({first}, {first + 2})")
+        end = slot.flushed_position(session)
+        reader = SlotReader(session, node, "s", "p")
+        everything = reader.changes(start, end, identity_places)
+        commits = [change.lsn for change in everything]
+        assert (len(commits), everything.is_cut) == (9, False)
+        assert everything.position >= end
+        # An end between two commits: the transaction that starts at the end is left for the next read.
+        middle = reader.changes(start, commits[3], identity_places)
+        assert len(list(middle)) == 3
+        assert (middle.position, middle.is_cut) == (commits[3], False)
+        keys: list[tuple[str | None, ...]] = []
+        position = start
+        while position < end:
+            # One message is enough to end a read with the first transaction behind the position of the slot.
+            changes = reader.changes(position, end, identity_places, max_messages=1)
+            assert changes.position == position
+            batch = list(changes)
+            assert changes.is_cut == bool(batch)
+            assert all(change.lsn < changes.position for change in batch)
+            keys += [change.key for change in batch]
+            assert [lsn for lsn in commits if lsn < changes.position] == commits[: len(keys)]
+            position = changes.position
+            reader.advance(position)
+        assert keys == [(str(number),) for number in range(1, 10)]
+        with pytest.raises(SlotLost, match="were not seen"):
+            reader.changes(start, end, identity_places)

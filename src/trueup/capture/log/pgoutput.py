@@ -1,7 +1,7 @@
-"""What the output plugin `pgoutput` sends (protocol 1, or 2 without streaming): transactions, and the keys in them.
+"""Decodes the messages of the output plugin `pgoutput` (protocol 1, or 2 without streaming) into row changes.
 
-Only keys and positions are taken out of a message. Values are read at check time, so a TOASTed column that a message
-leaves out is never missed.
+Only keys and positions are decoded. Values are read from the tables when a row is checked, so it does not matter that a
+message omits unchanged TOASTed columns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BEGIN = Struct("!QqI").unpack_from
 _COMMIT = Struct("!BQQq").unpack_from
 _EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _IS_KEY = 1
-# Sent between others, and of no meaning to us: type names, origins.
+# Message kinds that carry no change: type names, origins.
 _SKIPPED = frozenset(b"YO")
 
 
 @dataclass(frozen=True)
 class Relation:
-    """A table as it was when a change was written: its columns, and which of them identify a row in the log."""
+    """A table at the time of a change: its columns, and those that identify a row in the log (`keys`)."""
 
     id: int
     schema: str
@@ -41,10 +41,10 @@ class Relation:
 
 
 class Change(NamedTuple):
-    """One row change: the table, the key, and where its transaction was committed.
+    """One row change: the table, the key, and the commit of its transaction.
 
-    `lsn` is the start of the commit record: a position P has been passed when all changes with `lsn` < P are known. A
-    truncated table has an empty key; a message has its prefix as key, and no table.
+    `lsn` is the start of the commit record: position P is passed when all changes with `lsn` < P are known. `at` is the
+    commit time in microseconds since 2000. TRUNCATE has an empty key; a message has its prefix as key, and no table.
     """
 
     relation: Relation | None
@@ -56,45 +56,50 @@ class Change(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """The end of a transaction: `end` is the position behind it."""
+    """The end of a transaction: `lsn` is the start of its commit record, `end` the position behind it."""
 
     lsn: int
     end: int
     at: int
 
 
-def time_of(at: int) -> datetime:
-    """A time as the log has it (microseconds since 2000) as a time."""
-    return _EPOCH + timedelta(microseconds=at)
+def time_of(micros: int) -> datetime:
+    """Convert microseconds since 2000 to a time."""
+    return _EPOCH + timedelta(microseconds=micros)
 
 
-# Which columns of a table are its key, by their places; None: its changes are not wanted.
+def micros_of(time: datetime) -> int:
+    """Convert a time to microseconds since 2000."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+# Returns the places of the key columns of a table; None if its changes are not needed.
 Places = Callable[[Relation], "tuple[int, ...] | None"]
 
 
 def identity_places(relation: Relation) -> tuple[int, ...]:
-    """The places of the columns that identify a row in the log."""
+    """Return the places of the columns that identify a row in the log."""
     return tuple(relation.columns.index(name) for name in relation.keys)
 
 
 def decode(messages: Iterable[bytes], places: Places = identity_places) -> Iterator[Change | Commit]:
-    """The changes and commits in the messages of one call; tables are described anew in each call."""
+    """Yield the changes and commits in the messages of one read, which describe each table before its first change."""
     known: dict[int, tuple[Relation, tuple[int, ...] | None]] = {}
     lsn = at = xid = 0
     for data in messages:
         kind = data[0]
         if kind == 73:  # I
-            relation, wanted = known[_U32(data, 1)[0]]
-            if wanted is not None:
-                yield Change(relation, "insert", _key(data, 6, wanted, relation), lsn, xid, at)
+            relation, key_places = known[_U32(data, 1)[0]]
+            if key_places is not None:
+                yield Change(relation, "insert", _key(data, 6, key_places, relation), lsn, xid, at)
         elif kind == 85:  # U
-            relation, wanted = known[_U32(data, 1)[0]]
-            if wanted is not None:
-                yield from _updated(data, relation, wanted, lsn, xid, at)
+            relation, key_places = known[_U32(data, 1)[0]]
+            if key_places is not None:
+                yield from _updated(data, relation, key_places, lsn, xid, at)
         elif kind == 68:  # D
-            relation, wanted = known[_U32(data, 1)[0]]
-            if wanted is not None:
-                yield Change(relation, "delete", _key(data, 6, wanted, relation), lsn, xid, at)
+            relation, key_places = known[_U32(data, 1)[0]]
+            if key_places is not None:
+                yield Change(relation, "delete", _key(data, 6, key_places, relation), lsn, xid, at)
         elif kind == 66:  # B
             lsn, at, xid = _BEGIN(data, 1)
         elif kind == 67:  # C
@@ -106,8 +111,8 @@ def decode(messages: Iterable[bytes], places: Places = identity_places) -> Itera
         elif kind == 84:  # T
             count = _U32(data, 1)[0]
             for number in range(count):
-                relation, wanted = known[_U32(data, 6 + 4 * number)[0]]
-                if wanted is not None:
+                relation, key_places = known[_U32(data, 6 + 4 * number)[0]]
+                if key_places is not None:
                     yield Change(relation, "truncate", (), lsn, xid, at)
         elif kind == 77:  # M
             prefix = data[10 : data.index(b"\0", 10)].decode()
@@ -115,21 +120,23 @@ def decode(messages: Iterable[bytes], places: Places = identity_places) -> Itera
                 yield Change(None, "message", (prefix,), lsn, xid, at)
         elif kind not in _SKIPPED:
             raise TrueupError(
-                f"the log holds a message of the unknown kind {chr(kind)!r}",
-                cure="this is a defect of trueup, or a server that is newer than it: please report it",
+                f"pgoutput sent a message of unknown kind {chr(kind)!r}",
+                cure="report this as a bug of trueup, with the version of the server",
             )
 
 
-def _updated(data: bytes, relation: Relation, wanted: tuple[int, ...], lsn: int, xid: int, at: int) -> Iterator[Change]:
-    """An update; one that changes the key is a delete and an insert."""
-    if data[5] == 78:  # N: the key is as it was
-        yield Change(relation, "update", _key(data, 6, wanted, relation), lsn, xid, at)
+def _updated(
+    data: bytes, relation: Relation, key_places: tuple[int, ...], lsn: int, xid: int, at: int
+) -> Iterator[Change]:
+    """Yield an update, or a delete and an insert if the key changed."""
+    if data[5] == 78:  # N: the key did not change
+        yield Change(relation, "update", _key(data, 6, key_places, relation), lsn, xid, at)
         return
-    old, behind = _values(data, 6, wanted)
-    new, _ = _values(data, behind + 1, wanted)
-    # A long part of the key that did not change stands in the old row only.
+    old, end = _values(data, 6, key_places)
+    new, _ = _values(data, end + 1, key_places)
+    # An unchanged TOASTed part of the key is sent in the old row only.
     before = _checked(old, relation)
-    after = _checked([mine if value is _UNCHANGED else value for value, mine in zip(new, old, strict=True)], relation)
+    after = _checked([past if value is _UNCHANGED else value for value, past in zip(new, old, strict=True)], relation)
     if before == after:
         yield Change(relation, "update", after, lsn, xid, at)
     else:
@@ -140,49 +147,49 @@ def _updated(data: bytes, relation: Relation, wanted: tuple[int, ...], lsn: int,
 _UNCHANGED = "\0unchanged"
 
 
-def _key(data: bytes, at: int, wanted: tuple[int, ...], relation: Relation) -> tuple[str, ...]:
-    """The key of a row that begins at `at`; a key in the first column, which most are, is cut out at once."""
-    if wanted == (0,) and data[at + 2] == 116:  # t
-        length = _U32(data, at + 3)[0]
-        return (data[at + 7 : at + 7 + length].decode(),)
-    return _checked(_values(data, at, wanted)[0], relation)
+def _key(data: bytes, offset: int, key_places: tuple[int, ...], relation: Relation) -> tuple[str, ...]:
+    """Return the key of the row at `offset`; a key that is only the first column, as most are, is read directly."""
+    if key_places == (0,) and data[offset + 2] == 116:  # t
+        length = _U32(data, offset + 3)[0]
+        return (data[offset + 7 : offset + 7 + length].decode(),)
+    return _checked(_values(data, offset, key_places)[0], relation)
 
 
-def _values(data: bytes, at: int, wanted: tuple[int, ...]) -> tuple[list[str | None], int]:
-    """The wanted columns of a row, and where it ends."""
-    count = _U16(data, at)[0]
-    at += 2
-    found: dict[int, str | None] = {}
+def _values(data: bytes, offset: int, key_places: tuple[int, ...]) -> tuple[list[str | None], int]:
+    """Return the values of the columns at `key_places`, and the byte behind the row."""
+    count = _U16(data, offset)[0]
+    offset += 2
+    values: dict[int, str | None] = {}
     for place in range(count):
-        kind = data[at]
-        at += 1
+        kind = data[offset]
+        offset += 1
         value: str | None = None
-        if kind in (116, 98):  # text, or bytes as the type sends them (which we never ask for)
-            length = _U32(data, at)[0]
-            at += 4
-            if place in wanted:
-                value = data[at : at + length].decode()
-            at += length
-        elif kind == 117:  # u: a TOASTed value that did not change
+        if kind in (116, 98):  # text, or binary (which is never requested)
+            length = _U32(data, offset)[0]
+            offset += 4
+            if place in key_places:
+                value = data[offset : offset + length].decode()
+            offset += length
+        elif kind == 117:  # u: an unchanged TOASTed value
             value = _UNCHANGED
-        if place in wanted:
-            found[place] = value
-    return [found.get(place) for place in wanted], at
+        if place in key_places:
+            values[place] = value
+    return [values.get(place) for place in key_places], offset
 
 
 def _checked(values: list[str | None], relation: Relation) -> tuple[str, ...]:
     for value in values:
         if value is None or value is _UNCHANGED:
             raise KeyLost(
-                "a change does not name its row: a part of the key is not in the log",
-                cure="give the table a primary key, or ALTER TABLE … REPLICA IDENTITY USING INDEX or FULL",
+                "a change in the log lacks a part of the key of its row",
+                cure="add a primary key, or run ALTER TABLE … REPLICA IDENTITY USING INDEX or FULL",
                 table=display_name(relation.schema, relation.table),
             )
     return tuple(value for value in values if value is not None)
 
 
 class KeyLost(TrueupError):
-    """The log does not say which row was changed."""
+    """The log does not identify the changed row."""
 
 
 def _relation(data: bytes) -> Relation:

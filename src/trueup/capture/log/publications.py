@@ -1,38 +1,55 @@
-"""Publications of all tables: whoever makes a table in such a database stops the subscribers, who do not have it."""
+"""Publications: one for the tables of a validation, and a check for publications FOR ALL TABLES.
+
+A table that trueup creates in a database with a publication FOR ALL TABLES stops the subscribers that lack this table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from psycopg import sql
+
 from trueup.db.connection import Connection
+from trueup.db.statements import load
 from trueup.errors import CheckFailed
-
-# Slots of our own read what a publication of our own says. A slot without a subscriber harms nobody, and cannot be
-# told from one whose subscriber is away for a moment.
-_QUERY = """
-SELECT p.pubname::text, current_database()::text FROM pg_catalog.pg_publication p
- WHERE p.puballtables AND pg_catalog.to_regclass(%s) IS NULL
-   AND EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
-                WHERE s.database = current_database() AND s.plugin = 'pgoutput'
-                  AND NOT starts_with(s.slot_name::text, 'trueup_'))
- ORDER BY 1
-"""
-
 
 CURE = "let the subscription use a publication that names tables or schemas (FOR TABLES IN SCHEMA …)"
 
 
-def who_would_stop(connection: Connection, table: str) -> str:
-    """Whose subscribers would stop if this table of ours was made, in words; nothing if none would, or it is there."""
-    found = connection.execute(_QUERY, [table]).fetchone()
-    if found is None:
+def make_publication(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
+    """Create a publication of exactly these tables, or change the existing one to them."""
+    statements = load("trueup.capture.log", "slot.sql")
+    with connection.transaction():
+        if not connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [name]).fetchone():
+            # Changes of partitions are reported as changes of the partitioned table.
+            connection.execute(
+                sql.SQL("CREATE PUBLICATION {} WITH (publish_via_partition_root = true)").format(sql.Identifier(name))
+            )
+        rows = connection.execute(statements["published"], {"publication": name}).fetchall()
+        published = {(str(schema), str(table)) for schema, table in rows}
+        for verb, names in (("ADD", set(tables) - published), ("DROP", published - set(tables))):
+            for table in sorted(names):
+                connection.execute(
+                    sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE {{}}").format(
+                        sql.Identifier(name), sql.Identifier(*table)
+                    )
+                )
+
+
+def all_tables_problem(connection: Connection, table: str) -> str:
+    """Return why creating `table` would stop subscribers; an empty text if it would not, or if the table exists."""
+    statement = load("trueup.capture.log", "slot.sql")["published_for_all"]
+    row = connection.execute(statement, {"table": table}).fetchone()
+    if row is None:
         return ""
     return (
-        f"the publication {found[0]} of the database {found[1]} publishes all tables: its subscribers would stop at"
-        f" {table}, which trueup would make there and they do not have"
+        f"publication {row[0]} of database {row[1]} publishes all tables: its subscribers would stop at {table}, which"
+        " trueup would create there and which they do not have"
     )
 
 
 def refuse_all_tables(connection: Connection, table: str) -> None:
-    """Before a table of ours is made: an error where subscribers would stop at it."""
-    wrong = who_would_stop(connection, table)
-    if wrong:
-        raise CheckFailed([wrong], cure=CURE)
+    """Raise CheckFailed if creating `table` would stop subscribers of a publication FOR ALL TABLES."""
+    problem = all_tables_problem(connection, table)
+    if problem:
+        raise CheckFailed([problem], cure=CURE)

@@ -21,7 +21,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, Budget, spent
 from trueup.verbs.sync import state
-from trueup.verbs.validate import findings
+from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.pending import key_values
@@ -46,7 +46,7 @@ _WATCHED = 100
 # Settings with which a validation compares less than whole rows.
 _PARTIAL = {
     "filters": "--filter",
-    "excludes": "--exclude",
+    "excludes": "--exclude-columns",
     "renames": "--rename",
     "constants": "--constant",
     "float_tolerance": "--float-tolerance",
@@ -96,7 +96,7 @@ class Validated:
         """Wait for a marker before the pause, so that the pause need not wait for a backlog."""
         position = self._new_marker(0)
         # A row that changes all the time is validated when the target has its change: rounds continue meanwhile.
-        found = wait_for(self.meta, self.name, position, timeout=timeout, told=lambda status: run_round())
+        found = wait_for(self.meta, self.name, position, timeout=timeout, on_wait=lambda status: run_round())
         gate.refuse([gate.condition(gate.ROWS, self._open_errors(found))])
 
     # ---- inside of the pause
@@ -115,7 +115,7 @@ class Validated:
             self._advance_position()
             while True:
                 left = budget.left - _MARGIN
-                found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, told=check)
+                found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, on_wait=check)
                 stored, status = self._read()
                 if found.exit_code == 2 or found.errors or not status.total("pending"):
                     break
@@ -142,7 +142,7 @@ class Validated:
             if not status.total("failed"):
                 return
             differing = []
-            for row in self.meta.rows("oldest", name=self.name, most=_WATCHED):
+            for row in self.meta.rows("oldest", name=self.name, limit=_WATCHED):
                 checks = first_checks.setdefault((row["source"], row["key"]), row["checks"])
                 if row["checks"] >= checks + 2:
                     key = ", ".join(key_values(row["key"]))
@@ -224,7 +224,7 @@ class Validated:
     def _open_errors(self, found: Fence) -> list[str]:
         problems = list(found.reasons)
         if found.errors:
-            rows = findings.listed(self.meta, self.name, most=_SHOWN)
+            rows = row_errors.list_errors(self.meta, self.name, limit=_SHOWN)
             shown = ", ".join(f"{row.source} ({', '.join(row.key)}) {row.kind}" for row in rows)
             problems.append(f"{found.errors:,} errors of the validation {self.name} are open: {shown}")
         return problems

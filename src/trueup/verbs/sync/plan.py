@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg.rows import dict_row
 
-from trueup.capture.log.publications import CURE, who_would_stop
+from trueup.capture.log.publications import CURE, all_tables_problem
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
@@ -91,7 +91,7 @@ def _check_servers(source: Connection, target: Connection, names: tuple[str, str
             what = "the encoding SQL_ASCII does not define the characters of its texts"
             problems.append(Problem(f"node {name}", what, "use a database with the encoding UTF8"))
     for name, connection in zip(names, (source, target), strict=True):
-        reason = who_would_stop(connection, f"{LOG_SCHEMA}.installation")
+        reason = all_tables_problem(connection, f"{LOG_SCHEMA}.installation")
         if reason:
             problems.append(Problem(f"node {name}", reason, CURE))
     if servers[0].identity == servers[1].identity:

@@ -1,10 +1,13 @@
-"""Validates changes while something replicates them: every row change is checked on the target soon after it happened.
+"""Validates changes while they are replicated: every row change is checked on the target soon after it is applied.
 
-Reading order: `run` (the whole path), `validator` (the steps of a round), `log` and `tubes` (where changes come from),
-`batch` (changes merged by key), `look` and `judge` (rows of both sides), `pending` (when a row that differs is an
-error), `findings` (errors), `to_repair` (errors for a repair), `syncer` (how far the target is), `tables`, `plan`
-and `routes` (which columns, where), `sweep`, `meta` (what is kept), `status`, `fence`, `spark` (the same as a streaming
-job), `call` (the public functions).
+Reading order: `run` (the loop), `validator` (the steps of a round), `source` (a protocol: where changes come from),
+`log` and `tubes` (its two implementations), `tube_coverage` (whether triggers capture everything), `batch` (changes
+merged by key), `visible` (transactions that are not visible yet), `judge` (rows of both nodes compared), `checks`
+(results stored), `pending` (when a row that differs is an error), `row_errors` (the errors), `sweep` (rows that never
+change), `positions` (how far everything is), `syncer` (what applies changes), `tables`, `plan` and `routes` (what is
+compared), `sessions`, `recover` (after an error), `meta` and `settings` (what is stored), `status`, `fence`,
+`to_repair` (errors for a repair), `stream` and `stream_tasks` (the same as a Spark streaming job). The design is
+described in docs/design/validate.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes as they come out of the log, merged by table and key: the last one wins, and all are counted."""
+"""Merges changes by table and key: the last change of a key counts, and all changes are counted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from trueup.capture.log.pgoutput import Change, Commit, Relation, time_of
+from trueup.capture.log.pgoutput import Change, Relation, time_of
 from trueup.db.names import display_name
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.pending import Touch
@@ -17,57 +17,49 @@ UNCHECKED = "unchecked"
 
 
 class Batch:
-    """What one read brought: keys to look at, and counts by table and operation."""
+    """The keys to check, and the number of changes per table and operation."""
 
-    def __init__(self, pairs: Mapping[str, Pair], after: int) -> None:
-        self.end = after
+    def __init__(self, pairs: Mapping[str, Pair], start: int, *, is_exact: bool = True) -> None:
         self.counts: dict[str, Counter[str]] = {}
         self.truncated: dict[str, Touch] = {}
         self.size = 0
-        self._after = after
         self._pairs = pairs
+        # The first position of a change: its own, or the start of the batch if its own is not known.
+        self._start = None if is_exact else start
         self._touched: dict[int, dict[KeyValues, Touch]] = {}
         self._names: dict[int, str] = {}
         self._normal: dict[int, Callable[[KeyValues], KeyValues] | None] = {}
         self._times: dict[int, datetime] = {}
 
-    def add(self, item: Change | Commit) -> None:
-        """One change, or the end of a transaction; what was counted before a crash is left out."""
-        if isinstance(item, Commit):
-            self.end = max(self.end, item.end)
-            return
-        relation, op, key, lsn, xid, at = item
-        if lsn < self._after or relation is None:
+    def add(self, change: Change) -> None:
+        """Add a change; one of a stopped table or without a key is counted as unchecked."""
+        relation, op, key, lsn, xid, at = change
+        if relation is None:
             return
         name = self._names.get(relation.id)
         if name is None:
-            name = self._learn(relation)
+            name = self._add_table(relation)
         counts = self.counts[name]
         normal = self._normal[relation.id]
         if normal is None or not (key or op == "truncate"):
             counts[UNCHECKED] += 1
             return
         counts[op] += 1
-        touch = Touch(op, lsn, lsn, xid, self._time(at))
+        touch = Touch(op, lsn if self._start is None else self._start, lsn, xid, self._time(at))
         if op == "truncate":
             self.truncated[name] = touch
             return
         self._put(relation.id, normal(key), touch)  # type: ignore[arg-type]
 
-    def touch(self, name: str, key: KeyValues, touch: Touch) -> None:
-        """A key that is to be looked at, from elsewhere."""
-        self._names.setdefault(hash(name), name)
-        self._put(hash(name), key, touch)
-
     def take(self) -> Touches:
-        """The keys of now; the batch goes on empty."""
-        found: Touches = {}
+        """Return the keys added since the last call; counts stay."""
+        touches: Touches = {}
         for number, keys in self._touched.items():
             if keys:
-                found.setdefault(self._names[number], {}).update(keys)
+                touches.setdefault(self._names[number], {}).update(keys)
         self._touched = {}
         self.size = 0
-        return found
+        return touches
 
     def _put(self, number: int, key: KeyValues, touch: Touch) -> None:
         keys = self._touched.setdefault(number, {})
@@ -78,7 +70,7 @@ class Batch:
         else:
             keys[key] = Touch(touch.op, before.first_lsn, touch.last_lsn, touch.xid, touch.at)
 
-    def _learn(self, relation: Relation) -> str:
+    def _add_table(self, relation: Relation) -> str:
         name = display_name(relation.schema, relation.table)
         pair = self._pairs.get(name)
         self._names[relation.id] = name
@@ -86,7 +78,7 @@ class Batch:
         self.counts.setdefault(name, Counter())
         return name
 
-    def _time(self, at: int) -> datetime:
-        if at not in self._times:
-            self._times = {at: time_of(at)}
-        return self._times[at]
+    def _time(self, micros: int) -> datetime:
+        if micros not in self._times:
+            self._times = {micros: time_of(micros)}
+        return self._times[micros]

@@ -1,4 +1,4 @@
-"""A fence: a marker in the source's log. When all before it is proven or an error, the marker is validated."""
+"""A fence: a marker in the log of the source. It is validated when every change before it is proven or an error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.capture.log.slot import emit_message, lsn_number, lsn_text
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_row
+from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.verbs.validate.meta import Meta
 from trueup.verbs.validate.status import GONE, Status, read_status
@@ -21,31 +21,31 @@ _GONE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Fence:
-    """What came of a fence: validated or not, and with which errors."""
+    """The result of a fence: whether it is validated, and the number of open errors."""
 
     name: str
     position: str
     validated: bool
     seconds: float
     errors: int
-    # Why it is not validated, or what nobody looked at.
+    # Why it is not validated, or what was not checked.
     reasons: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """As diff(1): 0 all proven, 1 with errors, 2 not validated, or not all of it."""
+        """Return the exit code as diff(1): 0 everything proven, 1 errors, 2 not validated or not everything checked."""
         if not self.validated or self.reasons:
             return 2
         return 1 if self.errors else 0
 
     def as_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         return {**self.__dict__, "reasons": list(self.reasons), "exit_code": self.exit_code}
 
 
 def put_fence(source: Node) -> int:
-    """Write the marker; gives the position behind it."""
-    connection: Any = connect(source, application="trueup validate fence", read_only=False)
+    """Write the marker with a session of its own; return the position behind it."""
+    connection = connect(source, application="trueup validate fence", read_only=False)
     try:
         return write_marker(connection)
     except Exception as error:
@@ -55,10 +55,9 @@ def put_fence(source: Node) -> int:
 
 
 def write_marker(connection: Connection) -> int:
-    """The same in a session that is open, in autocommit: all that was committed before is before the position."""
+    """Write the marker in an open session in autocommit; return a position behind everything committed so far."""
     connection.execute("SET synchronous_commit = local")
-    row = one_row(connection.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]))
-    return int(row[0])
+    return emit_message(connection, MARK)
 
 
 def wait_for(
@@ -68,36 +67,36 @@ def wait_for(
     *,
     timeout: float,
     every: float = _POLL_SECONDS,
-    told: Callable[[Status], object] = lambda status: None,
+    on_wait: Callable[[Status], object] = lambda status: None,
 ) -> Fence:
-    """Wait until all before a position is validated; `told` hears of each look that did not find it so."""
-    began = time.monotonic()
+    """Wait until every change before a position is validated; call `on_wait` with the status while it is not."""
+    start = time.monotonic()
     last_seen = 0.0
     while True:
         status = read_status(meta, name)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
         reached = status.validated is not None and lsn_number(status.validated) >= position
         if reached:
             return Fence(name, lsn_text(position), True, seconds, status.open_errors, tuple(status.blind_spots))
-        told(status)
+        on_wait(status)
         reason = ""
-        # One that has lost its session with the meta database for the moment comes back.
+        # A process that has lost its session with the meta database may come back.
         last_seen = seconds if status.reason != GONE else last_seen
         if status.state != "running" and (status.reason != GONE or seconds - last_seen > _GONE_SECONDS):
-            reason = f"the validation is stopped: {status.reason or 'start it'}"
+            reason = f"the validation is stopped: {status.reason or 'it was not started'}"
         elif seconds >= timeout:
-            reason = _why(meta, name, status, position)
+            reason = _obstacle(meta, name, status, position)
         if reason:
             return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *status.blind_spots))
         time.sleep(every)
 
 
-def _why(meta: Meta, name: str, status: Status, position: int) -> str:
-    """What holds it back."""
+def _obstacle(meta: Meta, name: str, status: Status, position: int) -> str:
+    """Return what the fence is waiting for."""
     if status.syncer is None or lsn_number(status.syncer) < position:
-        return f"the syncer is at {status.syncer}, and the fence at {lsn_text(position)}"
-    oldest = meta.rows("oldest", name=name, most=3)
+        return f"the syncer is at {status.syncer}, the fence at {lsn_text(position)}"
+    oldest = meta.rows("oldest", name=name, limit=3)
     if oldest:
-        named_ones = ", ".join(f"{row['source']} {row['key']}{' (hot)' if row['is_hot'] else ''}" for row in oldest)
-        return f"{status.total('pending'):,} changes are not proven yet, the oldest of {named_ones}"
-    return f"changes were read to {status.position} only"
+        keys = ", ".join(f"{row['source']} {row['key']}{' (hot)' if row['is_hot'] else ''}" for row in oldest)
+        return f"{status.total('pending'):,} rows are not proven yet, the oldest are {keys}"
+    return f"changes are read up to {status.position} only"

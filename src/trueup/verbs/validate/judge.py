@@ -1,7 +1,7 @@
-"""Are the rows of some keys the same on both sides? First their hashes, then the columns of those that differ.
+"""Compares the rows of some keys on both nodes: first their hashes, then the columns of rows whose hashes differ.
 
-The target is always read before the source. So if the source had no newer change of a key when it was read, the target
-was wrong when it was read: nothing can have been on its way.
+The target is always read before the source. So if the source has no newer change of a key up to the moment it was read,
+the target was wrong when it was read, and no change of this key was in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A key on which the sides disagree: `missing` on the target, `extra` there, or `changed` in some columns."""
+    """A key whose rows differ: `missing` on the target, `extra` there, or `changed` in some columns."""
 
     key: KeyValues
     kind: Kind
@@ -54,7 +54,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Judged:
-    """What came out of one task; keys that are not among `failed` are proven."""
+    """The result of one task; keys that are not in `failed` are equal on both nodes."""
 
     table: str
     keys: tuple[KeyValues, ...]
@@ -62,7 +62,7 @@ class Judged:
 
 
 def judge(task: Check, room: Room) -> Iterator[Judged]:
-    """Work on one task."""
+    """Compare the keys of one task."""
     with (
         borrow(task.target, None, application=task.application, retries=_RETRIES) as target,
         borrow(task.source, None, application=task.application, retries=_RETRIES) as source,
@@ -74,60 +74,61 @@ def judge(task: Check, room: Room) -> Iterator[Judged]:
 
 
 def _differing(task: Check, target: Reader, source: Reader) -> list[KeyValues]:
+    """Return the keys whose row hashes differ."""
     pair = task.pair
-    theirs = rows_by_key(target, pair.target, task.keys, values=False, timeout=task.timeout)
-    mine = rows_by_key(source, pair.source, task.keys, values=False, timeout=task.timeout)
-    asked = set(task.keys)
-    # A row that prints its key otherwise than the log does is compared under its own name.
-    printed = mine.keys() - asked or theirs.keys() - asked
-    others = [key for key in {**mine, **theirs} if key not in asked] if printed else []
-    if not others and mine == theirs:
+    target_rows = rows_by_key(target, pair.target, task.keys, values=False, timeout=task.timeout)
+    source_rows = rows_by_key(source, pair.source, task.keys, values=False, timeout=task.timeout)
+    if source_rows == target_rows:
         return []
-    return [key for key in (*task.keys, *others) if mine.get(key) != theirs.get(key)]
+    # A row may print its key otherwise than the log does. It is compared under the key that it prints.
+    keys = dict.fromkeys((*task.keys, *source_rows, *target_rows))
+    return [key for key in keys if source_rows.get(key) != target_rows.get(key)]
 
 
 def _compared(task: Check, keys: Sequence[KeyValues], target: Reader, source: Reader) -> Iterator[Mismatch]:
     pair = task.pair
-    theirs = rows_by_key(target, pair.detail, keys, values=True, timeout=task.timeout)
-    mine = rows_by_key(source, pair.source, keys, values=True, timeout=task.timeout)
+    target_rows = rows_by_key(target, pair.detail, keys, values=True, timeout=task.timeout)
+    source_rows = rows_by_key(source, pair.source, keys, values=True, timeout=task.timeout)
     for key in keys:
-        found = _mismatch(pair, key, mine.get(key), theirs.get(key), task.tolerance)
-        if found is not None:
-            yield found
+        mismatch = _mismatch(pair, key, source_rows.get(key), target_rows.get(key), task.tolerance)
+        if mismatch is not None:
+            yield mismatch
 
 
-def _mismatch(pair: Pair, key: KeyValues, mine: Row | None, theirs: Row | None, tolerance: float) -> Mismatch | None:
-    if mine is None and theirs is None:
+def _mismatch(pair: Pair, key: KeyValues, source: Row | None, target: Row | None, tolerance: float) -> Mismatch | None:
+    if source is None and target is None:
         return None
-    names = pair.source.column_names
-    source_row = None if mine is None else _plain(names, mine.values or ())
-    more = tuple(name for name, _ in pair.constants)
-    target_row = None if theirs is None else _plain((*names, *more), theirs.values or ())
-    source_hash = None if mine is None else mine.hash
-    target_hash = None if theirs is None else theirs.hash
-    kind: Kind = "missing" if theirs is None else "extra" if mine is None else "changed"
+    kind: Kind = "missing" if target is None else "extra" if source is None else "changed"
     columns: tuple[str, ...] = ()
-    if mine is not None and theirs is not None:
-        columns = _changed(pair, mine.values or (), theirs.values or (), tolerance)
+    if source is not None and target is not None:
+        columns = _changed(pair, source.values or (), target.values or (), tolerance)
         if not columns:
             return None
-    return Mismatch(key, kind, columns, source_row, target_row, source_hash, target_hash)
+    names = pair.source.column_names
+    constants = tuple(name for name, _ in pair.constants)
+    return Mismatch(
+        key,
+        kind,
+        columns,
+        None if source is None else _plain(names, source.values or ()),
+        None if target is None else _plain((*names, *constants), target.values or ()),
+        None if source is None else source.hash,
+        None if target is None else target.hash,
+    )
 
 
-def _changed(pair: Pair, mine: Sequence[Value], theirs: Sequence[Value], tolerance: float) -> tuple[str, ...]:
-    found = []
-    for at, column in enumerate(pair.source.columns):
-        other = pair.target.columns[at]
-        left, right = mine[at], theirs[at]
+def _changed(pair: Pair, source: Sequence[Value], target: Sequence[Value], tolerance: float) -> tuple[str, ...]:
+    """Return the names of the columns whose values differ."""
+    names = []
+    for column, other, left, right in zip(pair.source.columns, pair.target.columns, source, target, strict=False):
         lenient = other if other.encoding == "numeric" else column
         if same(lenient, left, right, pair.source.numeric):
             continue
         if tolerance and is_float(column) and is_float(other) and _near(left, right, tolerance):
             continue
-        found.append(column.name)
-    width = len(pair.source.columns)
-    found += [name for at, (name, value) in enumerate(pair.constants, width) if theirs[at] != value]
-    return tuple(found)
+        names.append(column.name)
+    constants = zip(pair.constants, target[len(pair.source.columns) :], strict=True)
+    return (*names, *(name for (name, expected), value in constants if value != expected))
 
 
 def _near(left: Value, right: Value, tolerance: float) -> bool:
@@ -153,6 +154,6 @@ def tasks_of(
     timeout: float,
     tolerance: float,
 ) -> Iterator[Check]:
-    """The keys of a table in tasks; a key is in one of them."""
-    for at in range(0, len(keys), size):
-        yield Check(pair, tuple(keys[at : at + size]), *nodes, application, timeout, tolerance)
+    """Split the keys of a table into tasks of at most `size` keys."""
+    for first in range(0, len(keys), size):
+        yield Check(pair, tuple(keys[first : first + size]), *nodes, application, timeout, tolerance)

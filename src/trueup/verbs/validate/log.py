@@ -1,136 +1,137 @@
-"""Changes out of the source's log: the slot of a validation, read and advanced."""
+"""Changes from the log of the source: the slot of a validation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import psycopg
-from psycopg import Error
 
-from trueup.capture.log import pgoutput, slot
-from trueup.config.model import Node
-from trueup.db.node import error_from_server
-from trueup.errors import QueryError
-from trueup.verbs.validate.meta import as_json
+from trueup.capture.log import slot
+from trueup.capture.log.pgoutput import Change
+from trueup.capture.log.publications import make_publication
+from trueup.capture.log.reader import SlotChanges, SlotReader
+from trueup.capture.log.slot import Slot, SlotLost
+from trueup.verbs.validate.meta import Stored
+from trueup.verbs.validate.sessions import Sessions
+from trueup.verbs.validate.source import Coverage, Opened, Pulled
+from trueup.verbs.validate.tables import Tables
 
-if TYPE_CHECKING:
-    from trueup.verbs.validate.validator import Validator
-
+FULL_CHECK = "compare all rows: start the validation again with --sweep, or run trueup diff"
 _ADVANCE_SECONDS = 1.0
-# Undefined object, and object not in prerequisite state: what the server says of a slot that is gone or lost.
-_NO_SLOT = ("42704", "55000")
-# A slot begins to read at the last summary of running transactions, which the server writes every 15 s. After this much
-# log it is asked for one, where it lets us.
+# Decoding starts at the last record of running transactions, which the server writes every 15 s. When more log than
+# this must be decoded again for each read, the server is asked for such a record.
 _REREAD_BYTES = 8 * 1024 * 1024
 
 
-class Log:
-    """The changes of a logical slot."""
+@dataclass
+class PulledLog:
+    """The changes of one read of the slot."""
 
-    def __init__(self, validator: Validator) -> None:
-        self._of = validator
-        self._session: Any = None
-        self._advanced = 0
-        self._advance_at = 0.0
-        self._may_summarize = True
+    changes: SlotChanges
+    needs: int
+    is_exact: bool = True
+    coverage: Coverage = field(default_factory=Coverage)
+    pods: tuple[int, ...] | None = None
+    has_all: bool = False
 
-    def open(self) -> int:
-        """The slot as we left it; a new one at the first start, or after it was lost. Gives where to go on."""
-        of = self._of
-        # A session of its own: while it gives the changes, the other one must be free for questions.
-        self._session = of.session(of.nodes[0], read_only=False)
-        stored, tables = of.stored, of.tables
-        if stored.owns_publication:
-            slot.make_publication(of.source, stored.publication, [tables.routes[name].source for name in tables.pairs])
-        found = None if stored.gap and "to" not in stored.gap else slot.look(of.source, stored.slot)
-        if found is not None and stored.position is not None and found.confirmed <= stored.position:
-            return stored.position
-        if stored.position is not None and not stored.gap:
-            raise slot.SlotLost(
-                f"the slot {stored.slot} is gone, or was advanced by somebody else", cure="a full check is needed"
-            )
-        slot.drop(of.source, stored.slot, "")
-        position = slot.make_slot(of.source, stored.slot)
-        gap = as_json({**stored.gap, "to": slot.lsn_text(position)}) if stored.gap else None
-        of.meta.rows("begin_at", name=of.name, position=position, slot=stored.slot, gap=gap)
-        return position
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.changes)
+
+    @property
+    def position(self) -> int:
+        """Return the position before which all changes have been yielded."""
+        return self.changes.position
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether the read ended at the maximum number of messages."""
+        return self.changes.is_cut
+
+
+class LogSource:
+    """Reads the slot of a validation with a session of its own."""
+
+    def __init__(self, sessions: Sessions, tables: Tables) -> None:
+        self._sessions = sessions
+        self._tables = tables
+        self._open: SlotReader | None = None
+        self._released = 0
+        self._release_at = 0.0
+        self._may_log_snapshot = True
+
+    @property
+    def _reader(self) -> SlotReader:
+        assert self._open is not None
+        return self._open
+
+    def open(self, stored: Stored) -> Opened:
+        """Open the slot; create it at the first start, and after changes were lost."""
+        sessions, tables = self._sessions, self._tables
+        source = sessions.nodes[0]
+        connection = sessions.connect(source, read_only=False)
+        self._open = SlotReader(connection, source, stored.slot, stored.publication)
+        with sessions.source_errors():
+            if stored.owns_publication:
+                published = [tables.routes[name].source for name in tables.pairs]
+                make_publication(connection, stored.publication, published)
+            state = None if stored.needs_new_start else slot.look(connection, stored.slot)
+            if state is not None and stored.position is not None and state.confirmed <= stored.position:
+                return Opened(stored.position, is_new=False)
+            if not stored.needs_new_start:
+                raise SlotLost(
+                    f"replication slot {stored.slot} was dropped, or advanced by another reader",
+                    cure=FULL_CHECK,
+                    node=source.name,
+                )
+            slot.drop(connection, stored.slot, "")
+            return Opened(slot.make_slot(connection, stored.slot), is_new=True)
 
     def close(self) -> None:
-        """End its session."""
-        if self._session is not None:
-            self._session.close()
+        """Close the session."""
+        if self._open is not None:
+            self._open.connection.close()
 
-    def look(self) -> None:
-        """Is the slot still there, and does it keep too much log?"""
-        of = self._of
-        found = slot.look(of.source, of.stored.slot)
-        if found is None:
-            raise slot.SlotLost(f"the slot {of.stored.slot} is gone", cure="a full check is needed")
-        of.retained = found.retained
-        limit = of.settings.max_retained_wal
-        if limit and found.retained > limit:
-            slot.drop(of.source, of.stored.slot, "")
-            raise slot.SlotLost(
-                f"the slot {of.stored.slot} kept {found.retained:,} bytes of log, more than --max-retained-wal"
-                f" ({limit:,}): it was dropped, so that the server can remove them",
-                cure="start it again when the syncer has caught up; a full check is needed then",
+    def check(self) -> int | None:
+        """Raise SlotLost if the slot is lost; drop it if it retains too much log. Return the retained bytes."""
+        reader = self._reader
+        with self._sessions.source_errors():
+            state = reader.state()
+            self._limit_retained(state)
+            if state.confirmed - state.restart > _REREAD_BYTES and self._may_log_snapshot:
+                self._log_snapshot()
+        return state.retained
+
+    def _limit_retained(self, state: Slot) -> None:
+        reader, limit = self._reader, self._sessions.settings.max_retained_wal
+        if limit and state.retained > limit:
+            slot.drop(reader.connection, reader.slot, "")
+            raise SlotLost(
+                f"replication slot {reader.slot} retained {state.retained:,} bytes of log, more than --max-retained-wal"
+                f" ({limit:,}), and was dropped so that the server can remove them",
+                cure=f"wait until the syncer has caught up, then {FULL_CHECK}",
+                node=self._sessions.nodes[0].name,
             )
-        if found.confirmed - found.restart > _REREAD_BYTES and self._may_summarize:
-            self._summarize()
 
-    def read(self, upto: int) -> bool:
-        """Read and judge what was committed before `upto`; whether there may be more."""
-        of, limit = self._of, self._of.settings.batch
-        peeked = slot.peek(self._session, of.stored.slot, of.stored.publication, upto=upto, most=limit)
-        messages = _Counted(peeked, of.nodes[0])
-        with self._lost_slot_said():
-            of.take(pgoutput.decode(messages, of.tables.places), lambda end: end if messages.count >= limit else upto)
-        return messages.count >= limit
+    def read(self, start: int, end: int) -> Pulled | None:
+        """Return the changes from `start` on that were committed before `end`, at most about `batch` messages."""
+        changes = self._reader.changes(start, end, self._tables.key_places, max_messages=self._sessions.settings.batch)
+        return PulledLog(changes, needs=start)
 
-    def let_go(self, *, at_once: bool) -> None:
-        """Let the server forget what is checkpointed; not after every batch, for it costs the server a read."""
-        of, now = self._of, time.monotonic()
-        if of.flushed and of.position > self._advanced and (at_once or now >= self._advance_at):
-            with self._lost_slot_said():
-                slot.advance(self._session, of.stored.slot, min(of.position, of.flushed))
-            self._advanced, self._advance_at = of.position, now + _ADVANCE_SECONDS
+    def confirm(self, pulled: Pulled) -> None:
+        """Do nothing: the slot is advanced by `release`."""
 
-    @contextmanager
-    def _lost_slot_said(self) -> Iterator[None]:
-        """A slot that is gone under our hands is an error of the server's words: look what it is."""
+    def release(self, position: int, *, at_once: bool = False) -> None:
+        """Advance the slot, at most once per second, because it costs the server a read of the log."""
+        now = time.monotonic()
+        if self._open and position > self._released and (at_once or now >= self._release_at):
+            self._reader.advance(position)
+            self._released, self._release_at = position, now + _ADVANCE_SECONDS
+
+    def _log_snapshot(self) -> None:
         try:
-            yield
-        except (psycopg.Error, QueryError) as error:
-            if error.sqlstate in _NO_SLOT:
-                self.look()
-            raise
-
-    def _summarize(self) -> None:
-        try:
-            self._of.source.execute("SELECT pg_log_standby_snapshot()")
+            self._reader.connection.execute("SELECT pg_log_standby_snapshot()")
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction):
-            # PostgreSQL 16 and newer, and who was granted it; the server writes one by itself before long.
-            self._may_summarize = False
-
-
-class _Counted:
-    """Messages, counted as they pass; they are read inside of a transaction of another node, so errors say whose."""
-
-    def __init__(self, messages: Iterable[bytes], node: Node) -> None:
-        self._messages = iter(messages)
-        self._node, self._error = node, Error
-        self.count = 0
-
-    def __iter__(self) -> _Counted:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            message = next(self._messages)
-        except self._error as error:
-            raise error_from_server(error, self._node) from None
-        self.count += 1
-        return message
+            # Needs PostgreSQL 16 and a grant; without it, the server writes such a record by itself before long.
+            self._may_log_snapshot = False

@@ -12,7 +12,7 @@ CREATE TABLE IF NOT EXISTS trueup.validation (
     created_at timestamptz NOT NULL DEFAULT now(),
     started_at timestamptz,
     heard_at timestamptz,
-    -- Where validation began, how far the changes are read, and before which position all of them are proven or errors.
+    -- Positions: where the validation began, up to where changes are read, and before which all are proven or errors.
     began bigint,
     position bigint,
     validated bigint,
@@ -21,10 +21,10 @@ CREATE TABLE IF NOT EXISTS trueup.validation (
     upstream bigint,
     lag_seconds double precision,
     retained bigint,
-    -- Of a tube: the pods that are judged, and perhaps not deleted yet.
+    -- With triggers: the pods of the last checkpoint, which may not be deleted yet.
     pods bigint[] NOT NULL DEFAULT '{}',
     has_reached boolean NOT NULL DEFAULT false,
-    -- Changes that nobody saw, because the slot was lost: {from, to, why}.
+    -- Changes that were not seen, because the slot was lost: {from, to, why, at}.
     gap jsonb
 );
 CREATE TABLE IF NOT EXISTS trueup.validation_table (
@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     updates bigint NOT NULL DEFAULT 0,
     deletes bigint NOT NULL DEFAULT 0,
     truncates bigint NOT NULL DEFAULT 0,
-    -- Changes of a table that is stopped: read, and not looked at.
+    -- Changes that were not checked: of a stopped table, or missed by the capture.
     unchecked bigint NOT NULL DEFAULT 0,
     sweep_key text[],
     sweep_rows bigint NOT NULL DEFAULT 0,
@@ -47,7 +47,7 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     swept_at timestamptz,
     PRIMARY KEY (validation, source)
 );
--- Of a tube: since when all changes of the table are noted, in one word.
+-- With triggers: a text that changes after each interruption of the capture.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS capture text;
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
@@ -66,7 +66,7 @@ CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     samples jsonb NOT NULL,
     due_at timestamptz NOT NULL
 );
--- A key may be longer than an index takes.
+-- Indexed by md5, because a key may be too long for an index.
 CREATE UNIQUE INDEX IF NOT EXISTS validation_pending_key ON trueup.validation_pending (validation, source, md5(key));
 CREATE INDEX IF NOT EXISTS validation_pending_due ON trueup.validation_pending (validation, due_at);
 CREATE INDEX IF NOT EXISTS validation_pending_first ON trueup.validation_pending (validation, first_lsn);
@@ -92,7 +92,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
     WHERE state <> 'resolved'
 
 -- name: is_made
--- The last thing that `make` makes of a table: where it is, all is.
+-- The last objects that `make` creates; if they exist, all objects exist.
 SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'capture')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
 
@@ -103,7 +103,7 @@ SELECT to_regclass('trueup.validation') IS NOT NULL
 SELECT pg_try_advisory_lock(hashtextextended('trueup validate ' || %(name)s, 0))
 
 -- name: is_running
--- Whether somebody holds the lock; a session that died holds none.
+-- Whether a session holds the lock.
 SELECT EXISTS (
     SELECT FROM pg_locks l, (SELECT hashtextextended('trueup validate ' || %(name)s, 0) AS n) k
      WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
@@ -126,16 +126,16 @@ SELECT name FROM trueup.validation ORDER BY name
 SELECT * FROM trueup.validation_table WHERE validation = %(name)s ORDER BY source
 
 -- name: put_table
--- Of a table that comes later than the validation began, nobody saw the changes before.
+-- Earlier changes of a table that is added after the start of the validation were not seen.
 INSERT INTO trueup.validation_table (validation, source, target, stage, reason, remarks, unchecked)
 SELECT %(name)s, %(source)s, %(target)s, %(stage)s, %(reason)s, %(remarks)s, (v.position IS NOT NULL)::int
   FROM trueup.validation v WHERE v.name = %(name)s
 ON CONFLICT (validation, source) DO UPDATE SET
     target = excluded.target, stage = excluded.stage, reason = excluded.reason, remarks = excluded.remarks,
-    -- What was changed while it was stopped was not looked at, and perhaps not even seen.
+    -- Changes while the table was stopped were not checked, and perhaps not read.
     unchecked = CASE WHEN validation_table.stage = 'stopped' AND excluded.stage = 'running'
                      THEN greatest(validation_table.unchecked, 1) ELSE validation_table.unchecked END,
-    -- A sweep that was interrupted by a stop has not seen all of it.
+    -- A sweep that is interrupted by a stop is not complete.
     sweep_key = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_key END,
     sweep_began_at = CASE WHEN excluded.stage = 'stopped' THEN NULL ELSE validation_table.sweep_began_at END
 
@@ -143,13 +143,13 @@ ON CONFLICT (validation, source) DO UPDATE SET
 UPDATE trueup.validation_table SET
     inserts = inserts + %(insert)s, updates = updates + %(update)s, deletes = deletes + %(delete)s,
     truncates = truncates + %(truncate)s, unchecked = unchecked + %(unchecked)s,
-    -- A sweep that is under way may have passed the rows of a change that nobody saw.
+    -- A sweep in progress may already have passed the rows of an unchecked change.
     sweep_key = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_key END,
     sweep_began_at = CASE WHEN %(unchecked)s > 0 THEN NULL ELSE sweep_began_at END
  WHERE validation = %(name)s AND source = %(source)s
 
 -- name: capture
--- Another capture than before: what was changed between the two was seen by nobody.
+-- The capture was interrupted: changes during the interruption were not seen.
 UPDATE trueup.validation_table SET
     capture = %(capture)s,
     unchecked = CASE WHEN capture IS NOT NULL THEN greatest(unchecked, 1) ELSE unchecked END,
@@ -199,7 +199,7 @@ UPDATE trueup.validation SET pods = %(pods)s WHERE name = %(name)s
 UPDATE trueup.validation SET gap = %(gap)s WHERE name = %(name)s
 
 -- name: gap_closed
--- A sweep of all tables that began after the gap was noted has looked at every row.
+-- Closes the gap if every table was swept completely by a pass that began after the gap was stored.
 UPDATE trueup.validation v SET gap = NULL
  WHERE name = %(name)s AND gap IS NOT NULL AND gap ? 'to'
    AND NOT EXISTS (SELECT FROM trueup.validation_table t WHERE t.validation = v.name
@@ -221,4 +221,4 @@ SELECT source, state, kind, count(*) FROM trueup.validation_error WHERE validati
 
 -- name: oldest
 SELECT source, key, op, first_lsn, checks, is_hot FROM trueup.validation_pending
- WHERE validation = %(name)s ORDER BY first_lsn LIMIT %(most)s
+ WHERE validation = %(name)s ORDER BY first_lsn LIMIT %(limit)s

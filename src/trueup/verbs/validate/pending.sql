@@ -4,7 +4,7 @@ SELECT source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at,
   FROM trueup.validation_pending
  WHERE validation = %(name)s AND due_at <= %(now)s AND coalesce(suspect_lsn, 0) <= %(position)s
  ORDER BY due_at
- LIMIT %(most)s
+ LIMIT %(limit)s
 
 -- name: known
 SELECT p.source, p.key, p.op, p.first_lsn, p.last_lsn, p.xid, p.committed_at, p.first_failed_at, p.suspect_lsn, p.suspect_at,
@@ -54,7 +54,7 @@ UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, 
 -- name: open_errors
 SELECT source, key FROM trueup.validation_error
  WHERE validation = %(name)s AND state = 'new' AND last_at <= %(before)s
- ORDER BY last_at LIMIT %(most)s
+ ORDER BY last_at LIMIT %(limit)s
 
 -- name: still
 UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns = %(columns)s,
@@ -74,7 +74,7 @@ SELECT id, source, target, key, kind, columns, source_row, target_row, op, lsn, 
   FROM trueup.validation_error
  WHERE validation = %(name)s AND (%(state)s = 'all' OR state = %(state)s)
  ORDER BY id
- LIMIT %(most)s
+ LIMIT %(limit)s
 
 -- name: mark
 UPDATE trueup.validation_error SET state = %(state)s,
@@ -91,7 +91,8 @@ SELECT source, target, count(*) FROM trueup.validation_error WHERE validation = 
  GROUP BY source, target ORDER BY source, target
 
 -- name: wrong_keys
--- With what the noted row has in the key's columns: NULL where it is too long to be noted, no array where a column lacks.
+-- With the values of the key columns in the stored row: NULL for a value that is too long to be stored, no array if a
+-- column is missing.
 SELECT e.key, CASE WHEN r.noted ?& %(columns)s::text[] THEN ARRAY(
            SELECT CASE WHEN jsonb_typeof(r.noted -> c.name) = 'object' THEN NULL ELSE r.noted ->> c.name END
              FROM unnest(%(columns)s::text[]) WITH ORDINALITY c(name, place) ORDER BY c.place) END AS noted

@@ -1,4 +1,4 @@
-"""Which columns of a table are compared, by which key, on both nodes; or why a table cannot be validated."""
+"""Plans how a table is compared: its columns and its key on both nodes, or why it cannot be validated."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from trueup.verbs.validate.settings import Settings
 
 @dataclass(frozen=True)
 class Pair:
-    """One table on both nodes: picklable, all that a task must know. Columns stand in the same order on both sides."""
+    """One table on both nodes, as tasks need it (picklable). Columns have the same order on both nodes."""
 
     name: str
     target_name: str
     source: TableSpec
     target: TableSpec
-    # The target with the columns that only it has, and the value that every row must have in each; those that are part
-    # of its key are conditions instead.
+    # The target with its constant columns, and the value that each of them must have. Constants of its key are in its
+    # filter instead.
     detail: TableSpec
     constants: tuple[tuple[str, str], ...] = ()
-    # All columns of the source when this was planned, and its identity in the log: what says that it was altered.
+    # All columns of the source and its replica identity at the time of planning, to detect that it was altered.
     seen: tuple[str, ...] = ()
     identity: str = "d"
     remarks: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The key's columns on the source."""
+        """Return the key columns of the source."""
         return self.source.key_names
 
     def normal(self) -> Callable[[KeyValues], KeyValues]:
-        """A key as the log prints it, in the form that rows are found by."""
+        """Return a function that converts a key from the form of the log to the form in which rows are looked up."""
         steps = [_step(part.column) for part in self.source.key]
         if not any(steps):
-            return _as_it_is
+            return _unchanged
         return lambda key: tuple(step(value) if step else value for step, value in zip(steps, key, strict=True))
 
 
-def _as_it_is(key: KeyValues) -> KeyValues:
+def _unchanged(key: KeyValues) -> KeyValues:
     return key
 
 
@@ -64,47 +64,47 @@ def _step(column: ColumnSpec) -> Callable[[str], str] | None:
 
 
 def plan_pair(source: Connection, target: Connection, route: Route, settings: Settings) -> Pair:
-    """The pair of a route, or CheckFailed with the reason why this table cannot be validated."""
-    mine = catalog.read_table(source, *route.source)
-    theirs = catalog.read_table(target, *route.target)
+    """Return the pair of a route; raise CheckFailed with the reason if the table cannot be validated."""
+    source_table = catalog.read_table(source, *route.source)
+    target_table = catalog.read_table(target, *route.target)
     shown = display_name(*route.target)
-    if mine is None:
-        raise CheckFailed([f"there is no table {route.name} on {settings.source}"], cure="check its name")
-    if theirs is None:
+    if source_table is None:
+        raise CheckFailed([f"table {route.name} does not exist on {settings.source}"], cure="check its name")
+    if target_table is None:
         near = catalog.nearest_table(target, shown)
         raise CheckFailed(
-            [f"there is no table {shown} on {settings.target}{near}"], cure="say where it is with --route"
+            [f"table {shown} does not exist on {settings.target}{near}"], cure="name the target table with --map"
         )
-    _check_readable(mine, settings.source)
-    _check_readable(theirs, settings.target)
-    identity, names = _key(source, mine, settings)
-    in_key = _target_key(theirs, [route.columns.get(name, name) for name in names], route)
-    pairs, remarks = _columns(mine, theirs, route, names)
-    key = tuple(_key_spec(source, mine, theirs, route, name) for name in names)
-    wanted = pairs if settings.mode == "full" else [pair for pair in pairs if pair[0].name in names]
+    _check_readable(source_table, settings.source)
+    _check_readable(target_table, settings.target)
+    identity, names = _key(source, source_table, settings)
+    in_key = _target_key(target_table, [route.columns.get(name, name) for name in names], route)
+    pairs, remarks = _columns(source_table, target_table, route, names)
+    key = tuple(_key_spec(source, source_table, target_table, route, name) for name in names)
+    compared = pairs if settings.mode == "full" else [pair for pair in pairs if pair[0].name in names]
     spec = TableSpec(
         *route.source,
         key=tuple(part for part, _ in key),
-        columns=tuple(pair[0] for pair in wanted),
+        columns=tuple(pair[0] for pair in compared),
         filter=route.filter,
         numeric="value" if settings.numeric == "value" else "representation",
         seed=settings.seed,
     )
-    constants = [(column_spec(_column(theirs, name)), value) for name, value in route.constants.items()]
-    loose = [(column, value) for column, value in constants if column.name not in in_key]
+    constants = [(column_spec(_column(target_table, name)), value) for name, value in route.constants.items()]
+    outside_key = [(column, value) for column, value in constants if column.name not in in_key]
     spec = replace(spec, digest=choose_digest([source, target], spec, "auto"))
     other = replace(
         spec,
         schema=route.target[0],
         table=route.target[1],
         key=tuple(part for _, part in key),
-        columns=tuple(pair[1] for pair in wanted),
+        columns=tuple(pair[1] for pair in compared),
         filter=_constant_filter(constants),
     )
     detail = replace(
         other,
-        columns=(*other.columns, *(column for column, _ in loose)),
-        filter=_constant_filter([each for each in constants if each not in loose]),
+        columns=(*other.columns, *(column for column, _ in outside_key)),
+        filter=_constant_filter([constant for constant in constants if constant not in outside_key]),
     )
     return Pair(
         route.name,
@@ -112,8 +112,8 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         spec,
         other,
         detail,
-        tuple((column.name, value) for column, value in loose),
-        tuple(column.name for column in mine.columns),
+        tuple((column.name, value) for column, value in outside_key),
+        tuple(column.name for column in source_table.columns),
         identity,
         tuple(remarks),
     )
@@ -122,23 +122,27 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
 def _check_readable(table: Table, node: str) -> None:
     shown = display_name(table.schema, table.name)
     if table.kind not in ("r", "p"):
-        raise CheckFailed([f"{shown} on {node} is no table"], cure="name tables")
+        raise CheckFailed([f"{shown} on {node} is not a table"], cure="name only tables in --tables")
     if table.secured:
         raise CheckFailed(
-            [f"row security hides rows of {shown} on {node}"], cure="use its owner or a role with BYPASSRLS"
+            [f"row security hides rows of {shown} on {node}"],
+            cure="use its owner, or a role with BYPASSRLS",
         )
-    closed = [column.name for column in table.columns if not (column.readable and table.usage)]
-    if closed:
-        raise CheckFailed([f"columns of {shown} on {node} may not be read: {', '.join(closed)}"], cure="GRANT SELECT")
+    unreadable = [column.name for column in table.columns if not (column.readable and table.usage)]
+    if unreadable:
+        raise CheckFailed(
+            [f"the role may not read columns of {shown} on {node}: {', '.join(unreadable)}"],
+            cure="GRANT SELECT on them",
+        )
 
 
 def _key(connection: Connection, table: Table, settings: Settings) -> tuple[str, tuple[str, ...]]:
-    """How the log names a row, and the columns that do."""
+    """Return the replica identity of a table, and the columns that identify its rows."""
     row = one_row(connection.execute(load("trueup.verbs.validate", "plan.sql")["identity"], {"oid": table.oid}))
     identity, index, persistence = str(row[0]), row[1], row[2]
     shown = display_name(table.schema, table.name)
     if persistence != "p":
-        raise CheckFailed([f"{shown} is not in the log: it is unlogged or temporary"], cure="ALTER TABLE … SET LOGGED")
+        raise CheckFailed([f"{shown} is unlogged or temporary: it is not in the log"], cure="ALTER TABLE … SET LOGGED")
     primary = next((key.columns for key in table.keys if key.is_primary), ())
     if settings.changes != "log":
         names = primary or next((key.columns for key in table.keys), ())
@@ -150,56 +154,58 @@ def _key(connection: Connection, table: Table, settings: Settings) -> tuple[str,
         names = primary if identity == "d" else ()
     if not names:
         raise CheckFailed(
-            [f"{shown} has no key by which the log names its rows"],
-            cure="give it a primary key, or REPLICA IDENTITY USING INDEX; meanwhile compare it with trueup diff",
+            [f"{shown} has no key that identifies its rows in the log"],
+            cure="add a primary key, or set REPLICA IDENTITY USING INDEX; until then compare it with trueup diff",
         )
     return identity, tuple(names)
 
 
 def _target_key(table: Table, names: Sequence[str], route: Route) -> set[str]:
-    """The columns of the target's key that names the same rows, constant ones with it."""
+    """Return the columns of the target's key that identifies the same rows, with its constant columns."""
     fitting = [key for key in table.keys if set(names) <= set(key.columns) <= {*names, *route.constants}]
     if not fitting:
         raise CheckFailed(
             [f"{display_name(table.schema, table.name)} has no unique key on ({', '.join(names)})"],
-            cure="make one on the target, for rows are looked up by it",
+            cure="create one on the target; rows are looked up by it",
         )
     return set(fitting[0].columns)
 
 
 def _columns(
-    mine: Table, theirs: Table, route: Route, key: Sequence[str]
+    source_table: Table, target_table: Table, route: Route, key: Sequence[str]
 ) -> tuple[list[tuple[ColumnSpec, ColumnSpec]], list[str]]:
     pairs: list[tuple[ColumnSpec, ColumnSpec]] = []
     remarks: list[str] = []
-    for column in mine.columns:
+    for column in source_table.columns:
         name = route.columns.get(column.name, column.name)
-        other = theirs.column(name)
+        other = target_table.column(name)
         if column.name in route.excluded:
             remarks.append(f"column {column.name} is not compared: excluded")
         elif other is None:
-            remarks.append(f"column {column.name} is not compared: the target has no {name}")
+            remarks.append(f"column {column.name} is not compared: the target has no column {name}")
         else:
             pairs.append(_alike(column, other, remarks))
     lost = [name for name in key if name not in {pair[0].name for pair in pairs}]
     if lost:
         raise CheckFailed(
             [f"the key column {lost[0]} of {route.name} is excluded, or not on the target"],
-            cure="name it with --rename, or compare it",
+            cure="name it with --rename, or do not exclude it",
         )
     named = {pair[1].name for pair in pairs}
-    for column in theirs.columns:
+    for column in target_table.columns:
         if column.name not in named and column.name not in route.constants and column.name not in route.excluded:
-            remarks.append(f"column {column.name} of the target is not compared: the source has none")
+            remarks.append(f"column {column.name} of the target is not compared: the source does not have it")
     return pairs, remarks
 
 
-def _alike(mine: Column, theirs: Column, remarks: list[str]) -> tuple[ColumnSpec, ColumnSpec]:
-    """Two columns in forms that hash alike: types that differ are compared as text."""
-    left, right = column_spec(mine), column_spec(theirs)
+def _alike(source: Column, target: Column, remarks: list[str]) -> tuple[ColumnSpec, ColumnSpec]:
+    """Return two columns so that equal values have equal hashes: different types are compared as text."""
+    left, right = column_spec(source), column_spec(target)
     if left.type == right.type:
         return left, right
-    remarks.append(f"column {mine.name} is compared as text: it is {mine.type} here and {theirs.type} there")
+    remarks.append(
+        f"column {source.name} is compared as text: {source.type} on the source, {target.type} on the target"
+    )
     return _as_text(left), _as_text(right)
 
 
@@ -207,8 +213,10 @@ def _as_text(column: ColumnSpec) -> ColumnSpec:
     return replace(column, encoding="text") if column.encoding == "native" else column
 
 
-def _key_spec(connection: Connection, mine: Table, theirs: Table, route: Route, name: str) -> tuple[KeySpec, KeySpec]:
-    left, right = _column(mine, name), _column(theirs, route.columns.get(name, name))
+def _key_spec(
+    connection: Connection, source_table: Table, target_table: Table, route: Route, name: str
+) -> tuple[KeySpec, KeySpec]:
+    left, right = _column(source_table, name), _column(target_table, route.columns.get(name, name))
     own = {
         (str(row[0]), str(row[1])) for row in connection.execute(load("trueup.verbs.validate", "plan.sql")["own_text"])
     }
@@ -216,20 +224,21 @@ def _key_spec(connection: Connection, mine: Table, theirs: Table, route: Route, 
     for column in (left, right):
         if (column.base_schema, column.base_name) in own - known:
             raise CheckFailed(
-                [f"key column {column.name} of {route.name}: the type {column.type} prints itself in two ways"],
+                [f"key column {column.name} of {route.name}: type {column.type} has two text forms"],
                 cure="compare the table with trueup diff",
             )
-    alike = left.base_name == right.base_name
-    order = key_order([left, right]) if alike else "type"
+    order = key_order([left, right]) if left.base_name == right.base_name else "type"
     return KeySpec(column_spec(left), order), KeySpec(column_spec(right), order)
 
 
 def _column(table: Table, name: str) -> Column:
-    found = table.column(name)
-    if found is None:
+    column = table.column(name)
+    if column is None:
         shown = display_name(table.schema, table.name)
-        raise CheckFailed([f"there is no column {name} in {shown}"], cure="check --rename, --constant and --exclude")
-    return found
+        raise CheckFailed(
+            [f"column {name} does not exist in {shown}"], cure="check --rename, --constant and --exclude-columns"
+        )
+    return column
 
 
 def _constant_filter(constants: Sequence[tuple[ColumnSpec, str]]) -> str:
@@ -241,16 +250,16 @@ def _constant_filter(constants: Sequence[tuple[ColumnSpec, str]]) -> str:
 
 
 def is_float(column: ColumnSpec) -> bool:
-    """Whether a tolerance makes sense."""
+    """Return whether a tolerance applies to the column."""
     return type_of(column).is_float
 
 
 def why_altered(pair: Pair, identity: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-    """Why the log's table is not the one that was planned any more: "" (it is), "columns", or the reason to stop it."""
+    """Return whether the table in the log still is as planned: "" (yes), "columns" (plan again), or why to stop it."""
     if identity == "n" or (identity != "f" and set(keys) != set(pair.key)):
         now = f"({', '.join(keys)})" if keys and identity != "n" else "none"
         return f"its key in the log was ({', '.join(pair.key)}) and is now {now}"
     missing = [name for name in pair.key if name not in columns]
     if missing:
-        return f"its key column {missing[0]} is gone"
+        return f"its key column {missing[0]} does not exist any more"
     return "columns" if tuple(columns) != pair.seen and set(columns) - set(pair.seen) else ""

@@ -1,6 +1,5 @@
 -- name: identity
--- How rows of a table are named in the log, the columns of the index that does it, and key columns whose cast to text is
--- a function of its own.
+-- The replica identity of a table, the columns of its index, and the persistence of the table.
 SELECT c.relreplident::text,
        (SELECT array_agg(a.attname::text ORDER BY k.ord)
           FROM pg_index i
@@ -12,7 +11,7 @@ SELECT c.relreplident::text,
  WHERE c.oid = %(oid)s
 
 -- name: own_text
--- Types whose cast to text is not their output.
+-- Types whose cast to text is another function than their output.
 SELECT n.nspname::text, t.typname::text
   FROM pg_cast k JOIN pg_type t ON t.oid = k.castsource JOIN pg_namespace n ON n.oid = t.typnamespace
  WHERE k.casttarget = 'text'::regtype AND k.castfunc <> 0

@@ -1,7 +1,7 @@
-"""Where the rows of a table go: the same renames, filters and constant columns as the sync has.
+"""Routes: the target table of each source table, with renamed columns, a filter, and constant columns.
 
-Written as options: `shop.*=public.*` or `shop.orders=public.sales` (tables), `shop.orders.total=amount` (a column),
-`shop.orders: region = 'EU'` (only these rows), `shop.orders.tenant=7` (a column that only the target has).
+Options define them: `shop.*=public.*` or `shop.orders=public.sales` (tables), `shop.orders.total=amount` (a column),
+`shop.orders: region = 'EU'` (a filter), `shop.orders.tenant=7` (a column that only the target has).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class Route:
-    """One table: its name on both nodes, and what happens to its rows on the way."""
+    """One table: its names on both nodes, and how its rows are changed on their way to the target."""
 
     source: Name
     target: Name
@@ -32,27 +32,27 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The source's table, for people."""
+        """Return the name of the source table for messages."""
         return display_name(*self.source)
 
 
 def find_routes(connection: Connection, settings: Settings) -> list[Route]:
-    """A route for every table that is meant, in the order they were named."""
+    """Return the routes of all selected tables, in the order of the option --tables."""
     known = catalog.table_names(connection)
-    found: dict[Name, None] = {}
+    selected: dict[Name, None] = {}
     for pattern in settings.tables:
         matched = _matching(pattern, known)
         if not matched:
             near = catalog.nearest_table(connection, display_name(*name_parts(pattern)))
-            raise ConfigError(f"there is no table {pattern}{near}", cure="check the names after --tables")
-        found.update(dict.fromkeys(matched))
-    return [_route(name, settings, list(found)) for name in found]
+            raise ConfigError(f"table {pattern} does not exist on the source{near}", cure="check the names in --tables")
+        selected.update(dict.fromkeys(matched))
+    return [_route(name, settings, list(selected)) for name in selected]
 
 
 def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
     target = name
     for text in settings.routes:
-        left, right = _halves(text, "--route", "SCHEMA.TABLE=SCHEMA.TABLE, or SCHEMA.*=SCHEMA.*")
+        left, right = _halves(text, "--map", "SCHEMA.TABLE=SCHEMA.TABLE, or SCHEMA.*=SCHEMA.*")
         if left.endswith(".*") and right.endswith(".*"):
             if name[0] == left[:-2].strip('"'):
                 target = (right[:-2].strip('"'), name[1])
@@ -63,9 +63,9 @@ def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
         name,
         target,
         dict(_of_columns(settings.renames, name, "--rename", all_names)),
-        " AND ".join(f"({each})" for each in conditions) if len(conditions) > 1 else "".join(conditions),
+        " AND ".join(f"({condition})" for condition in conditions) if len(conditions) > 1 else "".join(conditions),
         dict(_of_columns(settings.constants, name, "--constant", all_names)),
-        frozenset(_column(text, "--exclude", all_names)[1] for text in settings.excludes if _is_of(text, name)),
+        frozenset(_column(text, "--exclude-columns", all_names)[1] for text in settings.excludes if _is_of(text, name)),
     )
 
 
@@ -87,30 +87,30 @@ def name_parts(text: str) -> Name:
 def _halves(text: str, option: str, form: str) -> tuple[str, str]:
     left, sign, right = text.partition("=")
     if not sign or not left.strip() or not right.strip():
-        raise ConfigError(f"{option} wants {form}, not {text!r}", cure="see trueup validate start --help")
+        raise ConfigError(f"{option} {text!r} is not valid", cure=f"write {form}")
     return left.strip(), right.strip()
 
 
 def _filter(text: str) -> tuple[Name, str]:
     table, sign, condition = text.partition(":")
     if not sign or not condition.strip():
-        raise ConfigError(f"--filter wants TABLE: CONDITION, not {text!r}", cure="see trueup validate start --help")
-    wrong = problem_with(condition)
-    if wrong:
-        raise ConfigError(f"--filter {text!r} is not one expression: {wrong}", cure="write one condition")
+        raise ConfigError(f"--filter {text!r} is not valid", cure="write SCHEMA.TABLE: CONDITION")
+    problem = problem_with(condition)
+    if problem:
+        raise ConfigError(f"--filter {text!r} is not one SQL expression: {problem}", cure="write one condition")
     return name_parts(table.strip()), condition.strip()
 
 
 def _of_columns(texts: Sequence[str], name: Name, option: str, known: Sequence[Name]) -> list[tuple[str, str]]:
-    found = []
+    columns = []
     for text in texts:
-        left, _, right = text.partition("=")
-        if "=" not in text:
-            raise ConfigError(f"{option} wants TABLE.COLUMN=VALUE, not {text!r}", cure="see --help")
+        left, sign, right = text.partition("=")
+        if not sign:
+            raise ConfigError(f"{option} {text!r} is not valid", cure="write SCHEMA.TABLE.COLUMN=VALUE")
         table, column = _column(left.strip(), option, known)
         if table == name:
-            found.append((column, right.strip() if option == "--rename" else right))
-    return found
+            columns.append((column, right.strip() if option == "--rename" else right))
+    return columns
 
 
 def _is_of(text: str, name: Name) -> bool:
@@ -120,5 +120,8 @@ def _is_of(text: str, name: Name) -> bool:
 def _column(text: str, option: str, known: Sequence[Name]) -> tuple[Name, str]:
     table, _, column = text.rpartition(".")
     if not table or name_parts(table) not in known:
-        raise ConfigError(f"{option} {text!r} names no table of this validation", cure="write SCHEMA.TABLE.COLUMN")
+        raise ConfigError(
+            f"{option} {text!r}: the table is not part of this validation",
+            cure="write SCHEMA.TABLE.COLUMN of a selected table",
+        )
     return name_parts(table), column.strip('"')

@@ -1,54 +1,43 @@
-"""The whole path of a validation: look around, read changes, judge them, look again, sweep, tell; round after round.
+"""The loop of a validation: read changes, batch by key, judge, check pending rows and errors again, sweep, checkpoint.
 
-Whatever happens in a round, the meta database holds the truth: after an error the sessions are opened anew, and the
-work goes on from there.
+After an error that may pass, the sessions are opened again and the work goes on from the last checkpoint.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timezone
 
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
-from trueup.db.node import is_lost
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
-from trueup.verbs.validate.look import Altered
-from trueup.verbs.validate.meta import Meta, as_json
-from trueup.verbs.validate.tables import Say
+from trueup.errors import CheckFailed, TrueupError
+from trueup.verbs.validate.checks import Altered
+from trueup.verbs.validate.recover import Recovery, lock_meta, store_gap
+from trueup.verbs.validate.sessions import Log
 from trueup.verbs.validate.validator import Validator
 
-POLL_SECONDS = 0.2
-_LONGEST_WAIT = 30.0
-# Classes of errors that pass: connection, resources, operator intervention, conflicts; a lock or a slot in use.
-_PASSING = ("08", "53", "57", "40")
-_PASSING_STATES = ("55P03", "55006", "58P01")
-_PATIENCE_WITH_A_TABLE = 3
-_LOCK_WAITS = 8
+# Runs one round; returns whether there is more to do at once.
+Round = Callable[[Validator], bool]
+_POLL_SECONDS = 0.2
+_STOPPED = "stopped by the user"
 
 
 def run(
-    name: str,
-    nodes: tuple[Node, Node],
-    meta_node: Node,
-    engine: Engine,
-    *,
-    say: Say,
-    step: Callable[[Validator], bool] | None = None,
+    name: str, nodes: tuple[Node, Node], meta_node: Node, engine: Engine, *, log: Log, one_round: Round | None = None
 ) -> str:
-    """Validate until it is asked to stop, or cannot go on; gives the reason of the end. `step` is one round."""
-    meta = _locked(name, meta_node)
-    validator = Validator(name, nodes, meta, engine, say)
-    reason = "stopped by the user"
+    """Validate until the user stops it or the cut-over position is reached; return the reason of the end.
+
+    Raises SlotLost if changes were lost. Whatever ends it, the next start goes on from the last checkpoint.
+    """
+    validator = Validator(name, nodes, lock_meta(name, meta_node), engine, log)
+    reason = _STOPPED
     try:
-        validator = _open(validator)
-        reason = _rounds(validator, meta_node, step or one_round)
+        _open(validator)
+        reason = _rounds(validator, meta_node, one_round or validate_round)
         return reason
     except SlotLost as error:
-        reason = _lost(validator, error)
+        reason = store_gap(validator, error)
         raise
     except TrueupError as error:
         reason = str(error)
@@ -57,134 +46,67 @@ def run(
         reason = "interrupted"
         raise
     finally:
-        _leave(validator, reason)
+        _close(validator, reason)
 
 
-def one_round(validator: Validator) -> bool:
-    """One round; whether there is more to do at once."""
-    upto = validator.look_around()
-    more = upto > validator.position and validator.read(upto)
-    return look_again(validator) or more
+def validate_round(validator: Validator) -> bool:
+    """Run one round; return whether there is more to do at once."""
+    end = validator.positions.locate()
+    changes = validator.read_changes(end)
+    # Batches the changes by key, judges the rows, and commits the results with the new position.
+    more = changes is not None and validator.judge(changes)
+    return finish_round(validator) or more
 
 
-def look_again(validator: Validator) -> bool:
-    """The rest of a round: all but reading changes."""
-    more = validator.again()
-    validator.errors_again()
+def finish_round(validator: Validator) -> bool:
+    """Run the steps of a round that follow the reading of changes; return whether there is more to do at once."""
+    more = validator.check_pending()
+    validator.check_errors()
     validator.sweep()
-    validator.progress()
-    validator.let_go()
+    validator.save_progress()
+    validator.release()
     return more
 
 
-def _rounds(validator: Validator, meta_node: Node, step: Callable[[Validator], bool]) -> str:
-    waits = 0
-    altered: Counter[str] = Counter()
+def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
+    recovery = Recovery(validator, meta_node)
     while True:
         try:
-            wanted = validator.refresh()
-            if wanted == "stop":
-                return "stopped by the user"
-            more = step(validator)
-            if validator.is_past_cutover():
-                return f"all is validated up to the cut-over position {validator.settings.cutover}"
-            waits = 0
-            altered.clear()
+            if validator.apply_settings() == "stop":
+                return _STOPPED
+            more = one_round(validator)
+            if validator.is_done:
+                return f"all changes before the cut-over position {validator.sessions.settings.cutover} are validated"
+            recovery.reset()
             if not more:
-                time.sleep(POLL_SECONDS)
+                time.sleep(_POLL_SECONDS)
         except (Altered, CheckFailed) as error:
-            _altered(validator, error, altered)
+            recovery.replan_or_stop(error)
         except TrueupError as error:
-            if not _passes(error):
-                raise
-            waits += 1
-            _wait_out(validator, meta_node, error, waits)
+            recovery.wait_and_reopen(error)
 
 
-def _open(validator: Validator) -> Validator:
+def _open(validator: Validator) -> None:
     validator.open()
-    validator.meta.rows("want", name=validator.name, wanted="")
-    validator.meta.rows("state", name=validator.name, state="running", reason="")
-    settings = validator.settings
-    validator.say(
-        f"validating {len(validator.tables.pairs)} tables of {settings.source} on {settings.target},"
-        f" from position {lsn_text(validator.position)}; applied by {validator.syncer}"
+    sessions, positions = validator.sessions, validator.positions
+    sessions.meta.rows("want", name=sessions.name, wanted="")
+    sessions.meta.rows("state", name=sessions.name, state="running", reason="")
+    sessions.log(
+        f"validating {len(validator.tables.pairs)} tables of {sessions.settings.source} on {sessions.settings.target},"
+        f" from position {lsn_text(positions.read)}; applied by {positions.syncer}"
     )
-    return validator
 
 
-def _altered(validator: Validator, error: TrueupError, altered: Counter[str]) -> None:
-    """A table is not what it was: plan it again, or stop it by name; the others go on."""
-    name = error.table or ""
-    if name not in validator.tables.routes:
-        raise error
-    altered[name] += 1
-    validator.looks.count()
-    if isinstance(error, CheckFailed) or altered[name] > _PATIENCE_WITH_A_TABLE:
-        validator.tables.stop(name, error.message)
-    else:
-        validator.tables.replan(name)
-
-
-def _passes(error: TrueupError) -> bool:
-    if isinstance(error, SlotLost):
-        return False
-    if isinstance(error, NodeError) or is_lost(error):
-        return True
-    state = error.sqlstate if isinstance(error, QueryError) else ""
-    return state[:2] in _PASSING or state in _PASSING_STATES
-
-
-def _wait_out(validator: Validator, meta_node: Node, error: TrueupError, waits: int) -> None:
-    """Wait, and open all sessions anew; errors of that are waited out in the next round."""
-    seconds = min(_LONGEST_WAIT, 0.25 * 2**waits)
-    validator.say(f"waiting {seconds:.1f} s: {error}")
-    time.sleep(seconds)
-    validator.close()
+def _close(validator: Validator, reason: str) -> None:
+    sessions = validator.sessions
     try:
-        if validator.meta.connection.closed or validator.meta.connection.broken:
-            validator.meta.close()
-            validator.meta = validator.looks.meta = _locked(validator.name, meta_node)
-        validator.open()
-        validator.meta.rows("state", name=validator.name, state="running", reason="")
-    except TrueupError as again:
-        # Our own session of before may hold the lock until the server notices that it is gone.
-        if not _passes(again) and not (isinstance(again, CheckFailed) and waits < _LOCK_WAITS):
-            raise
-        validator.looks.pending = max(validator.looks.pending, 1)
-
-
-def _locked(name: str, node: Node) -> Meta:
-    meta = Meta(node, application=f"trueup validate {name} meta")
-    try:
-        meta.take_lock(name)
-    except BaseException:
-        meta.close()
-        raise
-    return meta
-
-
-def _lost(validator: Validator, error: SlotLost) -> str:
-    """Changes were not seen: nobody may be told that all is validated, until a full check was made."""
-    stored = validator.meta.need(validator.name)
-    gap = stored.gap or {
-        "from": lsn_text(stored.position or 0),
-        "why": error.message,
-        "at": datetime.now(timezone.utc).isoformat(),
-    }
-    validator.meta.rows("gap", name=validator.name, gap=as_json(gap))
-    return f"{error.message}; changes after {gap['from']} were not seen: a full check is needed"
-
-
-def _leave(validator: Validator, reason: str) -> None:
-    try:
-        validator.let_go(at_once=True)
+        validator.release(at_once=True)
     except Exception as error:
-        validator.say(f"the slot could not be advanced: {error}")
+        sessions.log(f"the replication slot could not be advanced: {error}")
     validator.close()
-    validator.looks.close()
+    validator.checker.close()
     try:
-        validator.meta.rows("state", name=validator.name, state="stopped", reason=reason)
+        sessions.meta.rows("state", name=sessions.name, state="stopped", reason=reason)
     except TrueupError as error:
-        validator.say(f"the end could not be written down: {error}")
-    validator.meta.close()
+        sessions.log(f"the state 'stopped' could not be stored: {error}")
+    sessions.meta.close()

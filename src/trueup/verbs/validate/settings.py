@@ -1,8 +1,10 @@
-"""What a validation is told: nodes, tables, routes, mode, delays and limits; kept as JSON in the meta database."""
+"""The settings of a validation, stored as JSON in the meta database."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -11,29 +13,22 @@ from trueup.errors import ConfigError
 MODES = ("full", "fast")
 CHANGELOG = "changelog"
 SOURCES = ("log", "tube", CHANGELOG)
-# What `update` may change while a validation runs.
-CHANGEABLE = (
-    "mode",
-    "check_interval",
-    "row_error_delay",
-    "initial_delay",
-    "float_tolerance",
-    "cutover",
-    "max_rows_per_second",
-    "max_retained_wal",
-    "sweep",
-)
+# Settings of an existing validation that cannot be changed, because its positions and keys depend on them.
+FIXED = (
+    "source", "target", "tables", "routes", "renames", "filters", "constants", "excludes", "changes", "tube",
+    "publication", "numeric",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All of one validation; `source` and `target` are names of nodes, never addresses."""
+    """The settings of one validation; `source` and `target` are names of nodes."""
 
     name: str
     source: str
     target: str
     tables: tuple[str, ...]
-    # Each as `what=value`, with the table in front of a column: see routes.
+    # Texts like `TABLE.COLUMN=VALUE`: see `routes`.
     routes: tuple[str, ...] = ()
     renames: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
@@ -42,7 +37,7 @@ class Settings:
     mode: str = "full"
     changes: str = "log"
     tube: str = ""
-    # How the syncer's position is known: "", subscription:NAME, slot:NAME, sync:NAME, lag:SECONDS.
+    # How the position of the syncer is found: "", subscription:NAME, slot:NAME, sync:NAME, lag:SECONDS.
     syncer: str = ""
     publication: str = ""
     check_interval: float = 1.0
@@ -53,9 +48,10 @@ class Settings:
     max_connections: int = 6
     max_rows_per_second: int = 0
     max_retained_wal: int = 64 * 1024**3
+    # Messages per read of the slot, and pending keys or errors per check.
     batch: int = 50_000
     page: int = 5_000
-    # The share of time that the rolling sweep may take; 0: none.
+    # The share of the time for the rolling sweep; 0: no sweep.
     sweep: float = 0.0
     sweep_rows: int = 5_000
     cutover: str = ""
@@ -63,42 +59,52 @@ class Settings:
     seed: int = 0
 
     def checked(self) -> Settings:
-        """Itself, or an error that names what is wrong."""
-        wrong = [text for right, text in self._rules() if not right]
-        if wrong:
-            raise ConfigError("; ".join(wrong), cure="see trueup validate start --help")
+        """Return the settings, or raise ConfigError with everything that is wrong."""
+        problems = [text for holds, text in self._rules() if not holds]
+        if problems:
+            raise ConfigError("; ".join(problems), cure="see trueup validate start --help")
         return self
 
     def _rules(self) -> list[tuple[bool, str]]:
-        times = (self.check_interval, self.row_error_delay, self.initial_delay, self.float_tolerance)
+        numbers = (self.check_interval, self.row_error_delay, self.initial_delay, self.float_tolerance)
         return [
-            (bool(self.tables), "no table is named"),
+            (bool(self.tables), "--tables is missing"),
             (self.source != self.target, "--from and --to are the same node"),
-            (self.mode in MODES, f"the mode is {' or '.join(MODES)}, not {self.mode}"),
-            (self.changes in SOURCES, f"--source is {', '.join(SOURCES)}, not {self.changes}"),
-            ((self.changes == "tube") == bool(self.tube), "--source tube and --tube NAME belong together"),
-            (self.numeric in ("value", "representation"), "numeric is value or representation"),
-            (all(math.isfinite(each) and each >= 0 for each in times), "delays and tolerances are 0 or more"),
-            (self.check_interval > 0, "--check-interval must be more than 0 seconds"),
+            (self.mode in MODES, f"--mode must be {' or '.join(MODES)}, not {self.mode}"),
+            (self.changes in SOURCES, f"--source must be one of {', '.join(SOURCES)}, not {self.changes}"),
+            ((self.changes == "tube") == bool(self.tube), "--source tube and --tube NAME must be used together"),
+            (self.numeric in ("value", "representation"), "numeric must be value or representation"),
+            (
+                all(math.isfinite(number) and number >= 0 for number in numbers),
+                "delays and tolerances must be at least 0",
+            ),
+            (self.check_interval > 0, "--check-interval must be greater than 0"),
             (self.max_connections >= 3, "--max-connections must be at least 3"),
-            (self.batch > 0 and self.page > 0 and self.sweep_rows > 0, "sizes must be more than 0"),
-            (0 <= self.sweep <= 0.9, "--sweep is a share of time between 0 and 0.9"),
-            (self.max_rows_per_second >= 0 and self.max_retained_wal >= 0, "limits are 0 or more"),
+            (self.batch > 0 and self.page > 0 and self.sweep_rows > 0, "batch, page and sweep_rows must be at least 1"),
+            (0 <= self.sweep <= 0.9, "--sweep must be between 0 and 0.9"),
+            (self.max_rows_per_second >= 0, "--max-rows-per-second must be at least 0"),
+            (self.max_retained_wal >= 0, "--max-retained-wal must be at least 0"),
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """For the meta database."""
+        """Return plain JSON values for the meta database."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Settings:
-        """As it was written, by this version or another one."""
-        known = {each.name for each in fields(cls)}
+    def from_json(cls, stored: Mapping[str, Any]) -> Settings:
+        """Read settings that this or another version has stored; unknown ones are dropped."""
+        known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items() if name in known
         }
-        return cls(**{name: value for name, value in values.items() if name in known})
+        return cls(**values)
 
-    def updated(self, given: dict[str, Any]) -> Settings:
-        """With other values; those that are None stay."""
-        return replace(self, **{name: value for name, value in given.items() if value is not None}).checked()
+    def updated(self, values: Mapping[str, Any]) -> Settings:
+        """Return settings with other values; None means no change."""
+        return replace(self, **{name: value for name, value in values.items() if value is not None}).checked()
+
+
+def check_position(text: str) -> None:
+    """Raise ConfigError if a text is not empty and not a position of the log."""
+    if text and not re.fullmatch(r"[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}", text):
+        raise ConfigError(f"'{text}' is not a log position", cure="write it as PostgreSQL does: 16/B374D848")

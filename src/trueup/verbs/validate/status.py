@@ -1,4 +1,4 @@
-"""How a validation stands: one typed value, as text and as JSON."""
+"""The status of a validation, as a dataclass, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from trueup.capture.log.slot import lsn_text
 from trueup.verbs.validate.meta import Meta
 
-GONE = "its process is gone; trueup validate start goes on where it was"
+GONE = "its process ended without stopping; continue with trueup validate start"
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """One table: its stage, the changes by operation, and what is open."""
+    """One table: its stage, the number of changes per operation, pending rows and errors."""
 
     source: str
     target: str
@@ -36,13 +36,13 @@ class TableStatus:
 
     @property
     def processed(self) -> int:
-        """All changes that were looked at."""
+        """Return the number of judged changes."""
         return self.inserts + self.updates + self.deletes + self.truncates
 
 
 @dataclass(frozen=True)
 class Status:
-    """A validation: `validated` is the position before which every change is proven or listed as an error."""
+    """A validation; `validated` is the position before which every change is proven or listed as an error."""
 
     name: str
     source: str
@@ -63,36 +63,38 @@ class Status:
     tables: tuple[TableStatus, ...]
 
     def total(self, name: str) -> int:
-        """The sum of a number over all tables."""
+        """Return the sum of an attribute of `TableStatus` over all tables."""
         return sum(int(getattr(table, name)) for table in self.tables)
 
     @property
     def open_errors(self) -> int:
-        """Errors that nobody ignored or resolved."""
+        """Return the number of errors that are not ignored and not resolved."""
         return sum(table.errors.get("new", 0) for table in self.tables)
 
     @property
     def blind_spots(self) -> list[str]:
-        """What nobody looked at, and why: while there is any, nothing is validated as a whole."""
-        found = []
+        """Return what was not checked, and why; while there is anything, no fence has exit code 0."""
+        reasons = []
         if self.gap:
-            found.append(f"changes after {self.gap['from']} were not seen ({self.gap['why']}): a full check is needed")
+            reasons.append(
+                f"changes after {self.gap['from']} were not seen ({self.gap['why']}): a full check is needed"
+            )
         for table in self.tables:
             if table.stage == "stopped":
-                found.append(f"{table.source} is not validated: {table.reason}")
+                reasons.append(f"{table.source} is not validated: {table.reason}")
             elif table.unchecked:
-                found.append(f"changes of {table.source} went unseen, or were not looked at: sweep it, or compare it")
-        return found
+                reasons.append(f"changes of {table.source} were missed or not checked: use --sweep, or run trueup diff")
+        return reasons
 
     def as_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
+        """Return plain JSON values."""
         sums = ("processed", "pending", "failed", "hot", "inserts", "updates", "deletes", "truncates")
         totals = {name: self.total(name) for name in sums}
         return {**asdict(self), **totals, "open_errors": self.open_errors, "blind_spots": self.blind_spots}
 
 
 def read_status(meta: Meta, name: str) -> Status:
-    """The status, in one snapshot of the meta database."""
+    """Read the status in one snapshot of the meta database."""
     with meta.transaction():
         meta.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         stored = meta.need(name)
@@ -127,32 +129,32 @@ def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) 
 
 
 def status_text(status: Status) -> str:
-    """For people."""
+    """Format a status as text."""
     lines = [f"{status.name}: {status.source} -> {status.target}, mode {status.mode}, {status.state}"]
     if status.reason:
         lines.append(f"  {status.reason}")
     if status.validated:
         lines.append(f"  validated through position {status.validated} at {status.validated_at}")
-        bytes_ = "?" if status.lag_bytes is None else f"{status.lag_bytes:,}"
+        lag = "?" if status.lag_bytes is None else f"{status.lag_bytes:,}"
         lines.append(
-            f"  read to {status.position}, the syncer is at {status.syncer}, the source at {status.upstream}"
-            f" (behind by {bytes_} bytes, {status.lag_seconds or 0:.1f} s)"
+            f"  changes read up to {status.position}, syncer at {status.syncer}, source at {status.upstream}"
+            f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
     lines.append(
         f"  {status.total('processed'):,} changes processed, {status.total('pending'):,} pending"
         f" ({status.total('failed'):,} failed, {status.total('hot'):,} hot), {status.open_errors:,} errors"
     )
     for table in status.tables:
-        there = "" if table.target == table.source else f" -> {table.target}"
+        target = "" if table.target == table.source else f" -> {table.target}"
         lines.append(
-            f"  {table.source}{there}: {table.stage}; {table.inserts:,} inserts, {table.updates:,} updates,"
+            f"  {table.source}{target}: {table.stage}; {table.inserts:,} inserts, {table.updates:,} updates,"
             f" {table.deletes:,} deletes, {table.truncates:,} truncates; {table.pending:,} pending,"
             f" {_errors(table.errors)}"
         )
         if table.sweep_passes or table.swept_rows:
-            lines.append(f"    swept: {table.swept_rows:,} rows, {table.sweep_passes:,} whole passes")
+            lines.append(f"    swept: {table.swept_rows:,} rows, {table.sweep_passes:,} complete passes")
         lines += [f"    {remark}" for remark in table.remarks]
-    lines += [f"  not looked at: {each}" for each in status.blind_spots]
+    lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return "\n".join(lines)
 
 

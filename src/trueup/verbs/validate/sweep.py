@@ -1,14 +1,14 @@
-"""The rolling sweep: block after block of the whole tables, so that rows which never changed are looked at too.
+"""The rolling sweep: compares the tables block by block, so that rows which never change are checked too.
 
-A block that differs is taken apart into keys, and these are judged like changed ones: a row that is on its way is no
-error here either. A truncated table is swept the same way, for nothing else says which rows should be gone.
+The differing keys of a block become pending and are checked like changed keys, so a row in flight is not an error here
+either. A truncated table is swept in the same way, because the log does not say which rows were removed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from trueup.config.model import Node
 from trueup.db.reader import borrow
@@ -17,76 +17,113 @@ from trueup.rows.align import differing_keys
 from trueup.rows.digest import boundaries, digest
 from trueup.rows.fetch import hashes_in_block
 from trueup.rows.keys import Block, KeyValues
-from trueup.verbs.validate.look import of_table
+from trueup.verbs.validate import pending
+from trueup.verbs.validate.checks import Checker, with_table
+from trueup.verbs.validate.pending import SWEEP, Entry, Touch
 from trueup.verbs.validate.plan import Pair
+from trueup.verbs.validate.sessions import Sessions
+from trueup.verbs.validate.tables import Tables
 
 _RETRIES = 2
 
 
 @dataclass(frozen=True)
 class Swept:
-    """One block: how many rows it has, which differ, and where the next one begins (None: the table is done)."""
+    """One block: its number of rows, the differing keys, and the start of the next block (None: end of the table)."""
 
     rows: int
     differing: tuple[KeyValues, ...]
     next: KeyValues | None
 
 
+class Sweeper:
+    """Sweeps one block at a time, for at most a share of the time."""
+
+    def __init__(self, sessions: Sessions, tables: Tables, checker: Checker) -> None:
+        self._sessions = sessions
+        self._tables = tables
+        self._checker = checker
+        self._next_at = 0.0
+        self._passes = 0
+
+    def sweep(self, position: int) -> None:
+        """Sweep the next block, unless the share of the time is used up. `position` is the position of reading."""
+        share = self._sessions.settings.sweep
+        if share <= 0 or time.monotonic() < self._next_at or not self._tables.pairs:
+            return
+        names = sorted(self._tables.pairs)
+        start = time.monotonic()
+        self._sweep_table(names[self._passes % len(names)], position)
+        now = time.monotonic()
+        self._next_at = now + (now - start) * (1 - share) / share
+
+    def _sweep_table(self, name: str, position: int) -> None:
+        meta, validation = self._sessions.meta, self._sessions.name
+        row = next(row for row in meta.rows("tables", name=validation) if row["source"] == name)
+        # The time of a pass is the start of its first block: rows of a block may change as soon as it is read.
+        started_at = datetime.now(timezone.utc)
+        swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
+        with meta.transaction():
+            self._suspect(name, swept.differing, Touch(SWEEP, position, position, 0, None))
+            meta.rows(
+                "sweep", name=validation, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,
+                passes=0 if swept.next else 1, now=started_at,
+            )  # fmt: skip
+            if swept.next is None:
+                meta.rows("gap_closed", name=validation)
+        if swept.next is None:
+            self._passes += 1
+        self._checker.pending += len(swept.differing)
+
+    def sweep_truncated(self, entry: Entry) -> None:
+        """Sweep a truncated table: its differing keys become pending, and the truncation is decided."""
+        start: KeyValues | None = None
+        while entry.source in self._tables.pairs:
+            swept = self._block(entry.source, start)
+            self._suspect(entry.source, swept.differing, entry.as_touch("delete"))
+            start = swept.next
+            if start is None:
+                break
+        pending.drop(self._sessions.meta, self._sessions.name, [entry.place])
+
+    def _suspect(self, name: str, keys: tuple[KeyValues, ...], touch: Touch) -> None:
+        """Make differing keys pending, unless they are."""
+        meta, validation = self._sessions.meta, self._sessions.name
+        known = pending.known(meta, validation, [(name, key) for key in keys]) if keys else {}
+        self._checker.postpone([Entry.of(name, key, touch) for key in keys if (name, key) not in known], 0)
+
+    def _block(self, name: str, start: KeyValues | None) -> Swept:
+        settings = self._sessions.settings
+        try:
+            return sweep_block(
+                self._tables.pairs[name], self._sessions.nodes, start, rows=settings.sweep_rows,
+                application=self._sessions.application, timeout=settings.timeout,
+            )  # fmt: skip
+        except TrueupError as error:
+            raise with_table(error, name) from None
+
+
 def sweep_block(
-    pair: Pair,
-    nodes: tuple[Node, Node],
-    start: KeyValues | None,
-    *,
-    rows: int,
-    application: str,
-    timeout: float,
+    pair: Pair, nodes: tuple[Node, Node], start: KeyValues | None, *, rows: int, application: str, timeout: float
 ) -> Swept:
-    """The block of about so many rows that begins at a key, on both sides."""
-    try:
-        return _swept(pair, nodes, start, rows, application, timeout)
-    except TrueupError as error:
-        raise of_table(error, pair.name) from None
-
-
-def _swept(
-    pair: Pair, nodes: tuple[Node, Node], start: KeyValues | None, rows: int, application: str, timeout: float
-) -> Swept:
-    source_node, target_node = nodes
+    """Compare the block of about `rows` rows that starts at a key."""
     with (
-        borrow(target_node, None, application=application, retries=_RETRIES) as target,
-        borrow(source_node, None, application=application, retries=_RETRIES) as source,
+        borrow(nodes[1], None, application=application, retries=_RETRIES) as target,
+        borrow(nodes[0], None, application=application, retries=_RETRIES) as source,
     ):
         edges = boundaries(source, pair.source, Block(start, None), step=rows, steps=1, timeout=timeout)
-        # Where the source has no further row, the target may have many: they are cut by its own keys.
+        # Behind the last row of the source, the target may have many rows: they are split by the keys of the target.
         if not edges:
             edges = boundaries(target, pair.target, Block(start, None), step=rows, steps=1, timeout=timeout)
         end = edges[0] if edges and edges[0] != start else None
         block = Block(start, end)
-        theirs = digest(target, pair.target, block, timeout=timeout)
-        mine = digest(source, pair.source, block, timeout=timeout)
-        if mine == theirs:
-            return Swept(mine.count, (), end)
-        sides = {
+        # The target is read before the source: see `judge`.
+        target_digest = digest(target, pair.target, block, timeout=timeout)
+        source_digest = digest(source, pair.source, block, timeout=timeout)
+        if source_digest == target_digest:
+            return Swept(source_digest.count, (), end)
+        hashes = {
             "target": hashes_in_block(target, pair.target, block, timeout=timeout),
             "source": hashes_in_block(source, pair.source, block, timeout=timeout),
         }
-        return Swept(mine.count, tuple(differing_keys(sides)), end)
-
-
-class Pace:
-    """At most a share of the time: after a block that took long, a longer pause."""
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self._next = 0.0
-
-    def is_due(self) -> bool:
-        """Whether the next block may begin."""
-        return self.share > 0 and time.monotonic() >= self._next
-
-    def timed(self, work: Callable[[], None]) -> None:
-        """Do it, and rest as the share says."""
-        began = time.monotonic()
-        work()
-        now = time.monotonic()
-        self._next = now + (now - began) * (1 - self.share) / self.share
+        return Swept(source_digest.count, tuple(differing_keys(hashes)), end)

@@ -1,7 +1,7 @@
-"""How far is the syncer? Only what it has applied is judged.
+"""The syncer: what applies the changes on the target. Only changes that it has applied are judged.
 
-A subscription tells it (the end of the last applied transaction, and what it answered to keepalives), a slot on the
-source does for any other reader of the log, `trueup sync` leaves a mark, and of all others a lag is taken for granted.
+Its position is reported by the subscriptions that fill the tables, by a slot on the source (for any other reader of the
+log), or by the mark of a `trueup sync`; for other tools, a fixed lag is assumed.
 """
 
 from __future__ import annotations
@@ -10,109 +10,146 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from trueup.capture.log.slot import positions
+from typing_extensions import LiteralString
+
+from trueup.capture.log.slot import flushed_position, lsn_number
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
+from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.validate.routes import Name
 
 KINDS = ("subscription", "slot", "sync", "lag")
 _READY = "r"
+_MAX_LAG = 86400 * 30
 
 
 @dataclass
 class Syncer:
-    """One way to know the position; `place` asks with sessions of the source and of the target."""
+    """Returns the position of the syncer, asked with sessions of the source and of the target."""
 
     kind: str
     names: tuple[str, ...] = ()
-    numbers: tuple[int, ...] = ()
+    oids: tuple[int, ...] = ()
     seconds: float = 0.0
     may_ask_origin: bool = False
-    # Of a lag: when the source's log was where.
-    _seen: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
+    # For a lag: times, and the flushed position of the source at each of them.
+    _flushed: deque[tuple[float, int]] = field(default_factory=deque, repr=False)
 
     def __str__(self) -> str:
         return f"a lag of {self.seconds:g} s" if self.kind == "lag" else f"{self.kind} {', '.join(self.names)}"
 
-    def place(self, source: Connection, target: Connection) -> int:
-        """Before this position, all that was committed on the source is applied on the target."""
-        statements = load("trueup.verbs.validate", "syncer.sql")
+    def position(self, source: Connection, target: Connection) -> int:
+        """Return a position before which everything that was committed on the source is applied on the target."""
+        statements = _statements()
         if self.kind == "lag":
-            return self._lagging(positions(source).flushed)
+            return self._lagging(flushed_position(source))
         if self.kind == "subscription":
-            block = "subscription_with_origin" if self.may_ask_origin else "subscription"
-            return min(_number(target, statements[block], oid=number) for number in self.numbers)
+            statement = "subscription_with_origin" if self.may_ask_origin else "subscription"
+            return min(_number(target, statements[statement], oid=oid) for oid in self.oids)
         if self.kind == "slot":
             return _number(source, statements["slot"], slot=self.names[0])
         return _number(target, statements["mark"], sync=self.names[0])
 
     def _lagging(self, flushed: int) -> int:
+        """Return the flushed position of `seconds` ago; 0 if it is not known yet."""
         now = time.monotonic()
-        self._seen.append((now, flushed))
-        place = 0
-        while self._seen and self._seen[0][0] <= now - self.seconds:
-            place = self._seen.popleft()[1]
-        if place:
-            # It stays true until a later one takes its place.
-            self._seen.appendleft((now - self.seconds, place))
-        return place
+        self._flushed.append((now, flushed))
+        position = 0
+        while self._flushed and self._flushed[0][0] <= now - self.seconds:
+            position = self._flushed.popleft()[1]
+        if position:
+            # It holds until a later position is old enough.
+            self._flushed.appendleft((now - self.seconds, position))
+        return position
 
 
-def find_syncer(source: Connection, target: Connection, wish: str, tables: Sequence[Name]) -> Syncer:
-    """The syncer that was named, else the subscriptions that fill the tables, else the only mark of a sync."""
-    statements = load("trueup.verbs.validate", "syncer.sql")
-    kind, _, name = wish.partition(":")
-    if wish and (kind not in KINDS or not name):
+class SyncerLimit:
+    """The limit of the stream `trueup_changes`: the position of the syncer, asked with sessions of its own."""
+
+    def __init__(self, nodes: tuple[Node, Node], syncer: Syncer, cutover: str) -> None:
+        self._nodes = nodes
+        self._syncer = syncer
+        self._cutover = cutover
+        self._sessions: list[Connection] = []
+
+    def position(self) -> int | None:
+        """Return the position of the syncer, or the cut-over position if it is lower."""
+        if not self._sessions:
+            self._sessions = [connect(node, application="trueup validate limit") for node in self._nodes]
+        source, target = self._sessions
+        try:
+            position = self._syncer.position(source, target)
+        except Exception:
+            self._sessions = []
+            raise
+        return min(position, lsn_number(self._cutover)) if self._cutover else position
+
+
+def find_syncer(source: Connection, target: Connection, option: str, tables: Sequence[Name]) -> Syncer:
+    """Return the syncer of the option, else the subscriptions that fill the tables, else the only `trueup sync`."""
+    statements = _statements()
+    kind, _, name = option.partition(":")
+    if option and (kind not in KINDS or not name):
         raise ConfigError(
-            f"'{wish}' names no syncer", cure="write subscription:NAME, slot:NAME, sync:NAME, or lag:SECONDS"
+            f"--syncer {option!r} is not valid", cure="use subscription:NAME, slot:NAME, sync:NAME, or lag:SECONDS"
         )
     if kind == "lag":
         return Syncer("lag", seconds=_seconds(name))
     if kind in ("slot", "sync"):
-        found = Syncer(kind, (name,))
-        _check(found, source, target)
-        return found
+        syncer = Syncer(kind, (name,))
+        _check(syncer, source, target)
+        return syncer
     if kind == "subscription":
-        names = [each.strip() for each in name.split(",")]
-        rows = [row for each in names for row in target.execute(statements["named"], {"subscription": each}).fetchall()]
+        names = [part.strip() for part in name.split(",")]
+        rows = [row for part in names for row in target.execute(statements["named"], {"subscription": part}).fetchall()]
         if len(rows) < len(names):
-            raise CheckFailed([f"there is no subscription {name}"], cure="see pg_subscription on the target")
+            raise CheckFailed(
+                [f"subscription {name} does not exist on the target"], cure="check the names in pg_subscription"
+            )
     else:
-        given = {"schemas": [pair[0] for pair in tables], "tables": [pair[1] for pair in tables]}
-        rows = target.execute(statements["subscriptions"], given).fetchall()
+        values = {"schemas": [table[0] for table in tables], "tables": [table[1] for table in tables]}
+        rows = target.execute(statements["subscriptions"], values).fetchall()
     if rows:
-        may = bool(one_value(target.execute(statements["may_ask_origin"])))
-        return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may)
+        may_ask = bool(one_value(target.execute(statements["may_ask_origin"])))
+        return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may_ask)
     if one_value(target.execute(statements["has_mark"])):
         marks = [str(row[0]) for row in target.execute(statements["marks"]).fetchall()]
         if len(marks) == 1:
             return Syncer("sync", tuple(marks))
     raise CheckFailed(
-        ["it is not known how far the target is behind: no subscription fills these tables, and no trueup sync"],
-        cure="name it with --syncer: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS",
+        ["the position of the target is unknown: no subscription and no single trueup sync fills these tables"],
+        cure="name the syncer with --syncer: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS",
     )
 
 
-def copying(target: Connection) -> set[Name]:
-    """Tables that a subscription still copies: their changes are not applied in order yet."""
-    rows = target.execute(load("trueup.verbs.validate", "syncer.sql")["stages"]).fetchall()
+def copying_tables(target: Connection) -> set[Name]:
+    """Return the tables that a subscription still copies."""
+    rows = target.execute(_statements()["stages"]).fetchall()
     return {(str(schema), str(table)) for schema, table, state in rows if state != _READY}
 
 
 def _check(syncer: Syncer, source: Connection, target: Connection) -> None:
-    block, session = ("slot", source) if syncer.kind == "slot" else ("mark", target)
-    statements = load("trueup.verbs.validate", "syncer.sql")
+    """Raise CheckFailed if the slot or the sync does not exist."""
+    statements = _statements()
+    statement, session = ("slot", source) if syncer.kind == "slot" else ("mark", target)
     if syncer.kind == "sync" and not one_value(target.execute(statements["has_mark"])):
-        raise CheckFailed(["the target has no mark of a trueup sync"], cure="run the sync once, or use lag:SECONDS")
-    if session.execute(statements[block], {syncer.kind: syncer.names[0]}).fetchone() is None:
-        raise CheckFailed([f"there is no {syncer.kind} {syncer.names[0]}"], cure="check its name")
+        raise CheckFailed(
+            ["the target has no mark of a trueup sync"], cure="run the sync once, or use --syncer lag:SECONDS"
+        )
+    if session.execute(statements[statement], {syncer.kind: syncer.names[0]}).fetchone() is None:
+        place = "source" if syncer.kind == "slot" else "target"
+        raise CheckFailed([f"{syncer.kind} {syncer.names[0]} does not exist on the {place}"], cure="check its name")
 
 
-def _number(connection: Connection, query: Any, **values: Any) -> int:
-    row = connection.execute(query, values).fetchone()
+def _statements() -> dict[str, LiteralString]:
+    return dict(load("trueup.verbs.validate", "syncer.sql"))
+
+
+def _number(connection: Connection, statement: LiteralString, **values: str | int) -> int:
+    row = connection.execute(statement, values).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
 
 
@@ -121,6 +158,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 <= seconds < 86400 * 30:
-        raise ConfigError(f"lag:{text} is no number of seconds", cure="write it as lag:10")
+    if not 0 <= seconds < _MAX_LAG:
+        raise ConfigError(f"lag:{text} is not a number of seconds", cure="write it as lag:10")
     return seconds

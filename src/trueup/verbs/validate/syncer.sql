@@ -1,5 +1,5 @@
 -- name: subscriptions
--- Those that fill one of these tables.
+-- The subscriptions that fill one of these tables.
 SELECT DISTINCT s.subname::text, s.oid::int8
   FROM pg_subscription s
   JOIN pg_subscription_rel r ON r.srsubid = s.oid
@@ -12,7 +12,7 @@ SELECT DISTINCT s.subname::text, s.oid::int8
 SELECT has_function_privilege('pg_replication_origin_progress(text, boolean)', 'EXECUTE')
 
 -- name: subscription_with_origin
--- What the leader has answered to its keepalives, and the end of the last transaction it applied: all before is there.
+-- The greater of the position that the leader worker has confirmed and the end of the last transaction it applied.
 SELECT (greatest(coalesce(max(t.latest_end_lsn), '0/0'),
                  coalesce(pg_replication_origin_progress('pg_' || %(oid)s, false), '0/0')) - '0/0')::int8
   FROM pg_stat_subscription t

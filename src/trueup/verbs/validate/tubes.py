@@ -1,217 +1,223 @@
-"""Changes that triggers noted, where the source's log is not logical: out of a tube, or out of a change log of our own.
+"""Changes recorded by triggers, for a source whose log is not logical: from a tube, or from a change log.
 
-A change log is a tube as well. It is made at the first start, in a schema of its own, and goes with the validation; a
-tube is somebody's, and only worked off.
+A change log is a tube that the validation creates at its first start, in a schema of its own, and drops with `delete`.
+Any other tube belongs to the user; the validation only processes its pods.
 
-Pods have no position. So before pods are claimed, a mark is written into the source's log. Whoever was committed before
-it is seen by the claim, but for one case: between its record in the log and the moment when others see it, a commit may
-wait. It still has its lock on the pods then. So those who have one right after the mark are waited for. The mark is on
-the disk, and so is the record: a moment is enough, unless a commit waits for a standby. As long as somebody may do
-that, what is claimed is judged, and the position stays.
+Pods have no log position. Therefore a mark is written into the log of the source before pods are claimed. The claim
+sees every pod that was committed before the mark, with one exception: between its commit record and the moment when
+other sessions see it, a transaction may still wait. It holds its lock on the pods table until then, so transactions
+that hold such a lock right after the mark are waited for. The mark and the commit record are on disk, so this takes a
+moment only, unless the commit waits for a synchronous standby. As long as that may be the case, the claimed pods are
+judged and the position does not move.
 
-Pods are judged when the syncer has passed the mark, and their numbers are kept in the checkpoint: pods that are deleted
-late are neither judged nor counted twice.
+Pods are judged when the syncer has passed the mark. Their numbers are part of the checkpoint: pods that could not be
+deleted before a kill are not judged or counted again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from psycopg import sql
-
-from trueup.capture.log.slot import SlotLost, lsn_text
+from trueup.capture.log.pgoutput import Change, Relation, micros_of
+from trueup.capture.log.slot import SlotLost
 from trueup.capture.triggers import pods as tube_pods
 from trueup.capture.triggers import tubes as tube_functions
 from trueup.capture.triggers.install import install
-from trueup.capture.triggers.model import Attached, Pod, TubeInfo
+from trueup.capture.triggers.model import Attached, Pod
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.keys import KeyValues
-from trueup.verbs.validate.batch import UNCHECKED, Batch
-from trueup.verbs.validate.meta import as_json
-from trueup.verbs.validate.pending import Touch
+from trueup.verbs.validate.log import FULL_CHECK
+from trueup.verbs.validate.meta import Stored
+from trueup.verbs.validate.routes import Name
+from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.settings import CHANGELOG, Settings
+from trueup.verbs.validate.source import Coverage, Opened, Pulled
+from trueup.verbs.validate.tables import Tables
+from trueup.verbs.validate.tube_coverage import TubeCoverage
 
-if TYPE_CHECKING:
-    from trueup.verbs.validate.validator import Validator
-
-# Where the change logs of validations are. Not where that of a sync is: what a sync writes must be seen here.
+# The schema of change logs. A sync has another one, because the validation must see what a sync writes.
 CHANGES_SCHEMA = "trueup_changes"
-_MOST = 400
-_REST_SECONDS = 0.5
-_SEE_SECONDS = 10.0
+_MAX_PODS = 400
+_IDLE_SECONDS = 0.5
 _WRITERS_SECONDS = 1.0
-# The reason of a backfill that somebody wanted; any other one is a reason for concern.
-_ASKED = "asked for"
+_LOCK_SECONDS = 15.0
+# The reason of a backfill that a user started; any other reason means that changes may be lost.
+_BY_USER = "asked for"
 _OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 
-class TubeChanges:
-    """The pods of a tube; one worker for all its partitions."""
+@dataclass
+class PulledPods:
+    """Claimed pods, as changes that were committed between `start` and the mark `needs`."""
 
-    def __init__(self, validator: Validator) -> None:
-        self._of = validator
-        self._session: Session | None = None
-        self._name = tube_of(validator.settings)
-        self._sources: dict[int, Attached] = {}
+    claimed: list[Pod]
+    sources: Mapping[int, Attached]
+    names: Mapping[str, Name]
+    start: int
+    needs: int
+    # Whether the claim contains every pod that was committed before the mark.
+    has_all: bool
+    coverage: Coverage
+    is_exact: bool = False
+
+    @property
+    def pods(self) -> tuple[int, ...] | None:
+        """Return the numbers of the pods."""
+        return tuple(pod.seq for pod in self.claimed)
+
+    @property
+    def position(self) -> int:
+        """Return the mark, or the start if pods before the mark may be missing."""
+        return self.needs if self.has_all else self.start
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether pods were claimed."""
+        return bool(self.claimed)
+
+    def __iter__(self) -> Iterator[Change]:
+        for pod in self.claimed:
+            source = self.sources.get(pod.source)
+            if source is not None and source.table in self.names:
+                relation = Relation(pod.source, *self.names[source.table], "d", source.key, source.key)
+                yield from _changes(pod, relation, self.needs)
+
+
+def _changes(pod: Pod, relation: Relation, mark: int) -> Iterator[Change]:
+    """Yield a change per key; one with an empty key counts as a change that cannot be checked."""
+    at = micros_of(pod.at)
+    if pod.is_control:
+        if (pod.payload or {}).get("type") == "truncate":
+            yield Change(relation, "truncate", (), mark, 0, at)
+        elif _lost_changes(pod):
+            yield Change(relation, "update", (), mark, 0, at)
+        return
+    keys = _keys(pod, len(relation.keys))
+    if any(len(key) != len(relation.keys) for key in keys):
+        # The pod was written when the table had another key.
+        keys = [()] * len(keys)
+    for key in keys:
+        yield Change(relation, _OPS.get(pod.op, "update"), key, mark, 0, at)  # type: ignore[arg-type]
+
+
+def _lost_changes(pod: Pod) -> str:
+    """Return why the changes of a table are incomplete: a trigger failed, or rows came with a new partition."""
+    payload = pod.payload or {}
+    if not pod.is_control or payload.get("type") == "truncate":
+        return ""
+    reason = str(payload.get("reason", _BY_USER))
+    return str(payload.get("error") or reason) if payload.get("lost") or reason != _BY_USER else ""
+
+
+class TubeSource:
+    """Processes the pods of all partitions of a tube."""
+
+    def __init__(self, sessions: Sessions, tables: Tables) -> None:
+        self._sessions = sessions
+        self._tables = tables
+        self._open: Session | None = None
+        self._name = tube_of(sessions.settings)
+        self._is_changelog = sessions.settings.changes == CHANGELOG
+        self._coverage: TubeCoverage | None = None
         self._partitions = 1
-        self._held: list[Pod] = []
-        # Behind all that the held pods speak of; 0: nothing is claimed.
-        self._mark = 0
-        self._rest_until = 0.0
-        self._is_all = False
-        # Of each attached table: its partitions and the triggers that capture it, a word each; and when all was seen.
-        self._triggers: dict[int, tuple[str, str]] = {}
-        self._seen_at = 0.0
+        self._idle_until = 0.0
 
-    def open(self) -> int:
-        """Lock all partitions, delete what was judged before, and look whether all changes are noted."""
-        of, stored = self._of, self._of.stored
-        self._session = open_tubes(of.nodes[0], of.settings)
-        is_new = stored.position is None or bool(stored.gap and "to" not in stored.gap)
-        if of.settings.changes == CHANGELOG:
-            self._ensure(is_new)
-        self._partitions = self._find().partitions
+    @property
+    def _session(self) -> Session:
+        assert self._open is not None
+        return self._open
+
+    def open(self, stored: Stored) -> Opened:
+        """Lock all partitions, delete the pods of the last checkpoint, and check that all changes are captured."""
+        sessions = self._sessions
+        self._open = open_tubes(sessions.nodes[0], sessions.settings)
+        failed = self._ensure(stored.needs_new_start) if self._is_changelog else {}
+        self._coverage = TubeCoverage(self._session, self._name, is_changelog=self._is_changelog)
+        self._partitions = self._coverage.find().partitions
         for partition in range(self._partitions):
-            self._locks(partition)
-        done = of.meta.rows("pods", name=of.name)[0]["pods"]
-        if done:
-            tube_pods.delete(self._session, self._name, done)
-        self._held, self._mark = [], 0
-        self._triggers = {}
-        self._watch()
-        # Of a new one: the tables are attached, so all that is committed behind this mark is noted.
-        position = of.mark() if stored.position is None or is_new else stored.position
-        gap = {**stored.gap, "to": lsn_text(position)} if stored.gap and is_new else stored.gap
-        of.meta.rows("begin_at", name=of.name, position=position, slot=stored.slot, gap=as_json(gap) if gap else None)
-        return position
+            tube_pods.take_lock(self._session, self._name, partition, wait=_LOCK_SECONDS)
+        judged = sessions.meta.value("pods", name=sessions.name)
+        if judged:
+            tube_pods.delete(self._session, self._name, judged)
+        coverage = self._coverage.check({name: key for name, key in self._keys().items() if name not in failed})
+        coverage = Coverage({**failed, **coverage.problems}, coverage.captures)
+        if stored.needs_new_start or stored.position is None:
+            # The tables are attached: everything that is committed after this mark is captured.
+            return Opened(sessions.mark(), is_new=True, coverage=coverage)
+        return Opened(stored.position, is_new=False, coverage=coverage)
 
     def close(self) -> None:
-        """End its session, and the locks with it."""
-        if self._session is not None:
-            self._session.close()
+        """Close the session, which releases the locks."""
+        if self._open is not None:
+            self._open.close()
 
-    def look(self) -> None:
-        """Nothing: every claim looks whether all tables are captured."""
+    def check(self) -> int | None:
+        """Do nothing: every claim checks that all changes are captured."""
+        return None
 
-    def _watch(self) -> None:
-        """Look whether changes can have gone unseen; more than a glance only where something is another than before."""
-        triggers, before = self._captured(), self._triggers
-        if any(number in before and before[number][0] != word[0] for number, word in triggers.items()):
-            # Partitions came or went. New ones get their triggers; rows that came with them are in a control pod.
-            assert self._session is not None
-            tube_functions.cover(self._session, self._name)
-            triggers = self._captured()
-        if triggers != before or not triggers or time.monotonic() - self._seen_at > _SEE_SECONDS:
-            self._triggers, self._seen_at = triggers, time.monotonic()
-            self._see(self._find())
+    def read(self, start: int, end: int) -> Pulled | None:
+        """Claim pods; they can be judged when the syncer has passed the mark that was written before the claim."""
+        if time.monotonic() < self._idle_until:
+            return None
+        assert self._coverage is not None
+        mark = self._sessions.mark()
+        writers_ended = self._wait_for_writers()
+        claims = [
+            tube_pods.claim(self._session, self._name, partition, limit=_MAX_PODS, skip=())
+            for partition in range(self._partitions)
+        ]
+        claimed = [pod for claim in claims for pod in claim]
+        # Checked after the mark: changes before the mark were captured if the triggers were in place until now.
+        coverage = self._coverage.check(self._keys())
+        names = {name: route.source for name, route in self._tables.routes.items()}
+        sources = self._coverage.sources
+        warnings = [
+            f"{sources[pod.source].table}: changes were lost ({reason}); a sweep of the table is needed"
+            for pod in claimed
+            if (reason := _lost_changes(pod)) and pod.source in sources
+        ]
+        has_all = writers_ended and all(len(claim) < _MAX_PODS for claim in claims)
+        coverage = Coverage(coverage.problems, coverage.captures, tuple(warnings))
+        return PulledPods(claimed, sources, names, start, mark, has_all, coverage)
 
-    def _captured(self) -> dict[int, tuple[str, str]]:
-        assert self._session is not None
+    def confirm(self, pulled: Pulled) -> None:
+        """Delete the judged pods; after an empty claim, pause, because every claim writes a mark."""
+        if pulled.pods:
+            tube_pods.delete(self._session, self._name, pulled.pods)
+        else:
+            self._idle_until = time.monotonic() + _IDLE_SECONDS
+
+    def release(self, position: int, *, at_once: bool = False) -> None:
+        """Do nothing: pods are deleted by `confirm`."""
+
+    def _keys(self) -> dict[str, tuple[str, ...]]:
+        return {name: pair.key for name, pair in self._tables.pairs.items()}
+
+    def _ensure(self, is_new: bool) -> dict[str, str]:
+        """Create the change log and attach all tables; return the tables that could not be attached, and why."""
         session = self._session
-        names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
-        query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["triggers"]).format(**names)
-        given = {"tube": self._name, "prefix": f"{session.schema}_{self._name}_"}
-        try:
-            return {number: (relations, triggers) for number, relations, triggers in session.rows(query, given)}
-        except CheckFailed:
-            return {}
-
-    def _ensure(self, is_new: bool) -> None:
-        """Make the change log, or attach tables that came later; one that is gone has lost changes."""
-        of, session = self._of, self._session
-        assert session is not None
         if tube_functions.find(session, self._name) is None and not is_new:
-            raise SlotLost("its change log is gone from the source", cure="a full check is needed")
+            raise SlotLost("the change log does not exist on the source any more", cure=FULL_CHECK)
         install(session)
         tube_functions.ensure(session, self._name)
-        for name in list(of.tables.pairs):
+        failed: dict[str, str] = {}
+        for name in self._tables.pairs:
             try:
                 tube_functions.attach(session, self._name, name, shard=0)
             except (CheckFailed, QueryError) as error:
                 if isinstance(error, QueryError) and not error.sqlstate.startswith("42"):
                     raise
-                of.tables.stop(name, str(error))
+                failed[name] = str(error)
+        return failed
 
-    def _find(self) -> TubeInfo:
-        of = self._of
-        assert self._session is not None
-        found = tube_functions.find(self._session, self._name)
-        if found is not None:
-            return found
-        if of.settings.changes == CHANGELOG:
-            raise SlotLost("its change log is gone from the source", cure="a full check is needed")
-        raise CheckFailed(
-            [f"there is no tube {self._name}"], cure=f"trueup tube ensure {self._name}", node=of.nodes[0].name
-        )
-
-    def _see(self, tube: TubeInfo) -> None:
-        """Stop tables whose changes may go unseen; and note since when each is captured without a break."""
-        of = self._of
-        self._sources = {each.source: each for each in tube.tables}
-        by_name = {each.table: each for each in tube.tables}
-        for name, pair in list(of.tables.pairs.items()):
-            found = by_name.get(name)
-            wrong = _unseen(tube, found, pair.key)
-            if found is None or wrong:
-                of.tables.stop(name, wrong)
-                continue
-            # Waiting pods of another key name other rows; and what the triggers were not there for, nobody knows.
-            words = (found.source, found.attached_at.isoformat(), *found.key, *self._triggers.get(found.source, ()))
-            capture = " ".join(map(str, words))
-            of.meta.rows("capture", name=of.name, source=name, capture=capture)
-
-    def read(self, upto: int) -> bool:
-        """Judge the pods that are held if the syncer has passed their mark, else claim some."""
-        of = self._of
-        assert self._session is not None
-        if not self._mark:
-            if time.monotonic() < self._rest_until:
-                return False
-            mark = of.mark()
-            are_done = self._writers_are_done()
-            found = [
-                tube_pods.claim(self._session, self._name, each, limit=_MOST, skip=())
-                for each in range(self._partitions)
-            ]
-            self._held = [pod for pods in found for pod in pods]
-            self._is_all = are_done and all(len(pods) < _MOST for pods in found)
-            # After the mark: what is validated up to it was captured up to it.
-            self._watch()
-            self._mark = mark
-        if self._mark > min(of.place, of.flushed):
-            # Not `upto`: all marks are behind a cut-over position.
-            return False
-        batch = self._batch()
-        numbers = [pod.seq for pod in self._held]
-        position = self._mark if self._is_all else of.position
-        # Marks are written after what was applied: the very position of the syncer is never met.
-        of.has_reached = of.has_reached or self._is_all
-        try:
-            with of.meta.transaction():
-                of.first_look(batch.take())
-                of.checkpoint(batch, max(of.position, position), put_pods={"pods": numbers})
-        finally:
-            of.looks.count()
-        if numbers:
-            tube_pods.delete(self._session, self._name, numbers)
-        else:
-            # Every claim writes a mark: an idle tube is not asked all the time.
-            self._rest_until = time.monotonic() + _REST_SECONDS
-        self._held, self._mark = [], 0
-        return bool(numbers)
-
-    def let_go(self, *, at_once: bool) -> None:
-        """Pods are deleted as soon as they are judged."""
-
-    def _writers_are_done(self) -> bool:
-        """Wait a moment for those who have put pods into the tube; whether all that are committed are ended."""
-        assert self._session is not None
+    def _wait_for_writers(self) -> bool:
+        """Wait for transactions that have written pods; return whether all that are committed are visible."""
         session = self._session
         query = load("trueup.verbs.validate", "tubes.sql")["writers"]
         pods = session.name(f"pods_{self._name}").as_string(session.connection)
@@ -220,54 +226,19 @@ class TubeChanges:
             with session.errors():
                 return dict(session.connection.execute(query, {"pods": pods}).fetchall())
 
-        left, give_up = writers(), time.monotonic() + _WRITERS_SECONDS
-        while left and time.monotonic() < give_up:
+        remaining, deadline = writers(), time.monotonic() + _WRITERS_SECONDS
+        while remaining and time.monotonic() < deadline:
             time.sleep(0.005)
             now = writers()
-            left = {each: now[each] for each in left if each in now}
-        return not any(left.values())
-
-    def _locks(self, partition: int) -> None:
-        assert self._session is not None
-        tube_pods.take_lock(self._session, self._name, partition, wait=15.0)
-
-    def _batch(self) -> Batch:
-        of = self._of
-        batch = Batch(of.tables.pairs, of.position)
-        for pod in self._held:
-            source = self._sources.get(pod.source)
-            name = source.table if source else ""
-            width = len(source.key) if source else 1
-            keys = _keys(pod, width)
-            is_ours = source is not None and name in of.tables.pairs
-            if not is_ours or any(len(key) != width for key in keys):
-                if name in of.tables.routes:
-                    batch.counts.setdefault(name, Counter())[UNCHECKED] += max(1, len(keys))
-                continue
-            counts, normal = batch.counts.setdefault(name, Counter()), of.tables.pairs[name].normal()
-            if pod.is_control:
-                payload = pod.payload or {}
-                if payload.get("type") == "truncate":
-                    counts["truncate"] += 1
-                    batch.truncated[name] = Touch("truncate", of.position, self._mark, 0, pod.at)
-                elif payload.get("lost") or payload.get("reason", _ASKED) != _ASKED:
-                    # Keys that no trigger could name, or rows that came with a partition: nobody knows which.
-                    counts[UNCHECKED] += 1
-                    of.say(f"{name}: changes went unseen ({payload.get('error') or payload.get('reason')}): sweep it")
-                continue
-            op = _OPS.get(pod.op, "update")
-            counts[op] += len(keys)
-            for key in keys:
-                # Committed after all that was read before; when exactly, nobody knows.
-                batch.touch(name, normal(key), Touch(op, of.position, self._mark, 0, pod.at))
-        return batch
+            remaining = {writer: now[writer] for writer in remaining if writer in now}
+        return not any(remaining.values())
 
 
 def tube_of(settings: Settings) -> str:
-    """The name of the tube that a validation works off."""
+    """Return the name of the tube that a validation processes."""
     if settings.changes != CHANGELOG:
         return settings.tube
-    # Of several meta databases, each may have a validation of this name: the seed tells them apart.
+    # Several meta databases may have a validation of this name; the seed makes the name unique.
     return f"v_{settings.name[:16]}_{settings.seed % 16**8:08x}"
 
 
@@ -277,34 +248,21 @@ def open_tubes(node: Node, settings: Settings) -> Session:
 
 
 def drop_changelog(node: Node, settings: Settings) -> bool:
-    """Take the change log of a validation away, and the schema with the last one; whether there was one."""
+    """Drop the change log of a validation, and the schema with the last one; return whether it existed."""
     with open_tubes(node, settings) as session:
         return tube_functions.drop_with_schema(session, tube_of(settings))
 
 
-def _unseen(tube: TubeInfo, found: Attached | None, key: tuple[str, ...]) -> str:
-    """Why changes of a table may go unseen; nothing if none does."""
-    if found is None:
-        return f"it is not attached to the tube {tube.tube}"
-    if found.problem:
-        return f"changes of it may go unseen: {found.problem}"
-    if found.predicate or tube.predicate:
-        return f"the tube {tube.tube} notes only rows of a predicate: changes of others go unseen"
-    if found.key != key:
-        return f"the tube {tube.tube} names its rows by ({', '.join(found.key)}), not by ({', '.join(key)})"
-    return ""
-
-
 def _keys(pod: Pod, width: int) -> list[KeyValues]:
     if pod.keys is None:
-        return [(str(each),) for each in pod.ids]
-    return [_parts(each) if width > 1 else (each,) for each in pod.keys]
+        return [(str(number),) for number in pod.ids]
+    return [_parts(text) if width > 1 else (text,) for text in pod.keys]
 
 
 def _parts(text: str) -> KeyValues:
-    """A key of several columns; what was none when it was noted is one part."""
+    """Parse a key of several columns; a key that had one column when the pod was written is one part."""
     try:
-        found = json.loads(text)
+        parts = json.loads(text)
     except ValueError:
-        found = None
-    return tuple(map(str, found)) if isinstance(found, list) else (text,)
+        parts = None
+    return tuple(map(str, parts)) if isinstance(parts, list) else (text,)

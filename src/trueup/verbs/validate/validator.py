@@ -1,375 +1,237 @@
-"""One running validation: its sessions, and the steps of a round. `run` says in which order."""
+"""A running validation: the steps of a round. `run` calls them in order."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
 from datetime import datetime, timedelta, timezone
-from typing import Any, Protocol
 
-import psycopg
-
-from trueup.capture.log import slot
-from trueup.capture.log.pgoutput import Change, Commit, KeyLost
+from trueup.capture.log.pgoutput import KeyLost
+from trueup.capture.log.slot import lsn_text
 from trueup.config.model import Node
-from trueup.db.node import connect, error_from_server
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches
-from trueup.verbs.validate.log import Log
-from trueup.verbs.validate.look import Look, Lookout, invisible, wait_until_visible, without_hidden
-from trueup.verbs.validate.meta import Meta, Stored
-from trueup.verbs.validate.pending import SWEEP, TRUNCATE, Entry, Touch
-from trueup.verbs.validate.settings import Settings
-from trueup.verbs.validate.sweep import Pace, Swept, sweep_block
-from trueup.verbs.validate.syncer import Syncer, copying, find_syncer
-from trueup.verbs.validate.tables import Say, Tables
+from trueup.verbs.validate.checks import Checker, FirstCheck
+from trueup.verbs.validate.log import LogSource
+from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.pending import TRUNCATE, Entry
+from trueup.verbs.validate.positions import Positions
+from trueup.verbs.validate.sessions import Log, Sessions
+from trueup.verbs.validate.source import ChangeSource, Coverage, Opened, Pulled
+from trueup.verbs.validate.sweep import Sweeper
+from trueup.verbs.validate.syncer import find_syncer
+from trueup.verbs.validate.tables import Tables
+from trueup.verbs.validate.tubes import TubeSource
+from trueup.verbs.validate.visible import invisible, wait_until_visible, without_hidden
 
-_CHUNK = 10_000
-_LOOK_SECONDS = 2.0
+_KEYS_PER_CHECK = 10_000
+_HEALTH_SECONDS = 2.0
 _NO_KEY: KeyValues = ()
 _COUNTED = ("insert", "update", "delete", "truncate", UNCHECKED)
-MARK = "trueup"
-
-
-class Changes(Protocol):
-    """Where changes come from."""
-
-    def open(self) -> int:
-        """Be ready; gives the position to go on from."""
-        ...
-
-    def close(self) -> None:
-        """End its sessions."""
-        ...
-
-    def look(self) -> None:
-        """Is all well with it? Asked every few seconds."""
-        ...
-
-    def read(self, upto: int) -> bool:
-        """Judge what was committed before `upto`; whether there may be more."""
-        ...
-
-    def let_go(self, *, at_once: bool) -> None:
-        """Forget what is checkpointed."""
-        ...
 
 
 class Validator:
-    """All of a validation that runs; what it knows beyond the meta database can be lost at any moment."""
+    """The parts of a running validation. Everything that must survive a kill is in the meta database."""
 
-    def __init__(self, name: str, nodes: tuple[Node, Node], meta: Meta, engine: Engine, say: Say) -> None:
-        self.name = name
-        self.nodes = nodes
-        self.meta = meta
-        self.say = say
-        self.application = f"trueup validate {name}"
-        self.stored: Stored = meta.need(name)
-        self.settings: Settings = self.stored.settings
-        self.tables = Tables(name, say)
-        self.looks = Lookout(engine, nodes, meta, self.settings, application=self.application)
-        self.changes: Changes = changes_of(self)
-        self.source: Any = None
-        self.target: Any = None
-        self.syncer = Syncer("lag")
-        # How far the syncer is, the source's log is flushed, and the changes are read.
-        self.place = self.flushed = self.position = 0
-        self.retained: int | None = None
-        self.has_reached = False
-        self._copying: set[tuple[str, str]] = set()
-        self._pace = Pace(self.settings.sweep)
-        self._sweep_at = 0
-        self._began = time.monotonic()
-        self._seen: deque[tuple[float, int]] = deque()
-        self._look_at = 0.0
+    def __init__(self, name: str, nodes: tuple[Node, Node], meta: Meta, engine: Engine, log: Log) -> None:
+        self.sessions = Sessions(name, nodes, meta, log)
+        self.tables = Tables(self.sessions)
+        self.positions = Positions(self.sessions)
+        self.checker = Checker(self.sessions, self.tables, engine)
+        self.sweeper = Sweeper(self.sessions, self.tables, self.checker)
+        is_log = self.sessions.settings.changes == "log"
+        self.source: ChangeSource = (LogSource if is_log else TubeSource)(self.sessions, self.tables)
+        # Changes that were read and wait for the syncer.
+        self._pulled: Pulled | None = None
+        self._started = time.monotonic()
+        self._health_at = 0.0
 
-    # ---- beginning and end
+    # ---- open and close
 
     def open(self) -> None:
-        """Sessions, tables, the slot, and where to go on."""
-        from trueup.db.reader import allow
-
-        allow(self.application)
-        self.source = self.session(self.nodes[0], read_only=False)
-        self.target = self.session(self.nodes[1], read_only=True)
-        self.stored = self.meta.need(self.name)
-        self.settings = self.looks.settings = self.stored.settings
-        self._pace.share = self.settings.sweep
-        with of_node(self.nodes[0]):
-            if self.source.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
-                raise CheckFailed(["it is a standby"], cure="validate from its primary", node=self.nodes[0].name)
-            self.tables.open(self.source, self.target, self.meta, self.settings)
-        with of_node(self.nodes[1]):
+        """Open the sessions, plan the tables, find the syncer, and open the source of changes."""
+        self._pulled = None
+        sessions, positions = self.sessions, self.positions
+        sessions.open()
+        self.tables.open()
+        with sessions.target_errors():
             targets = [route.target for route in self.tables.routes.values()]
-            self.syncer = find_syncer(self.source, self.target, self.settings.syncer, targets)
-        with of_node(self.nodes[0]):
-            self.position = self.changes.open()
-        self.has_reached = self.stored.has_reached
-        self.looks.count()
+            positions.syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets)
+        opened = self.source.open(sessions.stored)
+        self._note_coverage(opened.coverage)
+        if opened.is_new:
+            self._start_at(opened)
+        positions.read, positions.has_caught_up = opened.position, sessions.stored.has_reached
+        self.checker.count()
+
+    def _start_at(self, opened: Opened) -> None:
+        """Store a new start position; a gap ends there."""
+        sessions, stored = self.sessions, self.sessions.stored
+        gap = as_json({**stored.gap, "to": lsn_text(opened.position)}) if stored.gap else None
+        sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, slot=stored.slot, gap=gap)
 
     def close(self) -> None:
-        """End the sessions."""
-        from trueup.db.reader import stop_all
+        """Close the sessions with source and target."""
+        self.sessions.close()
+        self.source.close()
 
-        stop_all(self.application)
-        self.changes.close()
-        for connection in (self.source, self.target):
-            if connection is not None:
-                connection.close()
+    def apply_settings(self) -> str:
+        """Apply settings that were changed meanwhile; return what the user requested (`stop`)."""
+        wanted = self.sessions.reload().wanted
+        self.tables.apply_settings()
+        return wanted
 
-    def session(self, node: Node, *, read_only: bool) -> Any:
-        """A session of this validation."""
-        connection = connect(node, application=self.application, read_only=read_only)
-        # Our marks must not wait for a synchronous standby.
-        connection.execute("SET statement_timeout = 0; SET synchronous_commit = local")
-        return connection
+    # ---- read changes, batch by key, judge
 
-    def refresh(self) -> str:
-        """What others asked of us meanwhile: new settings are taken, an end is given back."""
-        stored = self.meta.need(self.name)
-        if stored.settings != self.settings:
-            self.settings = self.looks.settings = stored.settings
-            self._pace.share = stored.settings.sweep
-            with of_node(self.nodes[0]):
-                self.tables.use(stored.settings)
-        return stored.wanted
+    def read_changes(self, end: int) -> Pulled | None:
+        """Return changes that were committed before `end` and that the syncer has applied; None if there are none."""
+        self.check_health()
+        start = self.positions.read
+        if end <= start:
+            return None
+        if self._pulled is None:
+            self._pulled = self.source.read(start, end)
+            if self._pulled is not None:
+                self._note_coverage(self._pulled.coverage)
+        if self._pulled is None or self._pulled.needs > self.positions.available:
+            return None
+        # After an error they are read again.
+        pulled, self._pulled = self._pulled, None
+        return pulled
 
-    # ---- reading changes
-
-    def look_around(self) -> int:
-        """Where the source and the syncer are; gives how far may be read."""
-        with of_node(self.nodes[0]):
-            self.flushed = slot.positions(self.source).flushed
-        with of_node(self.nodes[1]):
-            self.place = max(self.place, self.syncer.place(self.source, self.target))
-        now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
-            with of_node(self.nodes[0]):
-                self.changes.look()
-            if self.syncer.kind == "subscription":
-                with of_node(self.nodes[1]):
-                    self._copying = copying(self.target)
-        self._seen.append((now, self.flushed))
-        upto = min(self.place, self.flushed)
-        return min(upto, slot.lsn_number(self.settings.cutover)) if self.settings.cutover else upto
-
-    def read(self, upto: int) -> bool:
-        """Read and judge what was committed before `upto`; whether there may be more."""
-        with of_node(self.nodes[0]):
-            return self.changes.read(upto)
-
-    def take(self, changes: Iterable[Change | Commit], behind: Callable[[int], int], **also: Any) -> None:
-        """Judge changes, and commit what follows together with the position behind them."""
-        batch = Batch(self.tables.pairs, self.position)
-        look: Look | None = None
+    def judge(self, pulled: Pulled) -> bool:
+        """Judge changes; commit the results together with the position behind them. Return whether there are more."""
+        positions = self.positions
+        batch = Batch(self.tables.pairs, positions.read, is_exact=pulled.is_exact)
+        check: FirstCheck | None = None
         try:
-            with self.meta.transaction():
-                for change in changes:
+            with self.sessions.meta.transaction():
+                for change in pulled:
                     batch.add(change)
-                    if batch.size >= _CHUNK:
-                        # One transaction may be larger than memory; all of this is undone together if we die.
-                        look = self._look_on(look, batch.take())
-                look = self._look_on(look, batch.take())
-                self._look_on(look, {})
-                self.checkpoint(batch, max(self.position, batch.end, behind(batch.end)), **also)
+                    if batch.size >= _KEYS_PER_CHECK:
+                        # A transaction may be larger than memory. A kill rolls back all parts of it together.
+                        check = self._next_check(check, batch.take())
+                check = self._next_check(check, batch.take())
+                check = self._next_check(check, {})
+                position = max(positions.read, pulled.position)
+                positions.has_caught_up = positions.has_caught_up or pulled.has_all
+                self.checkpoint(batch, position, pods=pulled.pods)
         except KeyLost as error:
             self.tables.stop(error.table or "", error.message)
+            self.tables.save_stopped()
+            return True
         finally:
-            if look is not None:
-                look.judging.exception()
-            self.looks.count()
+            if check is not None:
+                check.result.exception()
+            self.checker.count()
+        positions.advance(position)
+        self.source.confirm(pulled)
+        return pulled.has_more
 
-    def checkpoint(self, batch: Batch, position: int, **also: Any) -> None:
-        """The last part of a batch's transaction: what is not by key, the counts, and the position."""
-        for name, touch in batch.truncated.items():
-            if name in self.tables.pairs:
-                entry = Entry(name, _NO_KEY, TRUNCATE, touch.first_lsn, touch.last_lsn, touch.xid, touch.at)
-                self.looks.put_off([entry], 0)
-        lines = []
-        for table, counts in batch.counts.items():
-            if table not in self.tables.pairs:
-                # It was stopped on the way: nothing of it was looked at for good.
-                counts = Counter({UNCHECKED: sum(counts.values())})
-            lines.append({"name": self.name, "source": table, **{op: counts[op] for op in _COUNTED}})
-        self.meta.many("count_table", lines)
-        for block, values in also.items():
-            self.meta.rows(block, name=self.name, **values)
-        before, self.position = self.position, position
-        try:
-            self.progress()
-        except BaseException:
-            self.position = before
-            raise
-
-    def first_look(self, touches: Touches) -> None:
-        """Judge keys that were just changed."""
-        self._look_on(self._look_on(None, touches), {})
-
-    def _look_on(self, look: Look | None, touches: Touches) -> Look | None:
-        """End the look before, and begin one at keys that were just changed, as soon as their transactions are seen."""
-        if look is not None:
-            self.looks.finish(self.tables.pairs, look, self.mark)
+    def _next_check(self, check: FirstCheck | None, touches: Touches) -> FirstCheck | None:
+        """Store the result of the check in progress; start the check of changed keys that are visible on the source."""
+        if check is not None:
+            self.checker.finish(check, self.sessions.mark)
         if not touches:
             return None
         xids = {touch.xid for keys in touches.values() for touch in keys.values()} - {0}
-        with of_node(self.nodes[0]):
-            hidden = wait_until_visible(self.source, xids)
-        touches, later = without_hidden(touches, hidden)
-        self.look_later(later)
-        return self.looks.begin(self.tables.pairs, touches, self.place)
+        with self.sessions.source_errors():
+            hidden = wait_until_visible(self.sessions.source, xids)
+        touches, unseen = without_hidden(touches, hidden)
+        self.checker.postpone_unseen(unseen)
+        return self.checker.start(touches, self.positions.applied)
 
-    def look_later(self, entries: Sequence[Entry]) -> None:
-        """Keys that cannot be judged yet: pending, never looked at."""
-        if entries:
-            known = pending.known(self.meta, self.name, [(entry.source, entry.key) for entry in entries])
-            merged = [
-                known[e.source, e.key].touched(e.as_touch()) if (e.source, e.key) in known else e for e in entries
-            ]
-            self.looks.put_off(merged, self.settings.check_interval)
+    def checkpoint(self, batch: Batch, position: int, *, pods: tuple[int, ...] | None = None) -> None:
+        """Write the last part of a batch: truncations, counts, pods, and the position. Runs inside its transaction."""
+        meta, name = self.sessions.meta, self.sessions.name
+        for table, touch in batch.truncated.items():
+            if table in self.tables.pairs:
+                entry = Entry(table, _NO_KEY, TRUNCATE, touch.first_lsn, touch.last_lsn, touch.xid, touch.at)
+                self.checker.postpone([entry], 0)
+        lines = []
+        for table, counts in batch.counts.items():
+            if table not in self.tables.pairs:
+                # The table was stopped during this batch: none of its changes was checked.
+                counts = Counter({UNCHECKED: sum(counts.values())})
+            lines.append({"name": name, "source": table, **{op: counts[op] for op in _COUNTED}})
+        meta.many("count_table", lines)
+        if pods is not None:
+            meta.rows("put_pods", name=name, pods=list(pods))
+        self.positions.save(position)
 
-    def mark(self) -> int:
-        """A position behind all that was visible on the source until now, with the log flushed up to it."""
-        with of_node(self.nodes[0]):
-            row = self.source.execute("SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8", [MARK]).fetchone()
-        return int(row[0])
+    def check_health(self) -> None:
+        """Run the health check of the source every few seconds; raise SlotLost if changes were lost."""
+        now = time.monotonic()
+        if now >= self._health_at:
+            self._health_at = now + _HEALTH_SECONDS
+            self.positions.retained = self.source.check()
 
-    # ---- looking again
+    def _note_coverage(self, coverage: Coverage) -> None:
+        """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""
+        for name, problem in coverage.problems.items():
+            self.tables.stop(name, problem)
+        for name, capture in coverage.captures.items():
+            self.sessions.meta.rows("capture", name=self.sessions.name, source=name, capture=capture)
+        for warning in coverage.warnings:
+            self.sessions.log(warning)
 
-    def again(self) -> bool:
-        """Look again at a page of pending keys; whether there may be more that are due."""
-        if not self.looks.pending:
+    # ---- check pending keys and errors again, sweep
+
+    def check_pending(self) -> bool:
+        """Check a page of pending keys again; return whether more may be due."""
+        if not self.checker.pending:
             return False
-        entries = pending.due(self.meta, self.name, now=_now(), position=self.position, most=self.settings.page)
-        with of_node(self.nodes[0]):
-            hidden = invisible(self.source, {entry.xid for entry in entries} - {0})
-        ready = [entry for entry in entries if entry.xid not in hidden]
+        sessions, page = self.sessions, self.sessions.settings.page
+        now = datetime.now(timezone.utc)
+        entries = pending.due(sessions.meta, sessions.name, now=now, position=self.positions.read, limit=page)
+        with sessions.source_errors():
+            hidden = invisible(sessions.source, {entry.xid for entry in entries} - {0})
+        visible = [entry for entry in entries if entry.xid not in hidden]
         try:
-            with self.meta.transaction():
-                self.looks.put_off([entry for entry in entries if entry.xid in hidden], self.settings.check_interval)
-                keyed = [entry for entry in ready if entry.key != _NO_KEY]
-                self.looks.again(self.tables.pairs, keyed, self.mark, is_final=self._is_final)
-                for entry in ready:
+            with sessions.meta.transaction():
+                unseen = [entry for entry in entries if entry.xid in hidden]
+                self.checker.postpone(unseen, sessions.settings.check_interval)
+                keyed = [entry for entry in visible if entry.key != _NO_KEY]
+                self.checker.check_pending(keyed, sessions.mark, self._is_final)
+                for entry in visible:
                     if entry.key == _NO_KEY:
-                        self._sweep_truncated(entry)
+                        self.sweeper.sweep_truncated(entry)
         finally:
-            self.looks.count()
-        return len(entries) >= self.settings.page
+            self.checker.count()
+        return len(entries) >= page
 
     def _is_final(self, entry: Entry) -> bool:
-        delay = timedelta(seconds=self.settings.row_error_delay)
-        late = self.settings.initial_delay and time.monotonic() - self._began >= self.settings.initial_delay
-        if not (self.has_reached or late) or self.tables.routes[entry.source].target in self._copying:
+        """Return whether a pending key that still differs is an error."""
+        settings, positions = self.sessions.settings, self.positions
+        is_late = settings.initial_delay and time.monotonic() - self._started >= settings.initial_delay
+        if not (positions.has_caught_up or is_late) or self.tables.routes[entry.source].target in positions.copying:
             return False
-        return entry.is_error(self.position, delay)
+        return entry.is_error(positions.read, timedelta(seconds=settings.row_error_delay))
 
-    def errors_again(self) -> None:
-        """Let errors resolve by themselves."""
-        if self.looks.errors:
-            with self.meta.transaction():
-                self.looks.errors_again(self.tables.pairs)
-
-    # ---- sweeps
+    def check_errors(self) -> None:
+        """Check open errors again; resolve those whose rows became equal."""
+        if self.checker.errors:
+            with self.sessions.meta.transaction():
+                self.checker.check_errors()
 
     def sweep(self) -> None:
-        """The next block of the rolling sweep, if its share of time allows."""
-        if self._pace.is_due() and self.tables.pairs:
-            names = sorted(self.tables.pairs)
-            name = names[self._sweep_at % len(names)]
-            self._pace.timed(lambda: self._sweep_one(name))
+        """Sweep the next block of the tables, if the share of the time allows it."""
+        self.sweeper.sweep(self.positions.read)
 
-    def _sweep_one(self, name: str) -> None:
-        row = next(row for row in self.meta.rows("tables", name=self.name) if row["source"] == name)
-        # A pass began when its first block was begun, not when it was done: others build on what it saw.
-        began = _now()
-        swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
-        with self.meta.transaction():
-            self._suspect(name, swept.differing, Touch(SWEEP, self.position, self.position, 0, None))
-            self.meta.rows(
-                "sweep", name=self.name, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,
-                passes=0 if swept.next else 1, now=began,
-            )  # fmt: skip
-            if swept.next is None:
-                self.meta.rows("gap_closed", name=self.name)
-                self._sweep_at += 1
-        self.looks.pending += len(swept.differing)
+    # ---- save progress, release
 
-    def _sweep_truncated(self, entry: Entry) -> None:
-        """Rows that should be gone are named one by one; when all blocks were looked at, the truncation is decided."""
-        start: KeyValues | None = None
-        while entry.source in self.tables.pairs:
-            swept = self._block(entry.source, start)
-            self._suspect(entry.source, swept.differing, entry.as_touch("delete"))
-            start = swept.next
-            if start is None:
-                break
-        pending.drop(self.meta, self.name, [(entry.source, entry.key)])
+    def save_progress(self) -> None:
+        """Store the current positions."""
+        self.positions.save(self.positions.read)
+        self.positions.advance(self.positions.read)
 
-    def _block(self, name: str, start: KeyValues | None) -> Swept:
-        return sweep_block(
-            self.tables.pairs[name], self.nodes, start, rows=self.settings.sweep_rows, application=self.application,
-            timeout=self.settings.timeout,
-        )  # fmt: skip
+    def release(self, *, at_once: bool = False) -> None:
+        """Let the source discard what is in a committed checkpoint."""
+        self.source.release(self.positions.read, at_once=at_once)
 
-    def _suspect(self, name: str, keys: Sequence[KeyValues], touch: Touch) -> None:
-        """Keys that a sweep found to differ: looked at like changed ones, from now on."""
-        known = pending.known(self.meta, self.name, [(name, key) for key in keys]) if keys else {}
-        self.looks.put_off([Entry.of(name, key, touch) for key in keys if (name, key) not in known], 0)
-
-    # ---- telling
-
-    def progress(self) -> None:
-        """The numbers that everybody may see, and with them the position: part of every checkpoint."""
-        self.has_reached = self.has_reached or self.position >= self.place > 0
-        self.meta.rows(
-            "progress", name=self.name, position=self.position, syncer=self.place, upstream=self.flushed,
-            lag=self._lag_seconds(), retained=self.retained, reached=self.has_reached,
-        )  # fmt: skip
-
-    def _lag_seconds(self) -> float:
-        """Since when there is something on the source that was not read."""
-        while self._seen and self._seen[0][1] <= self.position:
-            self._seen.popleft()
-        return time.monotonic() - self._seen[0][0] if self._seen else 0.0
-
-    def let_go(self, *, at_once: bool = False) -> None:
-        """Let the source forget what is checkpointed."""
-        with of_node(self.nodes[0]):
-            self.changes.let_go(at_once=at_once)
-
-    def is_past_cutover(self) -> bool:
-        """Whether all up to the cut-over position is decided."""
-        if not self.settings.cutover or self.looks.pending:
-            return False
-        return self.position >= slot.lsn_number(self.settings.cutover)
-
-
-def changes_of(validator: Validator) -> Changes:
-    """The log, a tube, or a change log of its own."""
-    if validator.settings.changes != "log":
-        from trueup.verbs.validate.tubes import TubeChanges
-
-        return TubeChanges(validator)
-    return Log(validator)
-
-
-class of_node:
-    """Errors of the driver as ours, with the node's name."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, psycopg.Error) and not isinstance(error, TrueupError):
-            raise error_from_server(error, self.node) from None
-
-
-def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    @property
+    def is_done(self) -> bool:
+        """Return whether everything before the cut-over position is decided."""
+        return self.positions.is_past_cutover and not self.checker.pending

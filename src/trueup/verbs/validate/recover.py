@@ -1,0 +1,109 @@
+"""What a validation does after an error: plan a table again, wait and reopen the sessions, or store a gap."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import datetime, timezone
+
+from trueup.capture.log.slot import SlotLost, lsn_text
+from trueup.config.model import Node
+from trueup.db.node import is_lost
+from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.validator import Validator
+
+_MAX_WAIT = 30.0
+# Classes of SQLSTATEs that may pass: connection, resources, operator intervention, serialization.
+_TRANSIENT_CLASSES = ("08", "53", "57", "40")
+# A lock or slot in use, a file that is not available.
+_TRANSIENT = ("55P03", "55006", "58P01")
+_MAX_REPLANS = 3
+# The previous session may hold the lock until the server notices that it is gone.
+_LOCK_ATTEMPTS = 8
+
+
+class Recovery:
+    """Handles the errors of a round; counts those that follow each other."""
+
+    def __init__(self, validator: Validator, meta_node: Node) -> None:
+        self._validator = validator
+        self._meta_node = meta_node
+        self._attempts = 0
+        self._replans: Counter[str] = Counter()
+
+    def reset(self) -> None:
+        """Start counting again, after a round without errors."""
+        self._attempts = 0
+        self._replans.clear()
+
+    def replan_or_stop(self, error: TrueupError) -> None:
+        """Plan an altered table again, or stop it; the other tables go on. Raise errors that are not about a table."""
+        tables, name = self._validator.tables, error.table or ""
+        if name not in tables.routes:
+            raise error
+        self._replans[name] += 1
+        self._validator.checker.count()
+        tables.save_stopped()
+        if isinstance(error, CheckFailed) or self._replans[name] > _MAX_REPLANS:
+            tables.stop(name, error.message)
+        else:
+            tables.replan(name)
+
+    def wait_and_reopen(self, error: TrueupError) -> None:
+        """Wait, and open all sessions again; raise an error that does not pass by waiting."""
+        if not _is_transient(error):
+            raise error
+        self._attempts += 1
+        validator, sessions = self._validator, self._validator.sessions
+        seconds = min(_MAX_WAIT, 0.25 * 2**self._attempts)
+        sessions.log(f"waiting {seconds:.1f} s after an error: {error}")
+        time.sleep(seconds)
+        validator.close()
+        try:
+            if sessions.meta.connection.closed or sessions.meta.connection.broken:
+                sessions.meta.close()
+                sessions.meta = lock_meta(sessions.name, self._meta_node)
+            validator.open()
+            sessions.meta.rows("state", name=sessions.name, state="running", reason="")
+        except TrueupError as again:
+            is_locked = isinstance(again, CheckFailed) and self._attempts < _LOCK_ATTEMPTS
+            if not _is_transient(again) and not is_locked:
+                raise
+            # How many keys are pending is not known, so the validation must not end at a cut-over position. The next
+            # round fails and waits longer.
+            validator.checker.pending = max(validator.checker.pending, 1)
+
+
+def _is_transient(error: TrueupError) -> bool:
+    """Return whether an error may pass by waiting."""
+    if isinstance(error, SlotLost):
+        return False
+    if isinstance(error, NodeError) or is_lost(error):
+        return True
+    state = error.sqlstate if isinstance(error, QueryError) else ""
+    return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT
+
+
+def lock_meta(name: str, node: Node) -> Meta:
+    """Open the meta database and take the lock of the validation."""
+    meta = Meta(node, application=f"trueup validate {name} meta")
+    try:
+        meta.take_lock(name)
+    except BaseException:
+        meta.close()
+        raise
+    return meta
+
+
+def store_gap(validator: Validator, error: SlotLost) -> str:
+    """Store that changes were lost: no fence is validated until all rows have been compared. Return the reason.
+
+    A gap that is still open is extended: sweeps before this moment do not count.
+    """
+    sessions = validator.sessions
+    stored = sessions.meta.need(sessions.name)
+    start = stored.gap["from"] if stored.gap else lsn_text(stored.position or 0)
+    gap = {"from": start, "why": error.message, "at": datetime.now(timezone.utc).isoformat()}
+    sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
+    return f"{error.message}; changes after {start} were not seen: a full check is needed"

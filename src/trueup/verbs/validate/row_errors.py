@@ -1,0 +1,110 @@
+"""The errors of a validation: rows that stayed wrong. Add, list, ignore, resolve, clear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from trueup.capture.log.slot import lsn_text
+from trueup.rows.keys import KeyValues
+from trueup.verbs.validate.judge import Mismatch
+from trueup.verbs.validate.meta import Meta, as_json
+from trueup.verbs.validate.pending import FILE, Entry, TableKey, key_text, key_values
+
+
+@dataclass(frozen=True)
+class ErrorRow:
+    """One row that stayed wrong: `missing` on the target, `extra` there, or `changed` in some columns."""
+
+    id: int
+    source: str
+    target: str
+    key: KeyValues
+    kind: str
+    columns: tuple[str, ...]
+    source_row: dict[str, Any] | None
+    target_row: dict[str, Any] | None
+    op: str
+    lsn: str
+    state: str
+    first_at: datetime
+    last_at: datetime
+    resolved_at: datetime | None
+    resolved_by: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value for name, value in asdict(self).items()
+        }
+
+
+def add(meta: Meta, name: str, target: str, entry: Entry, mismatch: Mismatch, now: datetime) -> None:
+    """Add an error, or update the one of the same key that is open or ignored."""
+    values = {**_values(mismatch), "first_at": entry.first_failed_at or now, "last_at": now}
+    meta.rows(
+        "add_error", FILE, name=name, source=entry.source, target=target, key=key_text(entry.key), op=entry.op,
+        lsn=entry.last_lsn, **values,
+    )  # fmt: skip
+
+
+def still_wrong(meta: Meta, name: str, source: str, mismatch: Mismatch, now: datetime) -> None:
+    """Update an open error after a check that found the row still wrong."""
+    meta.rows("still", FILE, name=name, source=source, key=key_text(mismatch.key), now=now, **_values(mismatch))
+
+
+def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime) -> None:
+    """Resolve the errors of rows that became equal."""
+    if keys:
+        sources, texts = [source for source, _ in keys], [key_text(key) for _, key in keys]
+        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now)
+
+
+def to_check(meta: Meta, name: str, *, before: datetime, limit: int) -> list[TableKey]:
+    """Return the keys of open errors that were last checked before a time."""
+    rows = meta.rows("open_errors", FILE, name=name, before=before, limit=limit)
+    return [(row["source"], key_values(row["key"])) for row in rows]
+
+
+def open_count(meta: Meta, name: str) -> int:
+    """Return the number of open errors."""
+    return int(meta.value("open_count", FILE, name=name))
+
+
+def list_errors(meta: Meta, name: str, *, state: str = "new", limit: int | None = None) -> list[ErrorRow]:
+    """Return the errors in a state (new, ignored, resolved, all), the oldest first."""
+    meta.need(name)
+    return [
+        ErrorRow(
+            **{
+                **row,
+                "key": key_values(row["key"]),
+                "columns": tuple(row["columns"]),
+                "lsn": lsn_text(row["lsn"]),
+            }
+        )
+        for row in meta.rows("list", FILE, name=name, state=state, limit=limit)
+    ]
+
+
+def set_state(meta: Meta, name: str, ids: Sequence[int] | None, state: str) -> int:
+    """Ignore or resolve errors by hand (None: all of them); return the number of errors."""
+    meta.need(name)
+    return meta.affected("mark", FILE, name=name, ids=None if ids is None else list(ids), state=state)
+
+
+def clear(meta: Meta, name: str, ids: Sequence[int] | None) -> int:
+    """Delete errors (None: all of them); return the number of errors."""
+    meta.need(name)
+    return meta.affected("clear", FILE, name=name, ids=None if ids is None else list(ids))
+
+
+def _values(mismatch: Mismatch) -> dict[str, Any]:
+    return {
+        "kind": mismatch.kind,
+        "columns": list(mismatch.columns),
+        "source_row": None if mismatch.source_row is None else as_json(mismatch.source_row),
+        "target_row": None if mismatch.target_row is None else as_json(mismatch.target_row),
+    }

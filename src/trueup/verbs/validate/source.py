@@ -1,0 +1,97 @@
+"""Where changes come from: the protocol that the log (`log`) and the triggers (`tubes`) implement.
+
+A source yields changes and does not know how they are judged. The steps of `validator` pull the changes, judge them
+and commit the result; then `confirm` and `release` let the source discard what is no longer needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from trueup.capture.log.pgoutput import Change
+from trueup.verbs.validate.meta import Stored
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Whether the source reports all changes of the tables."""
+
+    # Tables whose changes may be missed, and why.
+    problems: Mapping[str, str] = field(default_factory=dict)
+    # Triggers only: a text per table that is another one after an interruption of the capture.
+    captures: Mapping[str, str] = field(default_factory=dict)
+    # What to log about lost changes.
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The position to read from, and whether it is a new one (at the first start, and after changes were lost)."""
+
+    position: int
+    is_new: bool
+    coverage: Coverage = field(default_factory=Coverage)
+
+
+class Pulled(Protocol):
+    """Changes that were read and are not judged yet; iterated once."""
+
+    # The changes can be judged when the syncer has applied everything before this position.
+    needs: int
+    # Whether each change has its own position; else all that is known is that it was committed before `needs`.
+    is_exact: bool
+    coverage: Coverage
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield the changes."""
+        ...
+
+    @property
+    def pods(self) -> tuple[int, ...] | None:
+        """Return, for triggers only, the pods to store in the checkpoint: a kill must not make them count twice."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Return the position before which all changes have been yielded; valid after the iteration."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Return whether more changes may be available at once; valid after the iteration."""
+        ...
+
+    @property
+    def has_all(self) -> bool:
+        """Return whether everything that the syncer had applied is included, although the position is not reached."""
+        ...
+
+
+class ChangeSource(Protocol):
+    """Yields the changes of the source node."""
+
+    def open(self, stored: Stored) -> Opened:
+        """Open the sessions; raise SlotLost if changes were lost since the stored position."""
+        ...
+
+    def close(self) -> None:
+        """Close the sessions."""
+        ...
+
+    def check(self) -> int | None:
+        """Health check, called every few seconds; raise SlotLost if changes were lost. Return the retained bytes."""
+        ...
+
+    def read(self, start: int, end: int) -> Pulled | None:
+        """Return the changes from `start` on that were committed before `end`; None if there are none for now."""
+        ...
+
+    def confirm(self, pulled: Pulled) -> None:
+        """Discard changes; called after the checkpoint that contains their result is committed."""
+        ...
+
+    def release(self, position: int, *, at_once: bool = False) -> None:
+        """Let the server discard what was committed before a checkpointed position; now and then, or at once."""
+        ...

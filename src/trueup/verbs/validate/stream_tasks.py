@@ -1,0 +1,99 @@
+"""What the Python workers of Spark run: they judge the keys of a partition. A key is in one partition only."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from trueup.config.model import Node
+from trueup.db.node import connect
+from trueup.db.reader import close_idle
+from trueup.engine.work import Room, perform
+from trueup.errors import TrueupError
+from trueup.verbs.validate.batch import Touches
+from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, collected
+from trueup.verbs.validate.judge import Mismatch, judge, tasks_of
+from trueup.verbs.validate.pending import Entry, TableKey, Touch
+from trueup.verbs.validate.plan import Pair
+from trueup.verbs.validate.visible import wait_until_visible, without_hidden
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RESULT = "result binary"
+
+
+class Part:
+    """The result of one partition."""
+
+    def __init__(self) -> None:
+        self.touches: Touches = {}
+        self.failed: dict[TableKey, Mismatch] = {}
+        # Keys of transactions that are not visible yet.
+        self.unseen: list[Entry] = []
+
+
+class JudgeKeys:
+    """The function that Spark calls for each partition; with `with_proven`, the result contains the equal keys too."""
+
+    def __init__(
+        self,
+        pairs: dict[str, Pair],
+        nodes: tuple[Node, Node],
+        application: str,
+        timeout: float,
+        tolerance: float,
+        *,
+        with_proven: bool,
+    ) -> None:
+        self._pickled = pickle.dumps((pairs, nodes, application, timeout, tolerance, with_proven))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one result; an error is a result too, because Spark would run a failed task three more times."""
+        import pyarrow as pa
+
+        result: Part | TrueupError
+        try:
+            result = self._judged(batches)
+        except TrueupError as error:
+            result = error
+        finally:
+            close_idle()
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
+
+    def _judged(self, batches: Iterator[pa.RecordBatch]) -> Part:
+        pairs, nodes, application, timeout, tolerance, with_proven = pickle.loads(self._pickled)
+        part = Part()
+        touches = _touches(batches, pairs)
+        xids = {touch.xid for keys in touches.values() for touch in keys.values()}
+        if not xids:
+            return part
+        connection = connect(nodes[0], application=application)
+        try:
+            hidden = wait_until_visible(connection, xids)
+        finally:
+            connection.close()
+        touches, part.unseen = without_hidden(touches, hidden)
+        for table, keys in touches.items():
+            for task in tasks_of(
+                pairs[table], list(keys), size=MAX_KEYS_PER_TASK, nodes=nodes, application=application,
+                timeout=timeout, tolerance=tolerance,
+            ):  # fmt: skip
+                part.failed.update(collected(perform(judge, task, Room())))
+            failed = [key for name, key in part.failed if name == table]
+            # A failed row that prints its key otherwise than the log does belongs to any of the keys.
+            all_keys = with_proven or any(key not in keys for key in failed)
+            part.touches[table] = keys if all_keys else {key: keys[key] for key in failed}
+        return part
+
+
+def _touches(batches: Iterator[pa.RecordBatch], pairs: Mapping[str, Pair]) -> Touches:
+    normal = {name: pair.normal() for name, pair in pairs.items()}
+    touches: Touches = {}
+    for batch in batches:
+        columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
+        for table, key, first, position, xid, op, at in zip(*columns, strict=True):
+            if table in normal:
+                touches.setdefault(table, {})[normal[table](tuple(key))] = Touch(op, first, position, xid, at)
+    return touches

@@ -1,0 +1,98 @@
+"""Checks that the triggers of a tube capture all changes of the validated tables, without interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from psycopg import sql
+
+from trueup.capture.log.slot import SlotLost
+from trueup.capture.triggers import tubes as tube_functions
+from trueup.capture.triggers.model import Attached, TubeInfo
+from trueup.capture.triggers.session import Session
+from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.verbs.validate.log import FULL_CHECK
+from trueup.verbs.validate.source import Coverage
+
+_FULL_SECONDS = 10.0
+
+
+class TubeCoverage:
+    """Compares the triggers of the attached tables with those of the last check."""
+
+    def __init__(self, session: Session, tube: str, *, is_changelog: bool) -> None:
+        self._session = session
+        self._tube = tube
+        self._is_changelog = is_changelog
+        # The attached tables, by their number in pods.
+        self.sources: dict[int, Attached] = {}
+        # Per attached table: hashes of its partitions and of the triggers that capture it.
+        self._triggers: dict[int, tuple[str, str]] = {}
+        self._checked_at = 0.0
+
+    def find(self) -> TubeInfo:
+        """Return the tube with its tables; raise if it does not exist."""
+        info = tube_functions.find(self._session, self._tube)
+        if info is not None:
+            return info
+        if self._is_changelog:
+            raise SlotLost("the change log does not exist on the source any more", cure=FULL_CHECK)
+        raise CheckFailed(
+            [f"tube {self._tube} does not exist"],
+            cure=f"create it with trueup tube ensure {self._tube}",
+            node=self._session.node.name,
+        )
+
+    def check(self, keys: Mapping[str, tuple[str, ...]]) -> Coverage:
+        """Check the tables of `keys`; return what changed since the last check. Creates triggers on new partitions."""
+        before, triggers = self._triggers, self._read_triggers()
+        if any(number in before and before[number][0] != hashes[0] for number, hashes in triggers.items()):
+            # Partitions were added or removed. Rows that came with them are reported by a control pod.
+            tube_functions.cover(self._session, self._tube)
+            triggers = self._read_triggers()
+        if triggers == before and triggers and time.monotonic() - self._checked_at <= _FULL_SECONDS:
+            return Coverage()
+        self._triggers, self._checked_at = triggers, time.monotonic()
+        return self._compare(self.find(), keys)
+
+    def _read_triggers(self) -> dict[int, tuple[str, str]]:
+        session = self._session
+        names = {"sources": session.name("sources"), "relations": session.name("tube_relations")}
+        query = sql.SQL(load("trueup.verbs.validate", "tubes.sql")["triggers"]).format(**names)
+        values = {"tube": self._tube, "prefix": f"{session.schema}_{self._tube}_"}
+        try:
+            return {number: (relations, triggers) for number, relations, triggers in session.rows(query, values)}
+        except CheckFailed:
+            return {}
+
+    def _compare(self, tube: TubeInfo, keys: Mapping[str, tuple[str, ...]]) -> Coverage:
+        self.sources = {attached.source: attached for attached in tube.tables}
+        by_name = {attached.table: attached for attached in tube.tables}
+        problems: dict[str, str] = {}
+        captures: dict[str, str] = {}
+        for name, key in keys.items():
+            attached = by_name.get(name)
+            problem = _problem(tube, attached, key)
+            if attached is None or problem:
+                problems[name] = problem
+                continue
+            # Another key, a later attachment or other triggers: changes between the two were not captured, or waiting
+            # pods contain other keys.
+            parts = (attached.source, attached.attached_at.isoformat(), *attached.key)
+            captures[name] = " ".join(map(str, (*parts, *self._triggers.get(attached.source, ()))))
+        return Coverage(problems, captures)
+
+
+def _problem(tube: TubeInfo, attached: Attached | None, key: tuple[str, ...]) -> str:
+    """Return why changes of a table may be missed; an empty text if they are not."""
+    if attached is None:
+        return f"it is not attached to tube {tube.tube}"
+    if attached.problem:
+        return f"changes may be missed: {attached.problem}"
+    if attached.predicate or tube.predicate:
+        return f"tube {tube.tube} captures only rows of a predicate"
+    if attached.key != key:
+        return f"tube {tube.tube} uses the key ({', '.join(attached.key)}), the validation ({', '.join(key)})"
+    return ""

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
 import trueup
+from support.repair import NodesWith
 
 ROWS = 200_000
 # A session of the repair that has written something and not committed it.
@@ -41,7 +41,7 @@ print(result.verdict, result.written["n2"])
 
 
 def killed(arguments: list[str], query: str) -> None:
-    """Run the program until its transaction has come to such a query, and kill it there."""
+    """Run the program until its transaction runs a query like this, and kill it then."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.DEVNULL)
     try:
         with psycopg.connect(arguments[1], autocommit=True) as session:
@@ -55,7 +55,7 @@ def killed(arguments: list[str], query: str) -> None:
         process.wait()
 
 
-def test_a_repair_of_200_000_rows_that_is_killed(nodes_with: Any) -> None:
+def test_a_repair_of_200_000_rows_that_is_killed(nodes_with: NodesWith) -> None:
     nodes = nodes_with(
         "CREATE TABLE items (id int PRIMARY KEY, v int)",
         f"INSERT INTO items SELECT i, i FROM generate_series(1, {ROWS - 10}) i; ANALYZE items",

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import trueup
+from support.repair import ITEMS, NodesWith
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.repair import run
 from trueup.verbs.repair.settle import STALE, UNSAID
 from trueup.verbs.repair.write import write_nodes
 
-ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"
 A = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'three', 3), (5, 'five', 5)"
 B = "INSERT INTO items VALUES (1, 'one', 1), (2, NULL, 2), (3, 'THREE', 3), (4, 'four', 4)"
 ONE, THREE, FIVE = (1, "one", Decimal(1)), (3, "three", Decimal(3)), (5, "five", Decimal(5))
@@ -62,14 +62,14 @@ MODES: list[tuple[dict[str, Any], Any, Any, Numbers, str]] = [
 
 
 def numbers(counts: Mapping[str, Mapping[str, int]]) -> Numbers:
-    """What is written, by node; nodes that get nothing are left out."""
+    """Return the counts per node, without nodes that get nothing."""
     found = {node: (mine["insert"], mine["update"], mine["delete"]) for node, mine in counts.items()}
     return {node: mine for node, mine in found.items() if any(mine)}
 
 
 @pytest.mark.parametrize(("options", "first", "second", "written", "verdict"), MODES, ids=lambda each: str(each)[:40])
 def test_each_mode(
-    nodes_with: Any, options: dict[str, Any], first: Any, second: Any, written: Numbers, verdict: str
+    nodes_with: NodesWith, options: dict[str, Any], first: Any, second: Any, written: Numbers, verdict: str
 ) -> None:
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()
@@ -90,8 +90,8 @@ def test_each_mode(
     assert nodes.rows() == [FIRST, SECOND]
 
 
-def test_three_nodes(nodes_with: Any) -> None:
-    """The majority wins, be it a row or none; where there is none the key is left and listed."""
+def test_majority_of_three_nodes(nodes_with: NodesWith) -> None:
+    """All nodes get the row, or the absence, that most nodes have; without a majority the key is left."""
     third = "INSERT INTO items VALUES (1, 'one', 1), (2, 'two', NULL), (3, 'drei', 3), (4, 'four', 4)"
     nodes = nodes_with(ITEMS, A, B, third)
     report = nodes.diff()
@@ -110,7 +110,7 @@ def test_three_nodes(nodes_with: Any) -> None:
     assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2] == [ONE, TWO, OTHER_THREE, FOUR]
 
 
-def test_a_row_that_changed_since_the_diff_is_seen(nodes_with: Any) -> None:
+def test_a_stale_row_is_left_unless_stale_is_apply(nodes_with: NodesWith) -> None:
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()
     # On the target somebody was faster; on the source the row has another value now.
@@ -131,9 +131,9 @@ def test_a_row_that_changed_since_the_diff_is_seen(nodes_with: Any) -> None:
 
 @pytest.mark.parametrize("fire", [False, True])
 def test_a_row_that_changes_while_the_repair_runs_is_left(
-    nodes_with: Any, monkeypatch: pytest.MonkeyPatch, fire: bool
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch, fire: bool
 ) -> None:
-    """Between reading and writing: an update, a delete and an insert of somebody else are not written over."""
+    """An update, a delete and an insert of another session between reading and writing are not overwritten."""
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()
 
@@ -158,8 +158,8 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
     assert (back.verdict, len(back.left)) == ("REMAINS", 3)
 
 
-def test_rows_outside_of_the_filter(nodes_with: Any) -> None:
-    """A filter says what is compared, not what a row is: the whole row is carried, and none is deleted for leaving."""
+def test_rows_outside_the_filter_are_written_and_not_deleted(nodes_with: NodesWith) -> None:
+    """The filter limits which rows are compared; a listed row is written even if it does not match any more."""
     nodes = nodes_with(
         ITEMS,
         "INSERT INTO items VALUES (1, 'in', 1), (2, 'out', 2), (3, 'in', 3)",
@@ -174,7 +174,7 @@ def test_rows_outside_of_the_filter(nodes_with: Any) -> None:
     assert len(nodes.rows()[1]) == 3
 
 
-def test_columns_that_are_not_compared_stay_as_they_are(nodes_with: Any) -> None:
+def test_columns_that_are_not_compared_stay_as_they_are(nodes_with: NodesWith) -> None:
     nodes = nodes_with("CREATE TABLE items (id int PRIMARY KEY, a text, b text)", "", "")
     nodes[1].execute("ALTER TABLE items ADD only_first text; INSERT INTO items VALUES (1, 'x', 'b1'), (2, 'y', 'b2')")
     nodes[2].execute(
@@ -188,7 +188,7 @@ def test_columns_that_are_not_compared_stay_as_they_are(nodes_with: Any) -> None
     assert nodes.rows()[1] == [(1, "z", "mine", "o")]
 
 
-def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: Path) -> None:
+def test_unusable_options_and_tables_raise_before_writing(nodes_with: NodesWith, tmp_path: Path) -> None:
     nodes = nodes_with("CREATE TABLE items (name text)", "INSERT INTO items VALUES ('a')", "")
     report = nodes.diff()
     with pytest.raises(CheckFailed, match="no key") as refused:
@@ -217,8 +217,8 @@ def test_what_cannot_be_repaired_is_refused_by_name(nodes_with: Any, tmp_path: P
     assert (keyed.rows(), taken.read_text()) == ([FIRST, SECOND], "x")
 
 
-def test_a_report_that_is_not_whole(nodes_with: Any) -> None:
-    """Only the keys that it lists are mended, and that is said; a report without hashes cannot tell what is stale."""
+def test_an_incomplete_report_and_a_report_without_hashes(nodes_with: NodesWith) -> None:
+    """Only the listed keys are repaired, with a remark; without hashes every row counts as stale."""
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff(max_diff_rows=2)
     done = nodes.repair(report, source_of_truth="n1", execute=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import trueup
+from support.repair import NodesWith
 from trueup.api.repair import write_plan
-from trueup.errors import ConfigError
+from trueup.errors import ConfigError, QueryError
 from trueup.verbs.repair.plan import SKIPPED, UNDECIDED
 
 TABLE = 'CREATE TABLE items ("Id" text, at int, name text, "select" int, n numeric, PRIMARY KEY ("Id", at))'
@@ -50,7 +53,7 @@ tables:
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Callable[[str], str]:
-    """`plan(text)`: it as a file."""
+    """Return a function that writes a plan to a file."""
 
     def write(text: str) -> str:
         path = tmp_path / "plan.yaml"
@@ -60,7 +63,7 @@ def plan(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def test_the_first_rule_that_fits_decides(nodes_with: Any, plan: Callable[[str], str]) -> None:
+def test_the_first_rule_that_fits_decides(nodes_with: NodesWith, plan: Callable[[str], str]) -> None:
     nodes = nodes_with(TABLE, FILL, FILL)
     nodes[2].execute(DRIFT)
     report = nodes.diff()
@@ -96,7 +99,7 @@ def test_the_first_rule_that_fits_decides(nodes_with: Any, plan: Callable[[str],
     assert nodes.diff().verdict == "MATCH"
 
 
-def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str], str]) -> None:
+def test_an_unedited_plan_template_changes_nothing(nodes_with: NodesWith, plan: Callable[[str], str]) -> None:
     nodes = nodes_with('CREATE TABLE "My: table" (id int PRIMARY KEY, v text)', "", "", name='"My: table"')
     nodes[1].execute("""INSERT INTO "My: table" VALUES (1, 'x'), (2, 'y')""")
     report = nodes.diff()
@@ -116,7 +119,7 @@ def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tables: [", "not YAML"),
         ("rules: []", "`tables:` with an entry per table is missing"),
@@ -136,20 +139,18 @@ def test_a_plan_to_start_from_does_nothing(nodes_with: Any, plan: Callable[[str]
         ("tables: {items: {rules: [{when: {pair: n1/n3}, action: skip}]}}", "a pair is two"),
     ],
 )
-def test_a_plan_that_is_wrong_is_refused(mistaken: Any, plan: Callable[[str], str], text: str, said: str) -> None:
-    nodes, report = mistaken
+def test_an_invalid_plan_raises_with_the_place_of_the_mistake(
+    nodes_and_report: Any, plan: Callable[[str], str], text: str, message: str
+) -> None:
+    nodes, report = nodes_and_report
     with pytest.raises(ConfigError) as refused:
         nodes.repair(report, plan=plan(text), execute=True)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.fixture(scope="module")
-def mistaken(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Nodes and a report for plans that come to nothing."""
-    import os
-
-    import trueup
-
+def nodes_and_report(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return nodes and a report for plans that are not valid."""
     made = [server.create_database(f"plans_{os.getpid()}_{number}") for number in (1, 2)]
     for node in made:
         node.execute(TABLE)
@@ -160,19 +161,17 @@ def mistaken(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         "items", nodes=addresses, engine="local", recheck=0, report_dir=str(folder), task_db=str(folder / "tasks.db")
     )
 
-    class Some:
+    class Repairs:
         def repair(self, report: Any, **options: Any) -> Any:
             return trueup.repair(report.report, nodes=addresses, engine="local", **options)
 
-    yield Some(), report
+    yield Repairs(), report
     assert made[1].execute("SELECT count(*) FROM items") == [(0,)]
     for node in made:
         node.drop()
 
 
-def test_a_condition_that_fails_on_the_node_is_said(mistaken: Any, plan: Callable[[str], str]) -> None:
-    nodes, report = mistaken
-    from trueup.errors import QueryError
-
+def test_an_sql_error_in_a_condition_is_reported(nodes_and_report: Any, plan: Callable[[str], str]) -> None:
+    nodes, report = nodes_and_report
     with pytest.raises(QueryError, match="nothing"):
         nodes.repair(report, plan=plan("tables: {items: {rules: [{when: {where: n1.nothing > 1}, action: skip}]}}"))

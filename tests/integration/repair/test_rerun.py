@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import trueup
+from support.repair import NodesWith
 from trueup.errors import ConfigError, StoreError
 from trueup.report.page import page_of_diff
 from trueup.report.text import report_text, summary
@@ -24,7 +25,7 @@ def key(number: int) -> str:
     return f"k = md5('{number}')::uuid"
 
 
-def test_what_is_resolved_what_remains_and_what_is_new(nodes_with: Any) -> None:
+def test_a_rerun_reports_resolved_remaining_and_new_keys(nodes_with: NodesWith) -> None:
     nodes = nodes_with(TABLE, FILL, FILL, FILL)
     nodes[2].execute(
         f"UPDATE items SET v = 'x' WHERE {key(1)} OR {key(2)}; DELETE FROM items WHERE {key(3)} OR {key(4)}"
@@ -55,7 +56,7 @@ def test_what_is_resolved_what_remains_and_what_is_new(nodes_with: Any) -> None:
     assert nodes.diff().verdict == "DIFFER"
 
 
-def test_rows_without_a_key_are_counted_again(nodes_with: Any) -> None:
+def test_rows_without_a_key_are_counted_again(nodes_with: NodesWith) -> None:
     nodes = nodes_with("CREATE TABLE items (v text)", "INSERT INTO items VALUES ('a'), ('a'), ('b')", "")
     report = nodes.diff()
     nodes[2].execute("INSERT INTO items VALUES ('a'), ('b')")
@@ -66,7 +67,7 @@ def test_rows_without_a_key_are_counted_again(nodes_with: Any) -> None:
     assert nodes.rerun(report).verdict == "RESOLVED"
 
 
-def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_cannot_be_compared_are_not_resolved(nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch) -> None:
     from trueup.errors import QueryError
     from trueup.task.compare import rerun
 
@@ -94,7 +95,7 @@ def test_what_cannot_be_looked_at_is_not_resolved(nodes_with: Any, monkeypatch: 
     assert any("INCOMPLETE" in remark for remark in more.remarks)
 
 
-def test_reports_that_cannot_be_used(nodes_with: Any) -> None:
+def test_reports_that_cannot_be_used(nodes_with: NodesWith) -> None:
     nodes = nodes_with(TABLE, FILL, "")
     report = nodes.diff()
     text = Path(report.report).read_text(encoding="utf-8")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trueup
+from support.repair import NodesWith
 from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
 from trueup.verbs.repair import decide, undo
@@ -44,7 +44,7 @@ BYTES = (
 )
 
 
-def test_every_kind_of_value_comes_out_equal(nodes_with: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_types_are_copied_exactly(nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch) -> None:
     """Composite keys of any type, identities, generated columns, self-references, swapped unique values, long ones."""
     nodes = nodes_with(EVERYTHING, ROW.format(10, 20, 30), ROW.format(20, 10, 30))
     nodes[2].execute(
@@ -74,7 +74,7 @@ def test_every_kind_of_value_comes_out_equal(nodes_with: Any, monkeypatch: pytes
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 
 
-def test_a_node_that_fails_is_untouched_and_the_other_is_repaired(nodes_with: Any) -> None:
+def test_a_failed_node_is_rolled_back_and_the_other_is_repaired(nodes_with: NodesWith) -> None:
     fill = "INSERT INTO items SELECT i, 'n' FROM generate_series(1, 300) i"
     nodes = nodes_with(ITEMS, fill, "", "")
     nodes[3].execute("ALTER TABLE items ADD CHECK (id <> 250); INSERT INTO items VALUES (7, 'other')")
@@ -105,8 +105,8 @@ INSERT INTO items VALUES (9, NULL, 'nine', 9); TRUNCATE log;
 LOG = "SELECT what, count(*) FROM log GROUP BY 1 ORDER BY 1"
 
 
-def test_triggers_and_foreign_keys_fire_when_asked(nodes_with: Any) -> None:
-    """A tree of rows goes in whatever the order is; rows that are updated keep their children."""
+def test_fire_triggers(nodes_with: NodesWith) -> None:
+    """Rows that refer to each other are written in any order; updated rows keep their children."""
     truth = "INSERT INTO items VALUES (1, 2, 'a', 1), (2, NULL, 'b', 2), (3, 1, 'c', 3); TRUNCATE log"
     other = "INSERT INTO items VALUES (3, NULL, 'x', 4), (5, 3, 'gone', 5), (6, 5, 'gone', 8), (7, 9, 'gone', 7);"
     nodes = nodes_with(TREE, truth, other, other)
@@ -127,8 +127,8 @@ def test_triggers_and_foreign_keys_fire_when_asked(nodes_with: Any) -> None:
     assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2]
 
 
-def test_a_role_without_the_right_to_silence_triggers(nodes_with: Any) -> None:
-    """It goes in the order of foreign keys, and says so; what it may not do is refused before the first write."""
+def test_a_role_without_the_right_to_silence_triggers(nodes_with: NodesWith) -> None:
+    """Rows are written in foreign-key order, with a remark; missing rights raise before the first write."""
     nodes = nodes_with(TREE, "INSERT INTO items VALUES (1, NULL, 'a', 1)", "INSERT INTO items VALUES (2, NULL, 'b', 2)")
     name = nodes[2].name
     nodes[2].execute(
@@ -153,8 +153,8 @@ def test_a_role_without_the_right_to_silence_triggers(nodes_with: Any) -> None:
         nodes[2].execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_nothing_may_dangle(nodes_with: Any) -> None:
-    """What no trigger has checked is looked at before the commit: parents, children, late unique values."""
+def test_constraints_that_silenced_triggers_do_not_check_are_verified(nodes_with: NodesWith) -> None:
+    """Missing parents, remaining children and duplicate deferrable unique values fail before the commit."""
     late = TREE + "ALTER TABLE items ADD late int, ADD UNIQUE (late) DEFERRABLE;"
     nodes = nodes_with(late, "INSERT INTO items VALUES (1, NULL, 'a', 1)", "INSERT INTO items VALUES (2, NULL, 'b', 2)")
     nodes[2].execute("INSERT INTO child VALUES (2)")
@@ -192,7 +192,7 @@ def test_nothing_may_dangle(nodes_with: Any) -> None:
     assert nodes[2].execute("SELECT count(*) FROM items WHERE late = 7") == [(1,)]
 
 
-def test_an_undo_leaves_what_changed_since(nodes_with: Any) -> None:
+def test_an_undo_leaves_rows_that_changed_since(nodes_with: NodesWith) -> None:
     nodes = nodes_with(
         ITEMS, "INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')", "INSERT INTO items VALUES (2, 'x'), (4, 'd')"
     )

@@ -105,7 +105,7 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
     for name in ("part", "lag", "all"):
         wait_until(partial(running.is_running, name))
     refused("several validations from old to new: all (on new), lag (on new), part (on new)")
-    refused("does not cover public.parts", "its mode is fast", "it has --exclude", validation="part")
+    refused("does not cover public.parts", "its mode is fast", "it has excluded columns", validation="part")
     refused("it follows lag:0, not the sync main", validation="lag")
     refused("there is no validation gone from old to new", validation="gone")
     # Rows that never changed were not compared.

@@ -45,12 +45,12 @@ _SHOWN = 3
 _WATCHED = 100
 # Settings with which a validation compares less than whole rows.
 _PARTIAL = {
-    "filters": "--filter",
-    "excludes": "--exclude-columns",
-    "renames": "--rename",
-    "constants": "--constant",
-    "float_tolerance": "--float-tolerance",
-    "cutover": "--cutover",
+    "filters": "a filter",
+    "excludes": "excluded columns",
+    "renames": "renamed columns",
+    "constants": "constant columns",
+    "float_tolerance": "a tolerance for floats",
+    "cutover": "a cut-over position",
 }
 
 
@@ -189,7 +189,7 @@ class Validated:
             problems.append(f"it is stopped ({status.reason or 'stop requested'}); start it: trueup validate start")
         if stored.settings.mode != "full":
             problems.append(f"it does not compare rows: its mode is {stored.settings.mode}")
-        problems += [f"it does not compare whole rows: it has {option}" for option in _partial(stored)]
+        problems += [f"it does not compare all rows as they are: it has {part}" for part in _partial(stored)]
         known = {table.source: table for table in status.tables}
         for name in self._tables:
             table = known.get(name)
@@ -279,7 +279,7 @@ def _ends(stored: Stored) -> tuple[str, str]:
 
 
 def _partial(stored: Stored) -> list[str]:
-    return [option for name, option in _PARTIAL.items() if getattr(stored.settings, name)]
+    return [part for name, part in _PARTIAL.items() if getattr(stored.settings, name)]
 
 
 def _elsewhere(link: Link, name: str) -> list[str]:

@@ -51,7 +51,7 @@ class Link:
         """The `application_name` of its sessions."""
         return application(self.name)
 
-    def named(self, error: BaseException) -> TrueupError:
+    def error_from_server(self, error: BaseException) -> TrueupError:
         """Return an error of either session as a TrueupError with the node that raised it."""
         return error_of(error, (self.source_node, self.source), (self.target_node, self.target))
 

@@ -250,7 +250,7 @@ def small_round(link: Link, changes: Changes, began: float, checks: Checks = NO_
         checks.rows_read(changes)
         rows, stop = apply_rows(link, changes, found, began)
     except Exception as error:
-        raise link.named(error) from error
+        raise link.error_from_server(error) from error
     finish(link, changes, checks)
     return replace(round_of(link, changes, began), rows=rows, stop_asked=stop)
 

@@ -113,7 +113,7 @@ class Runner:
                 rows = write_ordered(link.source, link.target, targets, keys, link.plan.foreign_keys)
                 stop = one_value(small.record(link, changes, began))
         except Exception as error:
-            raise link.named(error) from None
+            raise link.error_from_server(error) from None
         small.finish(link, changes, checks)
         return replace(small.round_of(link, changes, began), rows=rows, stop_asked=bool(stop))
 

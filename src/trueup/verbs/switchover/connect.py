@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import conninfo, sql
@@ -19,6 +19,10 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import error_from_server, is_lost
 from trueup.errors import ConfigError, NodeError, TrueupError
+
+if TYPE_CHECKING:
+    from psycopg.abc import Params
+    from typing_extensions import LiteralString
 
 _FIRST_DELAY = 0.002
 _LONGEST_DELAY = 0.25
@@ -39,8 +43,8 @@ def connect(
 
     `pointer` is the address of one of the two databases, or a list of both. The address of the other one comes from
     `nodes` (name -> address), else from the pointer, which has no user and no password: pass them as `keywords` of
-    psycopg, which apply to both (`password="…"`), or in PGPASSWORD or ~/.pgpass. A transaction waits at most `wait`
-    seconds for a database that is open, and then raises a TrueupError.
+    psycopg.connect, which apply to both (`password="…"`), or in PGPASSWORD or ~/.pgpass. A transaction waits at most
+    `wait` seconds for a database that is open, and then raises a TrueupError.
     """
     return Followed([pointer] if isinstance(pointer, str) else list(pointer), sync, dict(nodes or {}), wait, keywords)
 
@@ -77,7 +81,9 @@ class Followed:
             raise
         connection.commit()
 
-    def execute(self, query: Any, params: Any = None) -> list[tuple[Any, ...]]:
+    def execute(
+        self, query: LiteralString | bytes | sql.SQL | sql.Composed, params: Params | None = None
+    ) -> list[tuple[Any, ...]]:
         """Run one statement in its own transaction, and return its rows."""
         with self.transaction() as connection:
             cursor = connection.execute(query, params)

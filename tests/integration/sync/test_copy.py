@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 
 import psycopg
 import pytest
@@ -21,7 +20,6 @@ from support.sync import Pair
 from trueup.config.settings import SparkSettings
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import copy, ending, round
-from trueup.verbs.sync.copy import cut
 from trueup.verbs.sync.request import Scope
 
 TABLES = """
@@ -36,22 +34,6 @@ INSERT INTO big SELECT g, g, repeat('x', 200) FROM generate_series(1, 20000) g;
 INSERT INTO loose SELECT g, -g, 0 FROM generate_series(1, 20000) g;
 INSERT INTO held (big) SELECT g FROM generate_series(1, 500) g;
 """
-
-
-def test_the_parts_of_a_table_have_no_gap() -> None:
-    rng = random.Random(1)
-    for _ in range(500):
-        pages, step = rng.randrange(0, 60), rng.randrange(1, 20)
-        done: list[copy.Pages] = []
-        for _ in range(rng.randrange(4)):
-            some = cut(done, pages, step)
-            done += rng.sample(some, min(len(some), rng.randrange(1, 3)))
-            pages, step = pages + rng.randrange(0, 30), rng.randrange(1, 20)
-        left = cut(done, pages, step)
-        edges = sorted([*done, *left], key=lambda each: each[0])
-        assert edges[0][0] == 0
-        assert all(end == following for (_, end), (following, _) in pairwise(edges))
-        assert edges[-1][1] is None
 
 
 def command(pair: Pair, verb: str, *options: str) -> list[str]:

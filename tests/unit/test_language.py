@@ -51,7 +51,6 @@ NOT_YET: set[str] = {
     "verbs/doctor",
     "verbs/schedule",
     "verbs/schema",
-    "verbs/switchover",
     "verbs/tube",
 }
 

@@ -85,7 +85,7 @@ def _join(cursor: Any, node: Node, view: View, table: str) -> None:
     cursor.execute(view.lock)
     cursor.fetchall()
     cursor.execute(view.replaced)
-    check_replaced(cursor.fetchone(), node, table)
+    check_replaced(cursor.fetchone()[0], node, table)
 
 
 def snapshot_error(snapshot: str, error: TrueupError) -> TrueupError:
@@ -101,9 +101,9 @@ def snapshot_error(snapshot: str, error: TrueupError) -> TrueupError:
     )
 
 
-def check_replaced(row: Any, node: Node, table: str) -> None:
+def check_replaced(files: int, node: Node, table: str) -> None:
     """Raise if files of the table were replaced after the snapshot, which would make its rows invisible."""
-    if row[0]:
+    if files:
         raise CheckFailed(
             ["the table was truncated or rewritten after the snapshot was taken"],
             cure="take a new snapshot",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -12,6 +12,7 @@ from trueup.db.connection import Connection
 
 if TYPE_CHECKING:
     from psycopg import sql
+    from psycopg.pq.abc import PGconn, PGresult
 
 # Measured: chunks that fit into the CPU cache take a third less time than chunks of 1 MB.
 PIECE = 32 * 1024
@@ -46,7 +47,7 @@ class CopyOut:
                 raise _error(result, pgconn)
             self.rows = result.command_tuples or 0
 
-    def _pieces(self, pgconn: Any, ready: select.poll) -> Iterator[bytes]:
+    def _pieces(self, pgconn: PGconn, ready: select.poll) -> Iterator[bytes]:
         rows: list[memoryview] = []
         size = 0
         get = pgconn.get_copy_data
@@ -67,21 +68,21 @@ class CopyOut:
             yield b"".join(rows)
 
 
-def _flush(pgconn: Any) -> None:
+def _flush(pgconn: PGconn) -> None:
     writable = select.poll()
     writable.register(pgconn.socket, select.POLLOUT)
     while pgconn.flush():
         writable.poll()
 
 
-def _answer(pgconn: Any, ready: select.poll) -> Any:
+def _answer(pgconn: PGconn, ready: select.poll) -> PGresult | None:
     while pgconn.is_busy():
         ready.poll()
         pgconn.consume_input()
     return pgconn.get_result()
 
 
-def _error(result: Any, pgconn: Any) -> Exception:
+def _error(result: PGresult | None, pgconn: PGconn) -> Exception:
     if result is None:
         return psycopg.OperationalError("the server ended the COPY without a result")
     error = psycopg.errors.error_from_result(result)

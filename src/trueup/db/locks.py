@@ -27,8 +27,6 @@ FAMILY = 0x74727570
 APPLICATION = 1
 SWITCHOVER = 2
 SYNC = 3
-# Prefix of the text whose hash, computed by the server, is the lock of a tube.
-TUBES = "trueup tube "
 
 # The first statement of each transaction of an application, for documentation and other languages.
 APPLICATION_SQL: LiteralString = "SELECT pg_advisory_xact_lock_shared(1953658224, 1)"

@@ -36,6 +36,12 @@ def parse_table_name(text: str) -> tuple[NamePart, NamePart]:
     raise _bad_name(text, "it has more than two parts")
 
 
+def table_spellings(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of schema and table that a name may mean, most likely first."""
+    schema, table = parse_table_name(text)
+    return [(schema_name, table_name) for schema_name in schema.spellings() for table_name in table.spellings()]
+
+
 def parse_column_names(text: str) -> tuple[str, ...]:
     """Split a comma-separated list of column names; quoted names may contain commas and spaces."""
     names: list[str] = []

@@ -12,7 +12,7 @@ from psycopg import sql
 from trueup.db import catalog
 from trueup.db.catalog import Column, Server, Table, same_databases
 from trueup.db.connection import one_value
-from trueup.db.names import display_name, parse_table_name
+from trueup.db.names import display_name, table_spellings
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
@@ -90,8 +90,7 @@ def check_servers(servers: Mapping[str, Server]) -> list[str]:
 
 def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> dict[str, Table]:
     """Return the table of each node; add a reason per node on which it does not exist or cannot be read."""
-    schema, table = parse_table_name(name)
-    spellings = [(s, t) for s in schema.spellings() for t in table.spellings()]
+    spellings = table_spellings(name)
     found: dict[str, Table] = {}
     for pair in spellings:
         found = {}

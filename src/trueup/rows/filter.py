@@ -43,13 +43,13 @@ def problem_with(text: str) -> str | None:
     """Return why the text cannot be one expression in brackets, or None; the server may still reject it."""
     if "\0" in text:
         return "it contains a NUL character"
-    depth = at = 0
+    depth = position = 0
     is_empty = True
-    while at < len(text):
-        end, problem = _next(text, at)
+    while position < len(text):
+        end, problem = _next(text, position)
         if problem:
             return problem
-        token, at = text[at:end], end
+        token, position = text[position:end], end
         if token == ";":
             return "it contains more than one statement"
         depth += {"(": 1, ")": -1}.get(token, 0)
@@ -77,36 +77,36 @@ def refusal(connection: Connection, node: Node, spec: TableSpec) -> str | None:
     return None
 
 
-def _next(text: str, at: int) -> tuple[int, str | None]:
+def _next(text: str, position: int) -> tuple[int, str | None]:
     """Return the end of the token that starts at this position, and the problem with it, if any."""
-    if text.startswith("/*", at):
-        return _end_of_comment(text, at)
-    found = _TOKEN.match(text, at)
-    if found is None:
-        return at + 1, _NOT_CLOSED.get(text[at])
-    end = found.end()
+    if text.startswith("/*", position):
+        return _end_of_comment(text, position)
+    match = _TOKEN.match(text, position)
+    if match is None:
+        return position + 1, _NOT_CLOSED.get(text[position])
+    end = match.end()
     follows = text[end : end + 1]
-    if found["escaped"] and _GOES_ON.match(text, end):
+    if match["escaped"] and _GOES_ON.match(text, end):
         return end, "an E'…' string continues in the next line: write it as one string"
-    if found["word"] in ("e", "E") and follows == "'":
+    if match["word"] in ("e", "E") and follows == "'":
         return end, "a quote is not closed"
-    if found["number"] and follows and follows in "'$":
+    if match["number"] and follows and follows in "'$":
         return end, "a number is directly followed by a quote"
     return end, None
 
 
-def _end_of_comment(text: str, at: int) -> tuple[int, str | None]:
+def _end_of_comment(text: str, position: int) -> tuple[int, str | None]:
     """Return the end of a block comment, which may contain other comments."""
     depth = 0
-    while at < len(text):
-        if text.startswith("/*", at):
+    while position < len(text):
+        if text.startswith("/*", position):
             depth += 1
-            at += 2
-        elif text.startswith("*/", at):
+            position += 2
+        elif text.startswith("*/", position):
             depth -= 1
-            at += 2
+            position += 2
             if depth == 0:
-                return at, None
+                return position, None
         else:
-            at += 1
-    return at, "a comment is not closed"
+            position += 1
+    return position, "a comment is not closed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -19,13 +19,19 @@ from trueup.rows.keys import Block, KeyValues, in_block, ordered, source, where
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Int64s = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Marks:
     """The rows of one side, sorted by mark: two NumPy arrays of 64-bit integers of the same length."""
 
-    keys: Any
-    hashes: Any
+    keys: Int64s
+    hashes: Int64s
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -69,7 +75,7 @@ def sorted_marks(keys: bytes, hashes: bytes) -> Marks:
     return Marks(key_marks, row_hashes)
 
 
-def differing_marks(sides: Sequence[Marks]) -> Any:
+def differing_marks(sides: Sequence[Marks]) -> Int64s:
     """Return the marks of all keys whose rows are not the same on all sides; no side may have twins."""
     import numpy as np
 
@@ -77,11 +83,12 @@ def differing_marks(sides: Sequence[Marks]) -> Any:
     return np.unique(np.concatenate([_differing(first, other) for other in others]))
 
 
-def _differing(one: Marks, other: Marks) -> Any:
+def _differing(one: Marks, other: Marks) -> Int64s:
     import numpy as np
 
     if len(one) == len(other) and (one.keys == other.keys).all():
-        return one.keys[one.hashes != other.hashes]
+        changed: Int64s = one.keys[one.hashes != other.hashes]
+        return changed
     common, left, right = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
     changed = common[one.hashes[left] != other.hashes[right]]
     return np.concatenate([changed, np.setxor1d(one.keys, other.keys, assume_unique=True)])
@@ -97,7 +104,7 @@ def largest(spec: TableSpec) -> int:
     return (1 << (8 * type_of(spec.key[0].column).integer_bytes - 1)) - 1
 
 
-def hashes_of(side: Marks, marks: Any) -> list[int | None]:
+def hashes_of(side: Marks, marks: Int64s) -> list[int | None]:
     """Return the row hash per mark, or None if the side has no such row."""
     import numpy as np
 

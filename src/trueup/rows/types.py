@@ -14,9 +14,9 @@ texts may be equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class TypeRow:
     scalar: bool = False
     json: JsonForm = "string"
     # Whether COPY can transfer the binary form between all servers and versions.
-    binary_copy: bool = False
+    binary_copy: bool = True
     # Bytes of a signed integer, else 0.
     integer_bytes: int = 0
     # Whether the text needs no quotes inside an array literal.
@@ -97,85 +97,48 @@ def _inet_text(text: str) -> str:
 
 
 def _integer(name: str, sql_name: str, size: int, spark: str, hash: HashInput, send: str = "") -> TypeRow:
-    return TypeRow(
-        *(name, sql_name, "-42", hash, send, spark, f"int{8 * size}"),
-        transfer="plain",
-        scalar=True,
-        binary_copy=True,
-        integer_bytes=size,
-        unquoted=True,
-        page_scan=True,
-    )
-
-
-def _float(name: str, sql_name: str, spark: str, arrow: str) -> TypeRow:
-    return TypeRow(name, sql_name, "1.1", spark=spark, arrow=arrow, transfer="plain", scalar=True, binary_copy=True)
-
-
-def _string(name: str, sql_name: str) -> TypeRow:
-    return TypeRow(name, sql_name, "täxt", "collated", transfer="plain", scalar=True, binary_copy=True, page_scan=True)
+    row = TypeRow(name, sql_name, "-42", hash, send, spark, f"int{8 * size}", **_PLAIN)
+    return replace(row, integer_bytes=size, unquoted=True, page_scan=True)
 
 
 def _moment(name: str, sql_name: str, sample: str, hash: HashInput, spark: str, arrow: str) -> TypeRow:
-    return TypeRow(
-        *(name, sql_name, sample, hash, f"{name}_send", spark, arrow),
-        arrow_exact=False,
-        transfer="bytes",
-        binary_copy=True,
-    )
+    return TypeRow(name, sql_name, sample, hash, f"{name}_send", spark, arrow, arrow_exact=False, transfer="bytes")
 
 
-_DAY, _TIME = "2024-02-29", "12:34:56.789012"
+_PLAIN: Mapping[str, Any] = {"transfer": "plain", "scalar": True}
+_UUID = "6f9619ff-8b86-d011-b42d-00cf4fc964ff"
+_DAY, _TIME, _UTC = "2024-02-29", "12:34:56.789012", "timestamp[us, tz=UTC]"
 _ROWS = (
     _integer("int2", "smallint", 2, "smallint", "value"),
     _integer("int4", "integer", 4, "int", "value"),
     _integer("int8", "bigint", 8, "bigint", "bytes", "int8send"),
-    TypeRow("oid", "oid", "7", "value", spark="bigint", arrow="int64", transfer="int8", scalar=True),
-    _float("float4", "real", "float", "float32"),
-    _float("float8", "double precision", "double", "float64"),
-    # numeric(p,s) is a decimal in Spark and Arrow where it fits, see `decimal_size`.
-    TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", binary_copy=True, short=True),
-    TypeRow(
-        *("bool", "boolean", "true", "value", "", "boolean", "bool"),
-        transfer="plain",
-        scalar=True,
-        binary_copy=True,
-        cast_from_output=_bool_text,
-    ),
-    _string("text", "text"),
-    _string("varchar", "character varying"),
-    TypeRow("bpchar", "character", "a  ", "bpchar", binary_copy=True, cast_from_output=unchanged),
-    TypeRow("name", "name", "n", cast_from_output=unchanged),
-    TypeRow("char", '"char"', "c", cast_from_output=unchanged),
-    TypeRow(
-        *("bytea", "bytea", "\\xdeadbeef", "value", "", "binary", "binary"),
-        transfer="plain",
-        binary_copy=True,
-        page_scan=True,
-    ),
-    TypeRow(
-        *("uuid", "uuid", "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "value"),
-        binary_copy=True,
-        unquoted=True,
-        page_scan=True,
-    ),
+    TypeRow("oid", "oid", "7", "value", spark="bigint", arrow="int64", transfer="int8", scalar=True, binary_copy=False),
+    TypeRow("float4", "real", "1.1", spark="float", arrow="float32", **_PLAIN),
+    TypeRow("float8", "double precision", "1.1", spark="double", arrow="float64", **_PLAIN),
+    # numeric(p,s) is a decimal in Spark and Arrow if it fits, see `decimal_size`.
+    TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", short=True),
+    TypeRow("bool", "boolean", "true", "value", "", "boolean", "bool", **_PLAIN, cast_from_output=_bool_text),
+    TypeRow("text", "text", "täxt", "collated", **_PLAIN, page_scan=True),
+    TypeRow("varchar", "character varying", "täxt", "collated", **_PLAIN, page_scan=True),
+    TypeRow("bpchar", "character", "a  ", "bpchar", cast_from_output=unchanged),
+    TypeRow("name", "name", "n", binary_copy=False, cast_from_output=unchanged),
+    TypeRow("char", '"char"', "c", binary_copy=False, cast_from_output=unchanged),
+    TypeRow("bytea", "bytea", "\\xdeadbeef", "value", "", "binary", "binary", transfer="plain", page_scan=True),
+    TypeRow("uuid", "uuid", _UUID, "value", unquoted=True, page_scan=True),
     _moment("date", "date", _DAY, "value", "date", "date32"),
     _moment("timestamp", "timestamp without time zone", f"{_DAY} {_TIME}", "bytes", "timestamp_ntz", "timestamp[us]"),
-    _moment(
-        *("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes"),
-        *("timestamp", "timestamp[us, tz=UTC]"),
-    ),
-    TypeRow("time", "time without time zone", _TIME, "bytes", "time_send", binary_copy=True),
-    TypeRow("timetz", "time with time zone", "12:00+02", binary_copy=True),
-    TypeRow("interval", "interval", "1 year 2 mons 3 days 04:05:06.7", binary_copy=True),
-    TypeRow("json", "json", '{"b": 1.0}', json="document", binary_copy=True),
-    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document", binary_copy=True),
-    TypeRow("xml", "xml", "", cast_from_output=unchanged),
-    TypeRow("inet", "inet", "10.0.0.1/8", binary_copy=True, short=True, cast_from_output=_inet_text),
-    TypeRow("cidr", "cidr", "10.0.0.0/8", binary_copy=True, short=True, cast_from_output=unchanged),
+    _moment("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes", "timestamp", _UTC),
+    TypeRow("time", "time without time zone", _TIME, "bytes", "time_send"),
+    TypeRow("timetz", "time with time zone", "12:00+02"),
+    TypeRow("interval", "interval", "1 year 2 mons 3 days 04:05:06.7"),
+    TypeRow("json", "json", '{"b": 1.0}', json="document"),
+    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document"),
+    TypeRow("xml", "xml", "", binary_copy=False, cast_from_output=unchanged),
+    TypeRow("inet", "inet", "10.0.0.1/8", short=True, cast_from_output=_inet_text),
+    TypeRow("cidr", "cidr", "10.0.0.0/8", short=True, cast_from_output=unchanged),
 )
 TYPES = {row.name: row for row in _ROWS}
-TEXT_ONLY = TypeRow("", "", "")  # a type without a row
+TEXT_ONLY = TypeRow("", "", "", binary_copy=False)  # a type without a row
 _QUOTED = {f'"pg_catalog"."{row.name}"': row for row in _ROWS}
 _SQL_NAMES = {row.sql_name: row for row in _ROWS}
 
@@ -186,7 +149,8 @@ def type_named(schema: str, name: str) -> TypeRow:
         return TEXT_ONLY
     element = TYPES.get(name[1:]) if name.startswith("_") else None
     if element is not None and element.transfer == "plain":
-        return TypeRow(name, "", "", spark=f"array<{element.spark}>", arrow=f"list<{element.arrow}>", transfer="array")
+        spark, arrow = f"array<{element.spark}>", f"list<{element.arrow}>"
+        return replace(TEXT_ONLY, name=name, transfer="array", spark=spark, arrow=arrow)
     return TYPES.get(name, TEXT_ONLY)
 
 

@@ -14,8 +14,8 @@ from trueup.config.wording import suggest
 from trueup.db import catalog
 from trueup.db.arrow import View, check_replaced, snapshot_error
 from trueup.db.catalog import Table
-from trueup.db.connection import Connection, address_of
-from trueup.db.names import display_name, parse_table_name
+from trueup.db.connection import Connection, address_of, one_value
+from trueup.db.names import display_name, table_spellings
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.cuts import first_keys, sampling
@@ -95,7 +95,7 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
         shown = display_name(table.schema, table.name)
         if (view := _view(options, table)) is not None:
             connection.execute(view.lock)
-            check_replaced(connection.execute(view.replaced).fetchone(), options.node, shown)
+            check_replaced(one_value(connection.execute(view.replaced)), options.node, shown)
         yield connection, table
     except TrueupError:
         raise
@@ -106,24 +106,23 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
 
 
 def _table(connection: Connection, options: SourceOptions) -> Table:
-    schema, name = parse_table_name(options.table)
-    spellings = [(s, t) for s in schema.spellings() for t in name.spellings()]
-    found = next((table for pair in spellings if (table := catalog.read_table(connection, *pair))), None)
-    shown = display_name(*((found.schema, found.name) if found else spellings[0]))
+    spellings = table_spellings(options.table)
+    table = next((read for pair in spellings if (read := catalog.read_table(connection, *pair))), None)
+    shown = display_name(*((table.schema, table.name) if table else spellings[0]))
     reason = ""
-    if found is None:
+    if table is None:
         reason = f"there is no table {shown}{catalog.nearest_table(connection, shown)}"
-    elif found.kind not in {*catalog.READABLE_KINDS, *_VIEW_KINDS}:
-        reason = f"{shown} is not a table but a {catalog.OTHER_KINDS.get(found.kind, found.kind)}"
-    elif not found.usage:
+    elif table.kind not in {*catalog.READABLE_KINDS, *_VIEW_KINDS}:
+        reason = f"{shown} is not a table but a {catalog.OTHER_KINDS.get(table.kind, table.kind)}"
+    elif not table.usage:
         reason = f"the role has no USAGE privilege on the schema of {shown}: GRANT USAGE ON SCHEMA to it"
-    elif found.secured:
+    elif table.secured:
         reason = f"row security hides rows of {shown}; use its owner or a role with BYPASSRLS"
     elif catalog.read_server(connection).encoding == "SQL_ASCII":
         reason = "with the encoding SQL_ASCII of the database the characters of a text are unknown"
-    if reason or found is None:
+    if reason or table is None:
         raise CheckFailed([reason], cure="name a readable table", node=options.node.name)
-    return found
+    return table
 
 
 def _columns(table: Table, options: SourceOptions, types: Mapping[str, str] | None) -> tuple[Fetched, ...]:

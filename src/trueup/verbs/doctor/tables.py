@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 
 from trueup.db import catalog
 from trueup.db.catalog import Table, nearest_table
-from trueup.db.names import display_name, parse_column_names, parse_table_name
+from trueup.db.names import display_name, parse_column_names, table_spellings
 from trueup.db.node import error_from_server, is_lost
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
@@ -32,7 +32,7 @@ _FEW, _SHARE = 1_000, 0.2
 
 def check(request: DoctorRequest, met: Met, table: str) -> Iterator[Finding]:
     """The lines of one table."""
-    parse_table_name(table)
+    table_spellings(table)
     for node in request.nodes:
         if node.name in met.trouble:
             yield fail("table", table, f"not checked on {node.name}, because it does not answer", "see its line above")
@@ -67,8 +67,7 @@ def _on_node(request: DoctorRequest, control: Control, name: str) -> Iterator[Fi
     where = f"{control.node.name} {shown}"
     if table is None:
         cure = 'check the name and the node; quote what has capitals: public."Orders"'
-        schema, part = (each.spellings()[0] for each in parse_table_name(name))
-        hint = nearest_table(control.connection, display_name(schema, part))
+        hint = nearest_table(control.connection, display_name(*table_spellings(name)[0]))
         yield fail("table", where, f"there is no table {shown}{hint}", cure)
         return
     if table.kind not in catalog.READABLE_KINDS:
@@ -84,12 +83,8 @@ def _on_node(request: DoctorRequest, control: Control, name: str) -> Iterator[Fi
 
 
 def _find(control: Control, name: str) -> Table | None:
-    schema, table = parse_table_name(name)
-    for pair in [(s, t) for s in schema.spellings() for t in table.spellings()]:
-        found = catalog.read_table(control.connection, *pair)
-        if found is not None:
-            return found
-    return None
+    tables = (catalog.read_table(control.connection, *pair) for pair in table_spellings(name))
+    return next((table for table in tables if table is not None), None)
 
 
 def _rights(request: DoctorRequest, control: Control, table: Table, where: str) -> Iterator[Finding]:

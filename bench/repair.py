@@ -1,11 +1,11 @@
-"""What a repair costs beside the bare minimum: rows a second of both, in one run, as a ratio.
+"""The speed of a repair compared with the bare minimum of SQL: rows per second of both, and their ratio.
 
     .venv/bin/python bench/repair.py [--rows 100000] [--rounds 5] [--table 1000000]
 
-A third of the rows is changed, a third is missing, a third is extra. The bare minimum is what one would type: the keys
-are known, the rows are copied into a temporary table, then deleted and inserted, in one transaction. It keeps no old
-rows, minds nobody who writes meanwhile, and verifies nothing. The repair does all of that, and reads its report first.
-Both take turns on the same drift; a ratio is the median of those of the rounds.
+A third of the rows is changed, a third is missing, a third is extra. The bare minimum knows the keys, copies the rows
+into a temporary table, then deletes and inserts them, in one transaction. It keeps no old rows, ignores concurrent
+writes, and verifies nothing. The repair does all of that, and reads its report first. Both alternate on the same
+differences; the ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INSERT INTO orders SELECT i, 'order ' || i, i / 7.0, repeat('n', 40), i % 1000, 
 CREATE INDEX ON orders (other);
 ANALYZE orders;
 """
-# Of `each` rows three times: changed, missing, extra; all over the table.
+# `each` rows are changed, as many are missing and as many are extra, spread over the table.
 DRIFT = """
 UPDATE orders SET price = price + 1, note = 'drifted' WHERE id % {step} = 0;
 DELETE FROM orders WHERE id % {step} = 1;
@@ -43,7 +43,7 @@ INSERT INTO orders SELECT -i, 'extra ' || i, 1, 'extra', 1, now() FROM generate_
 
 
 def drift(database: Database, rows: int, each: int) -> None:
-    """The copy, as it is before each repair."""
+    """Reset the target to its state before a repair."""
     database.execute("DROP TABLE orders")
     database.execute(TABLE.format(rows=rows))
     database.execute(DRIFT.format(step=rows // each, each=each))
@@ -52,7 +52,7 @@ def drift(database: Database, rows: int, each: int) -> None:
 
 
 def bare(source: str, target: str, keys: list[str]) -> float:
-    """The bare minimum, in seconds."""
+    """Run the bare minimum and return its seconds."""
     started = time.monotonic()
     with psycopg.connect(source) as reading, psycopg.connect(target) as writing:
         for connection in (reading, writing):
@@ -71,7 +71,7 @@ def bare(source: str, target: str, keys: list[str]) -> float:
 
 
 def repaired(report: str, nodes: dict[str, str], engine: str) -> float:
-    """A repair, in seconds; it has to end well."""
+    """Run a repair and return its seconds."""
     started = time.monotonic()
     result = trueup.repair(report, nodes=nodes, source_of_truth="n1", execute=True, engine=engine)
     seconds = time.monotonic() - started
@@ -99,18 +99,20 @@ def main() -> None:
         nodes = {"n1": source.uri, "n2": target.uri}
         times: dict[str, list[float]] = {"bare": [], "repair": []}
         for number in range(options.rounds):
-            for way in ("bare", "repair") if number % 2 else ("repair", "bare"):
+            for method in ("bare", "repair") if number % 2 else ("repair", "bare"):
                 drift(target, options.table, each)
-                found = trueup.diff("orders", nodes=nodes, recheck=0, engine="local")
-                rows = found.pairs["n1/n2"].total
-                assert rows >= 0.95 * options.rows, found
-                if way == "bare":
-                    diffs = json.loads(Path(found.report).read_text())["diffs"]["n1/n2"]["differences"]
-                    times[way].append(bare(source.uri, target.uri, [difference["key"]["id"] for difference in diffs]))
+                diff = trueup.diff("orders", nodes=nodes, recheck=0, engine="local")
+                rows = diff.pairs["n1/n2"].total
+                assert rows >= 0.95 * options.rows, diff
+                if method == "bare":
+                    diffs = json.loads(Path(diff.report).read_text())["diffs"]["n1/n2"]["differences"]
+                    times[method].append(
+                        bare(source.uri, target.uri, [difference["key"]["id"] for difference in diffs])
+                    )
                     check = trueup.check("orders", nodes=nodes, recheck=0, engine="local")
                     assert check.verdict == "MATCH", check
                 else:
-                    times[way].append(repaired(found.report, nodes, options.engine))
+                    times[method].append(repaired(diff.report, nodes, options.engine))
         text = table(times, rows, options)
     sys.stdout.write(text)
     if not options.dry:
@@ -118,8 +120,8 @@ def main() -> None:
 
 
 def table(times: dict[str, list[float]], rows: int, options: argparse.Namespace) -> str:
-    """The results as a page."""
-    ratio = statistics.median(mine / theirs for mine, theirs in zip(times["repair"], times["bare"], strict=True))
+    """Return the results as Markdown."""
+    ratio = statistics.median(repair / bare for repair, bare in zip(times["repair"], times["bare"], strict=True))
     lines = [
         "# Repair beside the bare minimum",
         "",
@@ -128,12 +130,12 @@ def table(times: dict[str, list[float]], rows: int, options: argparse.Namespace)
         f"{rows:,} rows of a table of {options.table:,}: a third changed, a third missing, a third extra; median of"
         f" {options.rounds} rounds, engine {options.engine}.",
         "",
-        "| way | seconds | rows/s |",
+        "| method | seconds | rows/s |",
         "|---|---:|---:|",
     ]
-    for way, seconds in times.items():
+    for method, seconds in times.items():
         middle = statistics.median(seconds)
-        lines.append(f"| {way} | {middle:.2f} | {rows / middle:,.0f} |")
+        lines.append(f"| {method} | {middle:.2f} | {rows / middle:,.0f} |")
     return "\n".join([*lines, "", f"The repair takes {ratio:.2f} times the bare minimum.", ""])
 
 

@@ -76,6 +76,6 @@ def test_spark_that_does_not_start(process: Cli) -> None:
     ran = process("doctor", "--quiet", env={"TRUEUP__SPARK__CONF__SPARK_DRIVER_MEMORY": "1k"})
     assert ran.code == 2
     failure = next(line for line in ran.out.splitlines() if line.startswith("FAIL  spark"))
-    assert "Spark did not start" in failure
+    assert "Spark failed to start" in failure
     assert " -> check JAVA_HOME" in failure
     assert len([line for line in ran.out.splitlines() if line.startswith("FAIL")]) == 1

@@ -26,13 +26,13 @@ KEYS = {
 def dense(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The blocks whose rows were marked at once."""
     seen: list[Any] = []
-    whole = hashing._mark_block
+    whole = hashing.mark_block
 
     def mark(job: Any, task: Any, room: Any) -> Any:
         seen.append(task.block)
         return whole(job, task, room)
 
-    monkeypatch.setattr(hashing, "_mark_block", mark)
+    monkeypatch.setattr(hashing, "mark_block", mark)
     return seen
 
 

@@ -88,7 +88,7 @@ def _diff(nodes: list[Database], **options: Any) -> trueup.DiffResult:
 def test_small_queries_find_the_same(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trueup.verbs.diff.collect.FIRST_STEP", 300)
+    monkeypatch.setattr("trueup.verbs.diff.blocks.FIRST_STEP", 300)
     result = _diff(nodes, gentle=True, gentle_seconds=0.01)
     assert result.engine == "local"
     assert result.rows == {"n1": ROWS, "n2": ROWS}
@@ -104,8 +104,8 @@ def test_the_size_of_a_query_follows_its_time(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every row takes a millisecond: queries that begin with 200 rows shrink to some 50 milliseconds' worth."""
-    monkeypatch.setattr("trueup.verbs.diff.collect.FIRST_STEP", 200)
-    monkeypatch.setattr(hashing, "_SMALLEST_STEP", 10)
+    monkeypatch.setattr("trueup.verbs.diff.blocks.FIRST_STEP", 200)
+    monkeypatch.setattr(hashing, "SMALLEST_STEP", 10)
     slow = "id BETWEEN 10 AND 409 AND pg_sleep(0.001) IS NOT NULL"
     result = _diff(nodes, gentle=True, gentle_seconds=0.05, table_filter=slow, recheck=0)
     assert result.rows == {"n1": 400, "n2": 400}
@@ -174,7 +174,7 @@ def test_it_waits_while_many_sessions_are_active(nodes: list[Database]) -> None:
     assert result.verdict == "DIFFER"
     assert "active (limit 0)" in progress.reasons[0]
     assert progress.reasons[-1] == ""
-    assert any(text.startswith("going on after") for text in progress.said)
+    assert any(text.startswith("continued after") for text in progress.said)
 
 
 def test_it_waits_while_others_wait_for_locks(nodes: list[Database]) -> None:
@@ -272,5 +272,5 @@ def test_limits() -> None:
 
 
 def test_no_session_left_to_watch_with(nodes: list[Database]) -> None:
-    with pytest.raises(ConfigError, match="needs a session to watch"):
+    with pytest.raises(ConfigError, match="needs one connection per node to watch"):
         _diff(nodes, gentle=True, max_connections=2)

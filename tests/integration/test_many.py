@@ -140,7 +140,7 @@ def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
         trueup.check_many(tables=["public.a", "public.b*"], **where)
     with pytest.raises(ConfigError, match="fits nowhere"):
         trueup.check_many(schemas=["nowhere"], **where)
-    with pytest.raises(ConfigError, match="every table that fits is skipped"):
+    with pytest.raises(ConfigError, match="every table that matches is excluded"):
         trueup.check_many(tables=["public.a*"], skip=["public.*"], **where)
     with pytest.raises(ConfigError, match="no tables are named"):
         trueup.check_many(**where)

@@ -22,8 +22,8 @@ SETTINGS = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Tables of a few pages count as large; every scan by pages is seen."""
-    monkeypatch.setattr(physical, "_FEWEST_PAGES", 1)
-    monkeypatch.setattr(physical, "_PAGES_A_PART", 7)
+    monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
+    monkeypatch.setattr(physical, "PAGES_PER_PART", 7)
     seen: list[Any] = []
     whole = physical.scan_pages
 
@@ -136,7 +136,7 @@ def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll,
 def test_what_fails_is_told(
     databases: Databases, on_all: OnAll, compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(physical, "_FEWEST_PAGES", 1)
+    monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
 

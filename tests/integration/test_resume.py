@@ -21,8 +21,8 @@ from trueup.rows.keys import Block
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
-from trueup.verbs.diff import compare
 from trueup.verbs.diff import hash as hashing
+from trueup.verbs.diff import units
 from trueup.verbs.diff.journal import journal_path, read_journal
 
 ROWS = 20_000
@@ -53,13 +53,13 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """Every block that is hashed from now on."""
     seen: list[Block] = []
-    whole = hashing._hash_units
+    whole = hashing.hash_units
 
     def units(job: Any, task: Any, room: Any) -> Any:
         seen.append(task.block)
         return whole(job, task, room)
 
-    monkeypatch.setattr(hashing, "_hash_units", units)
+    monkeypatch.setattr(hashing, "hash_units", units)
     return seen
 
 
@@ -98,11 +98,12 @@ def test_after_ctrl_c_only_the_rest_is_hashed(nodes: list[Database], hashed: lis
     whole = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     task = _stopped(nodes)
     with TaskStore() as store:
-        path = journal_path(store.folder(), task)
+        path = journal_path(store, task)
         assert store.get(task).task_status == "INTERRUPTED"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    before = read_journal(path)
+    with TaskStore() as store:
+        before = read_journal(store, task)
     assert before is not None
     every = set(before.plan.ranges.blocks)
     assert 5 <= len(before.done) < len(every)
@@ -130,7 +131,7 @@ def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) ->
 
         def far_enough() -> bool:
             tasks = store.list(limit=1)
-            before = read_journal(journal_path(store.folder(), tasks[0].task_id)) if tasks else None
+            before = read_journal(store, tasks[0].task_id) if tasks else None
             return before is not None and len(before.done) >= 5
 
         assert wait_until(far_enough, 60)
@@ -139,10 +140,10 @@ def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) ->
         task = store.list(limit=1)[0]
         assert task.task_status == "FAILED"
         # What the kill left half written is passed over.
-        path = journal_path(store.folder(), task.task_id)
+        path = journal_path(store, task.task_id)
         with open(path, "ab") as file:
             file.write(b"\x00\x00\x10\x00half a record")
-        before = read_journal(path)
+        before = read_journal(store, task.task_id)
         assert before is not None
     config = trueup.load(nodes=_addresses(nodes))
     result = trueup.resume(task.task_id, config=config)
@@ -156,7 +157,7 @@ def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) ->
 def test_a_block_that_failed_is_looked_at_again(
     nodes: list[Database], hashed: list[Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = compare.marks_of
+    whole = units.marks_of
 
     def broken(*arguments: Any) -> Any:
         raise trueup.QueryError("no", node="n2")
@@ -186,22 +187,22 @@ def test_another_table_by_now_is_refused(nodes: list[Database]) -> None:
     task = _stopped(nodes)
     nodes[0].execute("ALTER TABLE t ADD c int")
     nodes[1].execute("ALTER TABLE t ADD c int")
-    with pytest.raises(CheckFailed, match="not as they were"):
+    with pytest.raises(CheckFailed, match="have changed since"):
         trueup.resume(task, nodes=_addresses(nodes))
 
 
 def test_a_run_that_had_not_begun_starts_over(nodes: list[Database]) -> None:
     task = _stopped(nodes)
     with TaskStore() as store:
-        journal_path(store.folder(), task).unlink()
+        journal_path(store, task).unlink()
     assert trueup.resume(task, nodes=_addresses(nodes)).rows_checked >= ROWS
 
 
 def test_a_journal_that_others_can_write_is_not_read(nodes: list[Database]) -> None:
     task = _stopped(nodes)
     with TaskStore() as store:
-        journal_path(store.folder(), task).chmod(0o622)
-    with pytest.raises(StoreError, match="written by others"):
+        journal_path(store, task).chmod(0o622)
+    with pytest.raises(StoreError, match="other users can write"):
         trueup.resume(task, nodes=_addresses(nodes))
 
 
@@ -218,7 +219,7 @@ def test_pause_go_on_and_stop_from_outside(
     nodes: list[Database], gentle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process pauses the run after some blocks, lets it go on, and stops it."""
-    monkeypatch.setattr("trueup.task.steering._ASK_SECONDS", 0.0)
+    monkeypatch.setattr("trueup.task.steering.ASK_SECONDS", 0.0)
 
     class Outside(Silent):
         def __init__(self) -> None:

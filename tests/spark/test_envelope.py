@@ -61,9 +61,9 @@ def _error(spark: Spark) -> EngineError:
         (HIDE.format(name="trueup"), "trueup is not installed on the executors"),
         (
             HIDE.format(name="psycopg"),
-            "the executors lack the package psycopg, which trueup needs (No module named 'psycopg')",
+            "the executors do not have the package psycopg, which trueup requires (No module named 'psycopg')",
         ),
-        (OTHER, "the executors have trueup 9.9, and this is trueup {version}"),
+        (OTHER, "the executors have trueup 9.9, the driver has trueup {version}"),
     ],
 )
 def test_other_installations_are_refused(spark: Spark, workers_with: Any, code: str, message: str) -> None:
@@ -78,7 +78,7 @@ def test_other_installations_are_refused(spark: Spark, workers_with: Any, code: 
 def test_another_python_is_named(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "2.7")
     error = _error(spark)
-    assert error.message.startswith("the executors run another Python than this one")
+    assert error.message.startswith("the executors run another version of Python than the driver")
     assert "PYSPARK_PYTHON" in error.cure
 
 

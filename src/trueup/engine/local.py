@@ -1,4 +1,4 @@
-"""The engine for small work: the same functions on threads of this process, no JVM."""
+"""The engine for small work: the same functions on threads of this process, without a JVM."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class LocalEngine:
-    """Runs tasks on threads; the nodes do the work, so threads are enough."""
+    """Runs tasks on threads: the work is done by the nodes, so threads are enough."""
 
     name = "local"
 
     def __init__(self, slots: int) -> None:
-        self.slots = self.most = slots
+        self.slots = self.max_slots = slots
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="trueup")
 
     def run(self, work: Work[T], tasks: Tasks[T]) -> Iterator[Any]:
-        """Keep every slot busy until the queue is empty and nothing is under way."""
+        """Keep every slot busy until the queue is empty and no task is running."""
         running: set[Future[list[Any]]] = set()
         try:
             while True:
@@ -37,10 +37,10 @@ class LocalEngine:
                 future.cancel()
 
     def interrupt(self) -> None:
-        """Nothing: whoever stops the run ends the queries, which is what threads wait for."""
+        """Do nothing: stopping a run cancels the queries that the threads wait for."""
 
     def close(self) -> None:
-        """Wait for what is under way and end the threads."""
+        """Wait for the running tasks and end the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

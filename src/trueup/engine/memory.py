@@ -1,4 +1,4 @@
-"""Python looks for rings of objects after every few hundred new ones. A run makes millions of them, and no rings."""
+"""Run Python's cyclic garbage collector rarely while a run creates millions of objects without cycles."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ _NEW_OBJECTS = 1_000_000
 
 _lock = threading.Lock()
 _before = gc.get_threshold()
-_inside = 0
+_depth = 0
 
 
 @contextmanager
 def many_objects() -> Iterator[None]:
-    """The block makes many objects: rings among them are looked for rarely, which spares a tenth of the time."""
-    global _before, _inside
+    """Raise the threshold of the garbage collector in the block, which saves a tenth of the time."""
+    global _before, _depth
     with _lock:
-        if not _inside:
+        if not _depth:
             _before = gc.get_threshold()
-            # Whoever has switched it off is left alone.
+            # 0: the program has switched it off.
             if _before[0]:
                 gc.set_threshold(max(_before[0], _NEW_OBJECTS), *_before[1:])
-        _inside += 1
+        _depth += 1
     try:
         yield
     finally:
         with _lock:
-            _inside -= 1
-            if not _inside:
+            _depth -= 1
+            if not _depth:
                 gc.set_threshold(*_before)

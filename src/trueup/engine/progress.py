@@ -1,4 +1,4 @@
-"""What people see while work goes on: a bar on a terminal, a line now and then elsewhere, nothing when quiet."""
+"""Show the progress of a run: bars on a terminal, a line every ten seconds elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from typing import Any, Protocol
 
 _log = logging.getLogger(__name__)
 LINE_SECONDS = 10.0
-TELL_SECONDS = 5.0
+HEARTBEAT_SECONDS = 5.0
 
 
 class Progress(Protocol):
-    """Told of stages, steps and remarks; shows them on stderr or not at all."""
+    """Receives stages, steps and messages of a run."""
 
     def stage(self, name: str, total: int) -> None:
-        """A stage of `total` steps begins; an earlier one may still go on beside it."""
+        """Begin a stage of `total` steps; an earlier one may still be open."""
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
-        """Steps of the stage (by default the first one still open) are done; `more` steps turned up."""
+        """Count steps of the stage (by default the first open one) as done, and add `more` steps to its total."""
 
     def say(self, text: str) -> None:
         """Log a note."""
 
     def wait(self, reason: str) -> None:
-        """The work waits for this reason; an empty one: it goes on."""
+        """Show the reason why the run waits; '': it continues."""
 
     def close(self) -> None:
-        """Leave the terminal tidy."""
+        """Reset the terminal."""
 
 
 class Silent:
     """Shows no progress; notes are logged."""
 
     def stage(self, name: str, total: int) -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
-        """Nothing to show."""
+        """Do nothing."""
 
     def say(self, text: str) -> None:
         """Log a note."""
@@ -51,7 +51,7 @@ class Silent:
         log_note(f"waiting: {reason}" if reason else "")
 
     def close(self) -> None:
-        """Nothing to tidy."""
+        """Do nothing."""
 
 
 def log_note(text: str) -> None:
@@ -61,47 +61,47 @@ def log_note(text: str) -> None:
 
 
 class Stage:
-    """One stage: how far it is, how fast, and how long it may still take."""
+    """One stage: steps done, rows per second, and the estimated time left."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name
         self.total = total
         self.done = 0
         self.rows = 0
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
 
     def advance(self, steps: int, rows: int, more: int) -> None:
-        """Count."""
+        """Count steps and rows."""
         self.done += steps
         self.rows += rows
         self.total += more
 
     @property
     def rate(self) -> str:
-        """Rows a second, in words; nothing where no rows are counted."""
-        seconds = max(time.monotonic() - self._begun, 0.001)
+        """Rows per second as text; '' if no rows are counted."""
+        seconds = max(time.monotonic() - self._started, 0.001)
         return f"{self.rows / seconds:,.0f} rows/s" if self.rows else ""
 
     @property
     def left(self) -> str:
-        """The time left at the speed so far, in words; nothing before anything is known."""
+        """The estimated time left as text; '' while it is unknown."""
         if not self.done or self.done >= self.total:
             return ""
-        seconds = (time.monotonic() - self._begun) / self.done * (self.total - self.done)
+        seconds = (time.monotonic() - self._started) / self.done * (self.total - self.done)
         if seconds < 100:
             return f"{seconds:.0f} s left"
         return f"{seconds / 60:.0f} min left" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h left"
 
 
 class Stages:
-    """The stages of a run by name, and which of them is meant when none is named."""
+    """The stages of a run by name; the main one is the default."""
 
     def __init__(self) -> None:
         self.known: dict[str, Stage] = {}
         self._main = ""
 
     def begin(self, name: str, total: int) -> Stage:
-        """A stage begins; it is the main one unless the main one is still open."""
+        """Begin a stage; it becomes the main one unless the main one is still open."""
         main = self.known.get(self._main)
         if main is None or main.done >= main.total:
             self._main = name
@@ -109,12 +109,12 @@ class Stages:
         return self.known[name]
 
     def get(self, name: str) -> Stage:
-        """The stage of this name; of no name, the main one."""
+        """Return the stage of this name, or the main one."""
         return self.known[name or self._main]
 
 
 class Lines(Silent):
-    """A log record every ten seconds, where stderr is no terminal."""
+    """Logs a record every ten seconds, where stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._stages = Stages()
@@ -125,13 +125,13 @@ class Lines(Silent):
         self._stages.begin(name, total)
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
-        """Count, and log when it is time."""
+        """Count, and log every ten seconds."""
         self._stages.get(stage).advance(steps, rows, more)
         now = time.monotonic()
         if now - self._last < LINE_SECONDS:
             return
         self._last = now
-        self.say("; ".join(_line(each) for each in self._stages.known.values() if each.done < each.total))
+        self.say("; ".join(_line(known) for known in self._stages.known.values() if known.done < known.total))
 
 
 def _line(stage: Stage) -> str:
@@ -140,7 +140,7 @@ def _line(stage: Stage) -> str:
 
 
 class Bar(Silent):
-    """A bar for each stage on a terminal; log records appear above the bars."""
+    """Shows a bar per stage on a terminal; log records appear above the bars."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -172,55 +172,59 @@ class Bar(Silent):
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         """Move the bar."""
-        found = self._stages.get(stage)
-        found.advance(steps, rows, more)
+        current = self._stages.get(stage)
+        current.advance(steps, rows, more)
         self._bar.update(
-            self._ids[found.name], completed=found.done, total=found.total, rate=found.rate, left=found.left
+            self._ids[current.name],
+            completed=current.done,
+            total=current.total,
+            rate=current.rate,
+            left=current.left,
         )
 
     def close(self) -> None:
-        """Leave the bars as they are and give the cursor back."""
+        """Stop updating the bars and restore the cursor."""
         self._bar.stop()
 
 
-class Told:
-    """Shows progress as another does, and tells it to somebody now and then: a sign of life for the task store."""
+class RecordedProgress:
+    """Passes progress on to another one, and regularly to `record`: the heartbeat of a task."""
 
-    def __init__(self, shown: Progress, tell: Callable[[dict[str, object]], object]) -> None:
+    def __init__(self, shown: Progress, record: Callable[[dict[str, object]], object]) -> None:
         self._shown = shown
-        self._tell = tell
+        self._record = record
         self._stages = Stages()
         self._waiting = ""
         self._last = time.monotonic()
 
     def stage(self, name: str, total: int) -> None:
-        """Start counting anew, and tell."""
+        """Begin a stage, and record it."""
         self._stages.begin(name, total)
         self._last = 0.0
         self._shown.stage(name, total)
         self.advance(0)
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
-        """Count, and tell when it is time."""
+        """Count, and record every few seconds."""
         self._stages.get(stage).advance(steps, rows, more)
         self._shown.advance(steps, rows=rows, more=more, stage=stage)
-        if time.monotonic() - self._last >= TELL_SECONDS:
-            self._tell_now()
+        if time.monotonic() - self._last >= HEARTBEAT_SECONDS:
+            self._record_now()
 
     def say(self, text: str) -> None:
-        """Only shown."""
+        """Pass the message on."""
         self._shown.say(text)
 
     def wait(self, reason: str) -> None:
-        """Show it, and tell at once: whoever asks the store why nothing moves gets the reason."""
+        """Pass the reason on, and record it immediately."""
         self._waiting = reason
         self._shown.wait(reason)
-        self._tell_now()
+        self._record_now()
 
     def close(self) -> None:
-        """Whoever opened it closes it."""
+        """Do nothing: the other progress is closed by its owner."""
 
-    def _tell_now(self) -> None:
+    def _record_now(self) -> None:
         self._last = time.monotonic()
         if not self._stages.known:
             return
@@ -228,11 +232,11 @@ class Told:
         facts: dict[str, object] = {"stage": main.name, "done": main.done, "total": main.total}
         if self._waiting:
             facts["waiting"] = self._waiting
-        self._tell(facts)
+        self._record(facts)
 
 
 class Shown:
-    """Chooses how to show progress, and tidies up whatever happens."""
+    """Chooses how to show progress, and closes it at the end of a block."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._progress: Progress

@@ -1,4 +1,4 @@
-"""Starting Spark: in this process on a few cores, on a cluster's master, or through Spark Connect."""
+"""Start Spark: on this machine, on a cluster's master, or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trueup.engine.java import find_java
 from trueup.errors import EngineError
 
-# Small and quick to start: the rows are hashed by the nodes, and Python workers hold what is compared.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Small and fast to start: the nodes hash the rows, and the Python workers compare them.
 _LOCAL = {
     "spark.driver.memory": "512m",
-    # With the quick compiler alone the JVM keeps 48 MB for compiled code: a session that lives on needs more, or it
-    # throws code away and compiles it again and again.
+    # With the C1 compiler alone the JVM reserves 48 MB for compiled code. A long session needs more: otherwise code
+    # is discarded and compiled again.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m -XX:+UseSerialGC"
     " -Xshare:auto -Xss512k",
     "spark.driver.host": "127.0.0.1",
@@ -34,12 +37,14 @@ _ALWAYS = {
 }
 
 
-def start_session(*, slots: int, master: str = "", remote: str = "", conf: Mapping[str, str] | None = None) -> Any:
-    """A Spark session; what `conf` says wins over what is chosen here."""
-    # Workers run the `python3` of the path unless told: they must be this Python, with this package.
+def start_session(
+    *, slots: int, master: str = "", remote: str = "", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start a Spark session; `conf` takes precedence over the settings of this module."""
+    # Workers run `python3` of the PATH by default; they must run this Python, which has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # What goes wrong reaches the user as our own errors; these loggers would print it once more, at length.
+    # Errors are raised as TrueupError; these loggers would print them again.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -50,18 +55,18 @@ def start_session(*, slots: int, master: str = "", remote: str = "", conf: Mappi
         raise
     except ImportError as error:
         raise EngineError(
-            f"Spark did not start: {str(error).splitlines()[0]}",
-            cure="pip install 'trueup[connect]'" if remote else "pip install trueup again, with all it needs",
+            f"Spark failed to start: {str(error).splitlines()[0]}",
+            cure="pip install 'trueup[connect]'" if remote else "pip install trueup again, with its dependencies",
         ) from error
     except Exception as error:
         raise EngineError(
-            f"Spark did not start: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            f"Spark failed to start: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             cure="check the master or remote address and the [spark] settings, or use --engine local",
         ) from error
 
 
-def existing_session() -> Any | None:
-    """The session that this process already has, as in a notebook: it is used, and never stopped."""
+def existing_session() -> SparkSession | None:
+    """Return the session that this process already has, as in a notebook; it must not be stopped."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
@@ -69,25 +74,26 @@ def existing_session() -> Any | None:
 
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
-    # A session through Spark Connect has no context, as in the notebooks of Databricks.
+    # A session through Spark Connect has no context (Databricks notebooks).
     connect = sys.modules.get("pyspark.sql.connect.session")
     return connect.SparkSession.getActiveSession() if connect is not None else None
 
 
-def _connect(remote: str, conf: Mapping[str, str]) -> Any:
+def _connect(remote: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.remote(remote).getOrCreate()
     fixed = [key for key, value in conf.items() if not _set(session, key, value)]
     if fixed:
         warnings.warn(
-            f"the Spark Connect server was started with its own {', '.join(fixed)}: change them there", stacklevel=2
+            f"the Spark Connect server does not accept {', '.join(fixed)}: set them when the server is started",
+            stacklevel=2,
         )
     return session
 
 
-def _set(session: Any, key: str, value: str) -> bool:
-    """Whether a running server takes this setting; what concerns its memory or executors it does not."""
+def _set(session: SparkSession, key: str, value: str) -> bool:
+    """Set an option of a running server; return whether it has the value now."""
     try:
         session.conf.set(key, value)
     except Exception as error:
@@ -97,33 +103,33 @@ def _set(session: Any, key: str, value: str) -> bool:
     return True
 
 
-def _start(slots: int, master: str, conf: Mapping[str, str]) -> Any:
+def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(find_java())
     settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
-    # In one process a failed slice is tried again too, as on a cluster.
+    # Retry a failed slice up to 4 times, as on a cluster.
     spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
     with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder:
         log = Path(folder, "jvm.log")
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             try:
-                # The JVM's own warnings are no news to the user; its log is shown only when it fails to start.
+                # The log of the JVM is shown only if it fails to start.
                 gateway = launch_gateway(spark_conf, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                 context = SparkContext(gateway=gateway, conf=spark_conf)
             except Exception as error:
                 raise EngineError(
-                    f"Spark did not start: {_last_words(log) or error}",
+                    f"Spark failed to start: {_first_error(log) or error}",
                     cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
                 ) from error
-    # Only spark-submit heeds this setting; a driver like this one takes the variable, which is this Python.
+    # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
 
 
-def _last_words(log: Path) -> str:
+def _first_error(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [""])[0][:300]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return (errors or lines or [""])[0][:300]

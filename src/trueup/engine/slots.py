@@ -1,4 +1,4 @@
-"""How many tasks at once: a share of the cores that do the work, within the connections that a node may get."""
+"""How many tasks run at once: a share of the cores, within the limit of connections per node."""
 
 from __future__ import annotations
 
@@ -6,56 +6,60 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-# To count through Spark Connect is a small job; a cluster does not grow faster than this.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Seconds between two counts through Spark Connect, each of which is a small job.
 _COUNT_SECONDS = 10.0
-# More rows than any cluster has cores, so that no partition is empty.
+# More rows than a cluster has cores, so that no partition is empty.
 _ROWS_TO_COUNT = 1_000_000
 
 
 @dataclass(frozen=True)
 class Share:
-    """What the user allows: a share of the cores or a number given by hand, and connections to a node at most."""
+    """The configured limits: a share of the cores or a fixed number of slots, and connections per node."""
 
     concurrency_factor: float = 1.0
     max_connections: int = 0
-    by_hand: int = 0
+    fixed: int = 0
 
     def of(self, cores: int) -> int:
-        """The slots on so many cores: at least two, unless a factor of 0 asks for one."""
-        # With one, the nodes have nothing to do while we compare what they gave, and we while they hash.
+        """Return the slots on this many cores: at least two, or one with a factor of 0."""
+        # With one slot the nodes are idle while the driver compares, and the driver while they hash.
         least = 2 if self.concurrency_factor else 1
-        slots = self.by_hand or max(least, math.floor(cores * self.concurrency_factor + 0.5))
-        # One connection of each node is the driver's.
+        slots = self.fixed or max(least, math.floor(cores * self.concurrency_factor + 0.5))
+        # One connection per node is for the driver.
         return min(slots, self.max_connections - 1) if self.max_connections else slots
 
 
 def cores_here() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Cores:
-    """The cores of a Spark session: a cluster's executors come and go, so it is asked again."""
+    """The cores of a Spark session, which change with the executors of a cluster."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._last = 0
-        self._counted = 0.0
+        self._counted_at = 0.0
 
     def now(self) -> int:
-        """The cores that are there now; the setting spark.default.parallelism, where it is given, speaks for them."""
+        """Return the current number of cores, or spark.default.parallelism if it is set."""
         try:
             return int(self._session.sparkContext.defaultParallelism)
         except Exception:
-            # Spark Connect shows no context.
-            return self._counted_by_a_job()
+            # Spark Connect has no context.
+            return self._counted()
 
-    def _counted_by_a_job(self) -> int:
-        """A range is cut into as many partitions as there are cores."""
-        if not self._last or time.monotonic() - self._counted > _COUNT_SECONDS:
+    def _counted(self) -> int:
+        """Count the partitions of a range, which has one per core."""
+        if not self._last or time.monotonic() - self._counted_at > _COUNT_SECONDS:
             parts = self._session.range(_ROWS_TO_COUNT).selectExpr("spark_partition_id() AS part")
-            self._last = int(parts.groupBy().max("part").first()[0]) + 1
-            self._counted = time.monotonic()
+            row = parts.groupBy().max("part").first()
+            self._last = int(row[0]) + 1 if row else 1
+            self._counted_at = time.monotonic()
         return self._last

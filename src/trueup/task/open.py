@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trueup.config.logs import log_fields
-from trueup.engine.progress import Progress, Silent, Told
+from trueup.engine.progress import Progress, RecordedProgress, Silent
 from trueup.errors import Interrupted, TrueupError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
 
@@ -28,7 +28,7 @@ class OpenTask:
         self.task = task
         self.task_id = task.task_id
         # Shown to the user, and written to the task store as heartbeats.
-        self.progress: Progress = Told(progress or Silent(), self.heartbeat)
+        self.progress: Progress = RecordedProgress(progress or Silent(), self.heartbeat)
         self._outcome: _Outcome | None = None
 
     @property

@@ -1,50 +1,53 @@
-"""What tables that are compared at the same time have in common: one engine, and one way to stop them all."""
+"""One engine for one or more runs over tables, and one way to stop them all."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db import reader
 from trueup.db.snapshot import Control
 from trueup.engine.choose import EngineStarter
 from trueup.engine.work import Engine
 from trueup.store import TaskStore
 from trueup.task.connections import check_free
+from trueup.task.steering import has_watch, is_gentle
 
 
 class Shared:
-    """The engine of one or more runs, and who is at work with it."""
+    """The engine that runs share, and the sessions of the runs that use it now."""
 
-    def __init__(self, starter: EngineStarter, whole: str = "") -> None:
+    def __init__(self, starter: EngineStarter, parent: str = "") -> None:
         self.starter = starter
-        # The task that the runs are parts of: what is asked of it is asked of them.
-        self._whole = whole
+        # The task that the runs are parts of: a request to stop or pause it applies to them.
+        self._parent = parent
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._free: dict[str, int] = {}
         self._at_work: dict[str, Sequence[Control]] = {}
 
     def engine(self, rows: int, controls: Sequence[Control]) -> Engine:
-        """The engine for a table of so many rows; whether the nodes have sessions enough for it is asked once."""
+        """Return the engine for a table of this many rows; raise if the nodes have too few free connections."""
         engine = self.starter.get(rows)
         with self._lock:
-            # Later on, sessions of ours would be counted as those of others.
+            # Counted once, before the first run: later the sessions of the runs themselves would be counted.
             if engine.name not in self._free:
                 self._free[engine.name] = check_free(controls, engine.slots)
-            engine.most = self._free[engine.name]
+            engine.max_slots = self._free[engine.name]
         return engine
 
-    def wanted(self, store: TaskStore, task_id: str) -> str:
-        """What is asked of a run: 'stop', 'pause', or nothing."""
+    def requested(self, store: TaskStore, task_id: str) -> str:
+        """Return what is requested of a run: 'stop', 'pause' or ''."""
         if self._stopped.is_set():
             return "stop"
-        return store.wanted(task_id) or (store.wanted(self._whole) if self._whole else "")
+        return store.wanted(task_id) or (store.wanted(self._parent) if self._parent else "")
 
     @contextmanager
     def at_work(self, application: str, controls: Sequence[Control]) -> Iterator[None]:
-        """The block reads with these sessions; `stop` ends its queries."""
+        """Register the sessions of the block, so that `stop` cancels their queries."""
         with self._lock:
             self._at_work[application] = controls
         try:
@@ -55,10 +58,10 @@ class Shared:
 
     def is_over(self, store: TaskStore) -> bool:
         """Whether all runs are to end."""
-        return self._stopped.is_set() or (bool(self._whole) and store.wanted(self._whole) == "stop")
+        return self._stopped.is_set() or (bool(self._parent) and store.wanted(self._parent) == "stop")
 
     def stop(self) -> None:
-        """End all runs: none begins anything, and what is under way is cancelled."""
+        """End all runs: start no more tasks, and cancel the queries that are running."""
         self._stopped.set()
         with self._lock:
             at_work = dict(self._at_work)
@@ -67,3 +70,18 @@ class Shared:
                 control.cancel()
             reader.stop_all(application)
         self.starter.interrupt()
+
+
+@contextmanager
+def open_engine(settings: DiffSettings, spark: SparkSettings, parent: str = "") -> Iterator[Shared]:
+    """Start the engine of one or more runs; stop it at the end of the block."""
+    if is_gentle(settings):
+        # One small query at a time: Spark has no advantage, unless it was requested.
+        spark = replace(spark, slots=1, engine="local" if spark.engine == "auto" else spark.engine)
+    # One of the allowed connections per node is for the watch.
+    connections = settings.max_connections - bool(settings.max_connections and has_watch(settings))
+    starter = EngineStarter(spark, concurrency_factor=settings.concurrency_factor, max_connections=connections)
+    try:
+        yield Shared(starter, parent)
+    finally:
+        starter.close()

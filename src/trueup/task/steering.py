@@ -1,39 +1,45 @@
-"""Between two tasks of a run: is it asked to pause or stop, is a node too busy for a gentle run, is it too fast?
+"""Decide between two tasks of a run whether to continue, wait or stop.
 
-Whoever waits says why, on the terminal and in the task store.
+A run waits while it is paused, while a node is too busy for a gentle run, or when it has read its rows per second. It
+reports the reason on the terminal and in the task store.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from trueup.config.settings import DiffSettings
 from trueup.db.watch import Load, Watch
 from trueup.engine.progress import Progress
-from trueup.errors import Interrupted
+from trueup.errors import ConfigError, Interrupted
+from trueup.rows.request import TableRequest
+from trueup.task.open import OpenTask
 
-_ASK_SECONDS = 0.5
+ASK_SECONDS = 0.5
 _WAIT_SECONDS = 0.1
-_SAY_SECONDS = 10.0
-# A hard cap is kept over about so long: whoever was slower for a while may not make up for it at once.
+_REPORT_SECONDS = 10.0
+# Unused rows of the limit are kept for this time, so that a slow phase is not followed by a burst.
 _SAVED_SECONDS = 1.0
+# Seconds between two looks at the load of the nodes, and before the first one.
+_WATCH_SECONDS, _GENTLE_WATCH_SECONDS = 5.0, 1.0
 
 
 class Steering:
-    """The gate of a run: it lets tasks pass, waits, or ends the run."""
+    """Decides when tasks of a run may start."""
 
     def __init__(
         self,
         settings: DiffSettings,
-        wanted: Callable[[], str],
+        requested: Callable[[], str],
         progress: Progress,
         watch: Watch | None = None,
         *,
         resume: str = "",
     ) -> None:
         self._settings = settings
-        self._wanted = wanted
+        self._requested = requested
         self._progress = progress
         self._watch = watch
         self._resume = resume
@@ -43,68 +49,71 @@ class Steering:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether tasks are small and go one by one."""
+        """Whether tasks run one at a time."""
         return is_gentle(self._settings)
 
     def spend(self, rows: int) -> None:
-        """So many rows were read on a node."""
+        """Count rows that were read on a node."""
         self._budget.spend(rows)
 
     def gate(self, count: int) -> int:
-        """How many of so many tasks may begin now; waits until it is at least one."""
-        said_at = waiting_since = 0.0
+        """Return how many of the next `count` tasks may start; block until at least one may."""
+        reported_at = waiting_since = 0.0
         while (reason := self._reason()) is not None:
             now = time.monotonic()
             waiting_since = waiting_since or now
-            if reason and now - said_at >= _SAY_SECONDS:
+            if reason and now - reported_at >= _REPORT_SECONDS:
                 self._progress.wait(reason)
-                said_at = now
+                reported_at = now
             time.sleep(_WAIT_SECONDS)
-        if said_at:
+        if reported_at:
             self._progress.wait("")
-            self._progress.say(f"going on after {time.monotonic() - waiting_since:.0f} s")
+            self._progress.say(f"continued after {time.monotonic() - waiting_since:.0f} s")
         return 1 if self.one_at_a_time else count
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long, and no longer than until the run is to end."""
+        """Wait; raise Interrupted when a stop is requested."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._what_is_wanted() == "stop":
-                raise Interrupted("stopped from outside", cure=self._resume)
+            if self._request() == "stop":
+                raise self._stopped()
             time.sleep(min(left, _WAIT_SECONDS))
 
     def _reason(self) -> str | None:
-        """Why to wait; None: there is no reason, '': one that needs no words."""
-        wanted = self._what_is_wanted()
-        if wanted == "stop":
-            raise Interrupted("stopped from outside", cure=self._resume)
-        if wanted == "pause":
-            return "paused (trueup tasks resume lets it go on)"
+        """Return the reason to wait; None: no reason, '': the limit of rows per second, which is not reported."""
+        request = self._request()
+        if request == "stop":
+            raise self._stopped()
+        if request == "pause":
+            return "paused (continue with: trueup tasks resume)"
         if self._settings.gentle and self._watch is not None:
             busy = [text for load in self._watch.loads() if (text := too_busy(load, self._settings))]
             if busy:
                 return "; ".join(busy)
         return "" if self._budget.is_spent() else None
 
-    def _what_is_wanted(self) -> str:
+    def _stopped(self) -> Interrupted:
+        return Interrupted("stopped with `trueup tasks stop`", cure=self._resume)
+
+    def _request(self) -> str:
         now = time.monotonic()
-        if now - self._asked_at >= _ASK_SECONDS:
+        if now - self._asked_at >= ASK_SECONDS:
             self._asked_at = now
-            self._answer = self._wanted()
+            self._answer = self._requested()
         return self._answer
 
 
 class Budget:
-    """So many rows a second at most; 0: any number."""
+    """A limit of rows per second; 0: no limit."""
 
     def __init__(self, rows_per_second: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rows_per_second
         self._clock = clock
         self._left = 0.0
-        self._at = clock()
+        self._counted_at = clock()
 
     def spend(self, rows: int) -> None:
-        """Rows were read; more than there were is a debt that has to be waited for."""
+        """Count rows that were read; more than the limit is a debt to wait for."""
         self._left -= rows
 
     def is_spent(self) -> bool:
@@ -112,18 +121,52 @@ class Budget:
         if not self._rate:
             return False
         now = self._clock()
-        self._left = min(self._left + (now - self._at) * self._rate, self._rate * _SAVED_SECONDS)
-        self._at = now
+        self._left = min(self._left + (now - self._counted_at) * self._rate, self._rate * _SAVED_SECONDS)
+        self._counted_at = now
         return self._left < 0
 
 
+def has_watch(settings: DiffSettings) -> bool:
+    """Whether the limit of connections allows one per node for watching its load."""
+    return settings.max_connections == 0 or settings.max_connections >= (3 if settings.gentle else 4)
+
+
+@contextmanager
+def open_steering(
+    request: TableRequest, requested: Callable[[], str], application: str, task: OpenTask
+) -> Iterator[Steering]:
+    """Open the steering of a run, with a watch over the nodes if the limit of connections allows one."""
+    settings = request.settings
+    resume = f"continue with --resume {task.short_id}"
+    if not has_watch(settings):
+        if settings.gentle:
+            raise ConfigError(
+                "--gentle needs one connection per node to watch its load",
+                cure="allow at least 3 connections: --max-connections 3",
+            )
+        yield Steering(settings, requested, task.progress, resume=resume)
+        return
+    watch = Watch(
+        request.nodes,
+        application=application,
+        seconds=_GENTLE_WATCH_SECONDS if settings.gentle else _WATCH_SECONDS,
+        after=0.0 if settings.gentle else _WATCH_SECONDS,
+        say=task.progress.say,
+    )
+    try:
+        watch.start()
+        yield Steering(settings, requested, task.progress, watch, resume=resume)
+    finally:
+        watch.close()
+
+
 def is_gentle(settings: DiffSettings) -> bool:
-    """Whether blocks are hashed in small pieces, one query at a time."""
+    """Whether blocks are hashed in small steps, one query at a time."""
     return settings.gentle or settings.max_rows_per_second > 0
 
 
 def too_busy(load: Load, settings: DiffSettings) -> str:
-    """Why a node should be left alone for now, or nothing."""
+    """Return why a gentle run waits for this node, or ''."""
     if load.lag is not None and load.lag > settings.max_lag:
         return f"{load.node}: replication is {load.lag:.1f} s behind (limit {settings.max_lag:g} s)"
     if load.active is not None and load.active > settings.max_active_sessions:

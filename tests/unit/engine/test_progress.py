@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trueup.config.logs import hide, show
-from trueup.engine.progress import Bar, Lines, Stages, Told
+from trueup.engine.progress import Bar, Lines, RecordedProgress, Stages
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_long_times_are_told_in_minutes_and_hours(clock: list[float]) -> None:
 
 def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], messages: Callable[[], list[str]]) -> None:
     told: list[dict[str, object]] = []
-    progress = Told(Lines(), told.append)
+    progress = RecordedProgress(Lines(), told.append)
     progress.stage("hashing", 2)
     progress.wait("n1: 30 sessions are active (limit 25)")
     assert told[-1] == {

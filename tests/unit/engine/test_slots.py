@@ -16,8 +16,8 @@ from trueup.engine.slots import Share
         (Share(4.0), 2, 8),
         (Share(0.5, max_connections=3), 100, 2),
         (Share(1.0, max_connections=2), 3, 1),
-        (Share(0.5, by_hand=6), 2, 6),
-        (Share(0.5, max_connections=5, by_hand=6), 2, 4),
+        (Share(0.5, fixed=6), 2, 6),
+        (Share(0.5, max_connections=5, fixed=6), 2, 4),
     ],
 )
 def test_the_slots_of_a_share(share: Share, cores: int, slots: int) -> None:

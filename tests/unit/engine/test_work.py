@@ -28,7 +28,7 @@ def test_every_task_says_that_it_is_finished() -> None:
 def test_a_task_without_an_end_is_an_error() -> None:
     answers: list[Any] = [2, Finished(), 4]
     found: list[Any] = []
-    with pytest.raises(EngineError, match="1 of 2 tasks gave no answer"):
+    with pytest.raises(EngineError, match="1 of 2 tasks did not finish"):
         found.extend(without_marks(answers, 2))
 
 

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from trueup.engine.progress import Progress
-from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.engine.work import Failure, Room, Tasks
 from trueup.rows.align import Difference, align, align_copies
 from trueup.rows.fetch import rows_by_key
 from trueup.rows.keys import KeyValues
-from trueup.rows.request import TableRequest
 from trueup.task.compare.copies import copies_where, with_hash, with_values_of
 from trueup.task.compare.keys import differences_of
 from trueup.task.compare.model import by_key, settled_pairs
 from trueup.task.compare.spool import Place, Spool
-from trueup.task.compare.state import State, new_spool
+from trueup.task.compare.state import Comparison, new_spool
 from trueup.task.job import Job
 
 _KEYS_PER_TASK = 500
@@ -43,20 +41,20 @@ class Rechecked:
     outcomes: dict[Place, Difference | bool | None]
 
 
-def recheck(engine: Engine, job: Job, state: State, request: TableRequest, seen: float, progress: Progress) -> None:
+def recheck(run: Comparison, seen: float) -> None:
     """Compare the suspects again, in the configured number of rounds; those that still differ are confirmed.
 
     `seen` is the time of the first comparison, on the monotonic clock.
     """
-    settings = request.settings
+    state, settings = run.state, run.request.settings
     for number in range(1, settings.recheck + 1):
         if not state.suspects.count or state.stopped:
             break
-        progress.stage(f"re-check {number}/{settings.recheck}", state.suspects.count)
+        run.progress.stage(f"re-check {number}/{settings.recheck}", state.suspects.count)
         wait_since(seen, settings.recheck_wait, state.sleep)
-        before = state.take_suspects(new_spool(request))
+        before = state.take_suspects(new_spool(run.request))
         try:
-            _round(engine, job, before, state, progress)
+            _round(run, before)
         finally:
             before.close()
         seen = time.monotonic()
@@ -67,11 +65,12 @@ def wait_since(seen: float, seconds: float, sleep: Callable[[float], object] | N
     (sleep or time.sleep)(max(0.0, seen + seconds - time.monotonic()))
 
 
-def _round(engine: Engine, job: Job, before: Spool, state: State, progress: Progress) -> None:
-    keyless = job.spec.is_keyless
+def _round(run: Comparison, before: Spool) -> None:
+    state, progress = run.state, run.progress
+    keyless = run.job.spec.is_keyless
     work = recheck_hashes if keyless else recheck_keys
     tasks = Tasks(_tasks(before, _HASHES_PER_TASK if keyless else _KEYS_PER_TASK), state.gate)
-    for answer in engine.run(partial(work, job), tasks):
+    for answer in run.engine.run(partial(work, run.job), tasks):
         if isinstance(answer, Failure):
             # Not compared again: it stays a difference, and the run is incomplete.
             state.failures.append(answer)

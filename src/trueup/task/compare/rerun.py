@@ -27,7 +27,7 @@ from trueup.task.compare.keys import compare_keys, known_in
 from trueup.task.compare.model import Answer, CompareKeys, Found, Ranges
 from trueup.task.compare.recheck import recheck
 from trueup.task.compare.result import Ending, Since, conclude
-from trueup.task.compare.state import State, new_state
+from trueup.task.compare.state import Comparison, new_state
 from trueup.task.connections import check_free
 from trueup.task.job import Job, job_of
 from trueup.task.nodes import open_nodes
@@ -87,32 +87,25 @@ def rerun_keys(
         job = job_of(settings, spec, controls, application)
         state = new_state(request, steering)
         stack.callback(lambda: state.suspects.close())
-        engine.most = check_free(controls, engine.slots)
-        _compare(engine, job, past.keys, state, progress)
+        engine.max_slots = check_free(controls, engine.slots)
+        comparison = Comparison(request, job, engine, controls, state, progress)
+        _compare(comparison, past.keys)
         for control in controls:
             control.end()
-        recheck(engine, job, state, request, at_snapshot if settings.snapshot else time.monotonic(), progress)
-        ending = Ending(
-            request,
-            spec,
-            Ranges((), "", {}, ""),
-            positions,
-            state,
-            engine.name,
-            task_id,
-            started,
-            (*past.rest(), *checked.remarks),
-            since=Since(past.keys, past.pairs),
-        )
+        recheck(comparison, at_snapshot if settings.snapshot else time.monotonic())
+        remarks = (*past.rest(), *checked.remarks)
+        since = Since(past.keys, past.pairs)
+        ending = Ending(comparison, Ranges((), "", {}, ""), positions, task_id, started, remarks, since=since)
         return ending, conclude(ending)
 
 
-def _compare(engine: Engine, job: Job, keys: Sequence[KeyValues], state: State, progress: Progress) -> None:
-    size = HASHES_PER_TASK if job.spec.is_keyless else KEYS_PER_TASK
+def _compare(run: Comparison, keys: Sequence[KeyValues]) -> None:
+    state, progress = run.state, run.progress
+    size = HASHES_PER_TASK if run.job.spec.is_keyless else KEYS_PER_TASK
     batches = (ListedKeys(tuple(keys[start : start + size]), state.nodes) for start in range(0, len(keys), size))
     tasks: Tasks[Any] = Tasks(batches, state.gate)
     progress.stage("comparing keys", len(keys))
-    for answer in engine.run(partial(work, job), tasks):
+    for answer in run.engine.run(partial(work, run.job), tasks):
         if isinstance(answer, Failure):
             state.failures.append(answer)
         elif isinstance(answer, More):

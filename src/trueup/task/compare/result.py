@@ -21,7 +21,7 @@ from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.lines import Lines
 from trueup.task.compare.model import Ranges
-from trueup.task.compare.state import State
+from trueup.task.compare.state import Comparison, State
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,9 @@ class Since:
 class Ending:
     """What the result is computed from."""
 
-    request: TableRequest
-    spec: TableSpec
+    run: Comparison
     ranges: Ranges
     positions: Sequence[Position]
-    state: State
-    engine: str
     task_id: str
     started: datetime
     remarks: tuple[str, ...]
@@ -50,6 +47,21 @@ class Ending:
     # Of a rerun: the earlier report, and per pair what is resolved, remains and is new (computed once).
     since: Since | None = None
     compared: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = field(default_factory=dict)
+
+    @property
+    def request(self) -> TableRequest:
+        """The request of the run."""
+        return self.run.request
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table, as it was compared."""
+        return self.run.job.spec
+
+    @property
+    def state(self) -> State:
+        """The state of the run."""
+        return self.run.state
 
 
 def conclude(ending: Ending) -> DiffResult:
@@ -76,7 +88,7 @@ def conclude(ending: Ending) -> DiffResult:
         blocks=state.blocks,
         mismatched_blocks=state.mismatched_blocks,
         seconds=round((finished - ending.started).total_seconds(), 3),
-        engine=ending.engine,
+        engine=ending.run.engine.name,
         report="",
         task_id=ending.task_id,
         alone=alone if len(state.nodes) > 2 else {},

@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trueup.engine.work import Failure
+from trueup.db.snapshot import Control
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine, Failure
 from trueup.errors import TrueupError
 from trueup.rows.align import Difference, Pair, kinds_of, pairs_of
 from trueup.rows.keys import Block
 from trueup.rows.request import TableRequest
 from trueup.task.compare.model import Found, Hashed
 from trueup.task.compare.spool import Spool
+from trueup.task.job import Job
 from trueup.task.steering import Steering
 
 
@@ -144,6 +147,18 @@ class State:
         self.kinds.clear()
         self.alone.clear()
         return before
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run over one table: what is compared, what compares it, and where the answers go."""
+
+    request: TableRequest
+    job: Job
+    engine: Engine
+    controls: Sequence[Control]
+    state: State
+    progress: Progress
 
 
 def alone_with(difference: Difference) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""The block-hash table diff, and the quick check.
+"""The verbs diff, check and rerun: hash a table in blocks on all nodes, and find the rows that differ.
 
-Reading order: `call` (the Python API), `run` (the whole path), `request`, `check` and `filter` (before any work),
-`ranges` (where to cut), `work` (what a task is), `hash`, `split`, `compare` (what a task does), `keyless` (tables
-without a key), `physical` (scans by pages), `steering` (pauses and limits between tasks), `collect` (what comes back),
-`recheck` and `again` (in flight or not), `spool`, `journal` and `resume` (taking a run up again), `result` (the
-answer); `many`, `tables` and `shared` (many tables in one run).
+Reading order: `run` (the path of one table), `ranges` (plan the blocks), `compare` (by blocks, by pages or as a
+multiset), `blocks` (blocks of a key), `work` (the tasks), `hash`, `split` and `units` (what a task does), `physical`
+(scans by pages), `keyless` (tables without a key), `answers` (handle the answers of tasks), `rehash` (the re-check of a
+check), `journal` and `resume` (continue an interrupted run), `rerun` (compare the keys of a past report), `many` and
+`tables` (many tables in one run).
 """
 
 from __future__ import annotations

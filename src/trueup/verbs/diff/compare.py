@@ -1,55 +1,37 @@
-"""Find the keys that differ in a unit, by marks and row hashes, and compare their rows."""
+"""Hash and compare all rows of a table: by blocks of the key, by pages, or as a multiset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from trueup.db.node import error_from_server
+from trueup.task.compare.model import Ranges
+from trueup.task.compare.state import Comparison
+from trueup.task.steering import is_gentle
+from trueup.verbs.diff.blocks import compare_blocks
+from trueup.verbs.diff.journal import Before
+from trueup.verbs.diff.keyless import compare_multisets
+from trueup.verbs.diff.physical import compare_pages, is_scattered
+from trueup.verbs.diff.resume import restore
 
-from trueup.engine.work import More, Room
-from trueup.rows.fetch import hashes_in_block
-from trueup.rows.keys import Block
-from trueup.rows.marks import Marks, differing_marks, hashes_of, is_whole_number, marks_in_blocks, rows_with
-from trueup.task.compare.keys import compare_keys, known_in
-from trueup.task.compare.model import Answer, CompareKeys, Known
-from trueup.task.job import Job
-from trueup.verbs.diff.work import CompareUnit
 
-
-def compare_unit(job: Job, task: CompareUnit, room: Room) -> Iterator[Answer]:
-    """Read the marks of a unit from all nodes, and whole rows only of the keys that differ."""
-    if room.is_used_up:
-        yield More((task,))
+def compare_table(run: Comparison, ranges: Ranges, before: Before | None) -> None:
+    """Hash the table on all nodes and find the rows that differ; blocks that `before` has finished are skipped."""
+    if run.job.spec.is_keyless:
+        compare_multisets(run, max(ranges.estimates.values()))
         return
-    before = differing_in(job, [task.block], task.nodes, marks_of(job, [task.block], task.nodes))
-    yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
+    done = restore(before, run.state) if before else frozenset()
+    settings = run.request.settings
+    by_pages = not done and settings.snapshot and not is_gentle(settings)
+    if by_pages and is_scattered(run.controls, run.job.spec):
+        compare_pages(run, ranges)
+        return
+    blocks = {number: block for number, block in enumerate(ranges.blocks) if number not in done}
+    compare_blocks(run, blocks, ranges.inside)
 
 
-def marks_of(job: Job, blocks: Sequence[Block], nodes: Sequence[str]) -> dict[str, list[Marks]]:
-    """Return per node the marks of these blocks."""
-    return job.read(nodes, lambda reader: marks_in_blocks(reader, job.spec, blocks, timeout=job.timeout * 4))
-
-
-def differing_in(
-    job: Job, blocks: Sequence[Block], nodes: Sequence[str], marks: Mapping[str, Sequence[Marks]]
-) -> tuple[Known, ...]:
-    """Return the keys of these blocks whose marks differ, with their hashes in the order of `nodes`."""
-    known: list[Known] = []
-    for number, block in enumerate(blocks):
-        known += _differing(job, block, nodes, [marks[node][number] for node in nodes])
-    return tuple(known)
-
-
-def _differing(job: Job, block: Block, nodes: Sequence[str], sides: Sequence[Marks]) -> list[Known]:
-    timeout = job.timeout * 4
-    if any(side.has_twins for side in sides):
-        # Marks do not identify the rows: read the keys, which raises if they are not unique.
-        return known_in(
-            nodes, job.read(nodes, lambda reader: hashes_in_block(reader, job.spec, block, timeout=timeout))
-        )
-    marks = differing_marks(sides)
-    values = marks.tolist()
-    if is_whole_number(job.spec):
-        keys = [(str(key),) for key in values]
-        return list(zip(keys, zip(*(hashes_of(side, marks) for side in sides), strict=True), strict=True))
-    if not values:
-        return []
-    return known_in(nodes, job.read(nodes, lambda reader: rows_with(reader, job.spec, block, values, timeout=timeout)))
+def end_snapshots(run: Comparison) -> None:
+    """End the snapshots: a re-check reads current rows, and must not delay sessions that alter the table."""
+    for control in run.controls:
+        try:
+            control.end()
+        except Exception as error:
+            run.state.stopped = run.state.stopped or error_from_server(error, control.node)

@@ -1,4 +1,4 @@
-"""One block on every node: hash it, and where the digests disagree carry it down to the rows."""
+"""Hash a block on every node; where the digests differ, find the rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trueup.rows.keys import Block, chain
 from trueup.task.compare.keys import compare_keys
 from trueup.task.compare.model import Answer, CompareKeys, Hashed
 from trueup.task.job import Job
-from trueup.verbs.diff.compare import compare_unit, differing_in, marks_of
 from trueup.verbs.diff.split import LENIENT, split
+from trueup.verbs.diff.units import compare_unit, differing_in, marks_of
 from trueup.verbs.diff.work import CompareUnit, Ended, HashBlock, Task
 
-# A gentle run begins with so many rows a query, and never takes fewer than the second number.
+# Rows per query of a gentle run: at first, and at least.
 FIRST_STEP = 5_000
-_SMALLEST_STEP = 100
+SMALLEST_STEP = 100
 
 
 def work(job: Job, task: Task, room: Room) -> Iterator[Answer | Ended]:
-    """What a worker does with any task of a diff; errors leave with table and block on them."""
+    """Do a task of a diff; errors name the block."""
     try:
         for answer in _work(job, task, room):
             yield _stamped(answer, task.origin)
@@ -45,44 +45,44 @@ def _work(job: Job, task: Task, room: Room) -> Iterator[Answer]:
 
 
 def _stamped(answer: Answer, origin: int) -> Answer:
-    """The answer, and what is left to do, with the block of the plan they belong to."""
+    """Return the answer, and its new tasks, with the number of their block."""
     if isinstance(answer, More):
-        tasks: tuple[Any, ...] = tuple(replace(each, origin=origin) for each in answer.tasks)
+        tasks: tuple[Any, ...] = tuple(replace(task, origin=origin) for task in answer.tasks)
         return More(tasks, origin)
     return replace(answer, origin=origin)
 
 
 def hash_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
-    """Digests of a block from all its nodes; equal ones are proof enough."""
+    """Compare the digests of a block on all its nodes."""
     if task.step:
         yield from _hash_piece(job, task, room)
     elif task.dense:
-        yield from _mark_block(job, task, room)
+        yield from mark_block(job, task, room)
     else:
-        yield from _hash_units(job, task, room)
+        yield from hash_units(job, task, room)
 
 
-def _hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
-    """All units of a block in one statement; those that differ are looked into."""
+def hash_units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
+    """Hash all units of a block in one statement, and compare or split those that differ."""
     units = chain(task.inner, within=task.block)
-    found = job.read(task.nodes, lambda reader: digests(reader, job.spec, units, timeout=job.timeout))
-    counts = {node: sum(each.count for each in mine) for node, mine in found.items()}
-    differing = [at for at in range(len(units)) if len({mine[at] for mine in found.values()}) > 1]
+    sides = job.read(task.nodes, lambda reader: digests(reader, job.spec, units, timeout=job.timeout))
+    counts = {node: sum(digest.count for digest in side) for node, side in sides.items()}
+    differing = [number for number in range(len(units)) if len({side[number] for side in sides.values()}) > 1]
     if not task.counted:
-        where = tuple(units[at] for at in differing) if job.digests_only else ()
+        where = tuple(units[number] for number in differing) if job.digests_only else ()
         yield Hashed(task.block, counts, bool(differing), units=len(units), differing=len(differing), where=where)
     if job.digests_only:
         return
-    small = [at for at in differing if max(mine[at].count for mine in found.values()) <= job.unit * LENIENT]
-    yield from _compare_units(job, task, [units[at] for at in small], room)
-    for at in differing:
-        if at not in small:
-            here = {node: mine[at].count for node, mine in found.items()}
-            yield from split(job, HashBlock(units[at], task.nodes, counted=True), here, room)
+    small = [number for number in differing if max(side[number].count for side in sides.values()) <= job.unit * LENIENT]
+    yield from _compare_units(job, task, [units[number] for number in small], room)
+    for number in differing:
+        if number not in small:
+            rows = {node: side[number].count for node, side in sides.items()}
+            yield from split(job, HashBlock(units[number], task.nodes, counted=True), rows, room)
 
 
 def _compare_units(job: Job, task: HashBlock, units: Sequence[Block], room: Room) -> Iterator[Answer]:
-    """The units that differ together: a few round trips for a block, however many they are."""
+    """Compare all units that differ at once, in a few round trips."""
     if not units:
         return
     if room.is_used_up:
@@ -92,23 +92,23 @@ def _compare_units(job: Job, task: HashBlock, units: Sequence[Block], room: Room
     yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
-def _mark_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
-    """One pass instead of two where nearly every unit would be read twice."""
+def mark_block(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
+    """Mark all rows of a block in one pass, instead of hashing the units and reading most of them again."""
     marks = marks_of(job, [task.block], task.nodes)
     before = differing_in(job, [task.block], task.nodes, marks)
-    rows = {node: len(mine[0]) for node, mine in marks.items()}
+    rows = {node: len(side[0]) for node, side in marks.items()}
     units = len(task.inner) + 1
     yield Hashed(task.block, rows, bool(before), units=units, differing=min(units, len(before)))
     yield from compare_keys(job, CompareKeys(before, task.nodes, task.block), room)
 
 
 def _hash_piece(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
-    """The next rows of a block, as many as the step says; the rest comes later."""
+    """Hash the first `step` rows of a block, and hand back the rest as another task."""
     block, rest = _piece(job, task)
     timed = job.read(task.nodes, lambda reader: _timed_digest(job, reader, block))
-    digests = {node: found for node, (found, _) in timed.items()}
-    rows = {node: found.count for node, found in digests.items()}
-    mismatched = len(set(digests.values())) > 1
+    sides = {node: digest for node, (digest, _) in timed.items()}
+    rows = {node: side.count for node, side in sides.items()}
+    mismatched = len(set(sides.values())) > 1
     slowest = max(seconds for _, seconds in timed.values())
     step = _next_step(job, task.step, max(rows.values()), slowest)
     if not task.counted:
@@ -120,14 +120,14 @@ def _hash_piece(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
 
 
 def _timed_digest(job: Job, reader: Reader, block: Block) -> tuple[Digest, float]:
-    """The digest, and the seconds that the node took for it."""
+    """Return the digest, and the seconds that the query took."""
     reader.warm_up()
     started = time.monotonic()
     return digest(reader, job.spec, block, timeout=job.timeout), time.monotonic() - started
 
 
 def _piece(job: Job, task: HashBlock) -> tuple[Block, Block | None]:
-    """The first rows of a block, so many as the step says on the first node that has them; and what is left."""
+    """Return the first `step` rows of a block, counted on the first node that has them, and the rest of the block."""
     for node in task.nodes:
         edges = job.read(
             (node,),
@@ -140,15 +140,15 @@ def _piece(job: Job, task: HashBlock) -> tuple[Block, Block | None]:
 
 
 def _next_step(job: Job, step: int, rows: int, seconds: float) -> int:
-    """So many rows that the next query takes about as long as one may; never more than twice as many at once."""
-    aimed = step
-    if rows < _SMALLEST_STEP:
-        # The time of so few rows is that of the query itself.
+    """Return the rows with which the next query takes about `query_seconds`, at most twice the current number."""
+    target = step
+    if rows < SMALLEST_STEP:
+        # For this few rows the time depends on the query and not on the rows.
         return step
     if seconds > job.query_seconds:
-        aimed = int(rows * job.query_seconds / seconds)
+        target = int(rows * job.query_seconds / seconds)
     elif rows >= step:
-        # Fewer rows than a step say nothing: the block ended.
-        aimed = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
-    aimed = max(_SMALLEST_STEP, aimed)
-    return min(aimed, job.most_rows_a_query or aimed)
+        # With fewer rows than a step the block has ended, and the time does not count.
+        target = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
+    target = max(SMALLEST_STEP, target)
+    return min(target, job.most_rows_a_query or target)

@@ -1,8 +1,7 @@
-"""What a run has finished, on disk as it goes: a run that was stopped or killed is taken up from here.
+"""The journal of a run: what it has finished, on disk, so that it can be resumed after it was stopped or killed.
 
-The file only grows. A record is there whole or not at all (its length and checksum stand before it), so whatever a
-killed process left at the end is passed over. A block counts as finished when its own record says so, which is written
-after everything that was found in it.
+Records are only appended, each with its length and checksum, so an incomplete record at the end of the file is
+ignored. A block is finished when its `Done` record exists, which is written after all that was found in the block.
 """
 
 from __future__ import annotations
@@ -14,26 +13,30 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
+from trueup.report.model import DiffResult
 from trueup.rows.align import Pair, pack, unpack
 from trueup.rows.spec import TableSpec
+from trueup.store import TaskStore
 from trueup.task.compare.model import Found, Hashed, Ranges
+from trueup.task.open import OpenTask
 
-_MAKE_ROOM = "free space there, or set TRUEUP_TASKS_DB to a file on another disk"
+_MAKE_ROOM = "free disk space, or set TRUEUP_TASKS_DB to a file on another disk"
 _HEAD = struct.Struct(">II")
-_SURE_SECONDS = 1.0
-# What is left of a run that nobody took up for so long is removed: it may hold rows.
+_SYNC_SECONDS = 1.0
+# A journal contains rows of the table; it is deleted after this time.
 _KEPT_SECONDS = 14 * 24 * 3600
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run was going to do; who takes it up does the same."""
+    """The table and the blocks of a run; a resumed run uses the same."""
 
     spec: TableSpec
     ranges: Ranges
@@ -41,21 +44,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Positions:
-    """What the nodes' snapshots saw when the run was begun or taken up."""
+    """The snapshots with which the run was started or resumed."""
 
     positions: tuple[Position, ...]
 
 
 @dataclass(frozen=True)
 class Done:
-    """A block of the plan is finished, by its number."""
+    """The block of the plan with this number is finished."""
 
     origin: int
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Found, with its differences packed."""
+    """A `Found` answer with packed differences."""
 
     packed: bytes
     in_flight: Counter[Pair]
@@ -64,7 +67,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class Before:
-    """What an earlier try has left: its plan, the snapshots it saw, and what it found in which finished blocks."""
+    """The journal of an earlier attempt: its plan, its snapshots, its finished blocks and their answers."""
 
     plan: Plan
     positions: tuple[tuple[Position, ...], ...]
@@ -72,7 +75,7 @@ class Before:
     path: Path
 
     def answers(self) -> Iterator[Hashed | Found]:
-        """Everything that was found in the finished blocks, in the order it was found."""
+        """Yield the answers of the finished blocks, in their order."""
         for record in _records(self.path):
             if isinstance(record, Hashed) and record.origin in self.done:
                 yield record
@@ -81,17 +84,17 @@ class Before:
 
 
 class Journal:
-    """The file of one run, opened for writing: first the plan and what an earlier try finished, then what is found."""
+    """The journal of a run, open for writing; it starts with the plan and with what an earlier attempt finished."""
 
     def __init__(self, path: Path, plan: Plan, before: Before | None, positions: Sequence[Position]) -> None:
         self._path = path
-        # Beside the old one, which is read while this is written, and there whole or not at all.
+        # Written to another file, because the old journal is read meanwhile, and renamed when it is complete.
         part = path.with_name(path.name + ".part")
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
             self._file: IO[bytes] = open(os.open(part, flags, 0o600), "wb")  # noqa: SIM115
         except OSError as error:
-            raise StoreError(f"cannot write {path}: {error.strerror}", cure=_MAKE_ROOM) from None
+            raise StoreError(f"cannot write the journal {path}: {error.strerror}", cure=_MAKE_ROOM) from None
         self._write(plan)
         for earlier in before.positions if before else ():
             self._write(Positions(earlier))
@@ -100,11 +103,11 @@ class Journal:
         for origin in sorted(before.done) if before else ():
             self._write(Done(origin))
         self._write(Positions(tuple(positions)))
-        self._make_sure()
+        self._sync()
         os.replace(part, path)
 
     def add(self, answer: Hashed | Found, packed: bytes | None = None) -> None:
-        """Something was found in a block; `packed`: its differences, where they are packed already."""
+        """Record an answer; `packed` is its packed differences, if they are already packed."""
         if answer.origin < 0:
             return
         if isinstance(answer, Hashed):
@@ -114,19 +117,19 @@ class Journal:
             self._write(_Found(data, answer.in_flight, answer.origin))
 
     def done(self, origin: int) -> None:
-        """A block of the plan is finished."""
+        """Record that a block of the plan is finished."""
         if origin < 0:
             return
         self._write(Done(origin))
-        if time.monotonic() - self._sure_at >= _SURE_SECONDS:
-            self._make_sure()
+        if time.monotonic() - self._synced_at >= _SYNC_SECONDS:
+            self._sync()
 
     def close(self) -> None:
-        """Let go of the file; it stays for whoever takes the run up."""
+        """Close the file; it is kept for a resumed run."""
         try:
             self._file.close()
         except OSError:
-            # A full disk was reported where it mattered.
+            # A full disk was already reported by a write.
             return
 
     def _write(self, record: object) -> None:
@@ -135,20 +138,42 @@ class Journal:
             self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
             self._file.flush()
         except OSError as error:
-            raise StoreError(f"cannot write {self._path}: {error.strerror}", cure=_MAKE_ROOM) from None
+            raise StoreError(f"cannot write the journal {self._path}: {error.strerror}", cure=_MAKE_ROOM) from None
 
-    def _make_sure(self) -> None:
+    def _sync(self) -> None:
         os.fsync(self._file.fileno())
-        self._sure_at = time.monotonic()
+        self._synced_at = time.monotonic()
 
 
-def journal_path(folder: Path, task_id: str) -> Path:
-    """Where the journal of a task is."""
-    return folder / f"{task_id}.journal"
+def journal_path(store: TaskStore, task_id: str) -> Path:
+    """Return the path of the journal of a task."""
+    return store.folder() / f"{task_id}.journal"
 
 
-def read_journal(path: Path) -> Before | None:
-    """What an earlier try has left; None if it did not come far enough to leave anything."""
+@contextmanager
+def open_journal(
+    task: OpenTask, spec: TableSpec, ranges: Ranges, before: Before | None, positions: Sequence[Position]
+) -> Iterator[Journal | None]:
+    """Open the journal of a task; None for a table without a key, whose digests are valid only in one snapshot."""
+    if spec.is_keyless:
+        yield None
+        return
+    journal = Journal(journal_path(task.store, task.task_id), Plan(spec, ranges), before, positions)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def remove_journal(store: TaskStore, result: DiffResult) -> None:
+    """Delete the journal of a run that is complete."""
+    if result.verdict != "INCOMPLETE":
+        journal_path(store, result.task_id).unlink(missing_ok=True)
+
+
+def read_journal(store: TaskStore, task_id: str) -> Before | None:
+    """Return the journal of an earlier attempt; None if it ended before it had a plan."""
+    path = journal_path(store, task_id)
     plan: Plan | None = None
     positions, done = [], set()
     for record in _records(path):
@@ -161,9 +186,9 @@ def read_journal(path: Path) -> Before | None:
     return Before(plan, tuple(positions), frozenset(done), path) if plan is not None else None
 
 
-def tidy(folder: Path) -> None:
-    """Remove what runs have left that nobody took up for long."""
-    for path in folder.glob("*.journal*"):
+def remove_old_journals(store: TaskStore) -> None:
+    """Delete journals of runs that were not resumed for a long time."""
+    for path in store.folder().glob("*.journal*"):
         try:
             if time.time() - path.stat().st_mtime > _KEPT_SECONDS:
                 path.unlink()
@@ -172,13 +197,13 @@ def tidy(folder: Path) -> None:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    """Every whole record; a file that others could have written is not read, for it says what is to be run."""
+    """Yield all complete records. Records are pickles: raise if other users can write the file."""
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError:
         return
-    if found.st_mode & 0o022 or (hasattr(os, "getuid") and found.st_uid not in (os.getuid(), 0)):
-        raise StoreError(f"{path} can be written by others", cure="start the diff anew, without --resume")
+    if state.st_mode & 0o022 or (hasattr(os, "getuid") and state.st_uid not in (os.getuid(), 0)):
+        raise StoreError(f"other users can write the journal {path}", cure="start a new run, without --resume")
     with open(path, "rb") as file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, check = _HEAD.unpack(head)

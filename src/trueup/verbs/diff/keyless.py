@@ -9,18 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from psycopg import sql
 
 from trueup.db.snapshot import Control
-from trueup.engine.work import More, Room
+from trueup.engine.work import More, Room, Tasks
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.keys import Block
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
-from trueup.task.compare.copies import compare_hashes, copies_where, differing_hashes, hashed_rows
+from trueup.task.compare.copies import CompareHashes, compare_hashes, copies_where, differing_hashes, hashed_rows
 from trueup.task.compare.model import Found
+from trueup.task.compare.state import Comparison
 from trueup.task.job import Job
+from trueup.task.steering import is_gentle
+from trueup.verbs.diff.answers import ANALYSIS, add_up, answers, count_rows, keep, spend, until_full
 
 _WHOLE = Block(None, None)
 # Pages per part of a scan: 64 MB of table.
@@ -58,6 +63,41 @@ class CompareBuckets:
     bits: int
     nodes: tuple[str, ...]
     block: Block = _WHOLE
+
+
+def compare_multisets(run: Comparison, rows: int) -> None:
+    """Digest all buckets of the hash on all nodes, then compare the rows of those that differ."""
+    job, state, progress, settings = run.job, run.state, run.progress, run.request.settings
+    bits = bits_for(rows, job.unit)
+    scans = list(scan_parts(run.controls, job.spec, bits, snapshot=settings.snapshot, gentle=is_gentle(settings)))
+    progress.stage("hashing", len(scans))
+    sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
+    for answer in answers(run, partial(scan_part, job), Tasks(scans, state.gate)):
+        assert isinstance(answer, PartScanned)
+        add_up(sums[answer.node], answer.buckets)
+        scanned = sum(digest.count for digest in answer.buckets.values())
+        progress.advance(rows=scanned)
+        spend(state, scanned)
+    if state.failures:
+        return
+    state.blocks = len({bucket for side in sums.values() for bucket in side})
+    state.mismatched_blocks = len(differing_buckets(sums))
+    count_rows(state, sums)
+    if job.digests_only or not state.mismatched_blocks:
+        return
+    buckets = list(bucket_tasks(sums, bits, state.nodes))
+    progress.stage(ANALYSIS, len(buckets))
+    tasks: Tasks[Any] = Tasks(until_full(buckets, state), state.gate)
+    for answer in answers(run, partial(work, job), tasks):
+        keep(answer, tasks, state)
+        progress.advance(0)
+
+
+def work(job: Job, task: CompareBuckets | CompareHashes, room: Room) -> Iterator[Found | More]:
+    """Do a task of the comparison of buckets."""
+    if isinstance(task, CompareBuckets):
+        return compare_buckets(job, task, room)
+    return compare_hashes(job, task, room)
 
 
 def bits_for(rows: int, unit: int) -> int:

@@ -1,22 +1,25 @@
-"""Keys whose order has nothing to do with where rows lie, such as random uuids: one scan in the order of the pages.
+"""Compare a large table whose keys have no relation to the place of rows, such as random UUIDs, by scans of its pages.
 
-A range of such keys is spread over the whole table, and whoever reads one range after the other reads most pages many
-times. Since digests add up, each node is scanned once, part by part in the order of its pages, and every row is counted
-to its unit on the way; the parts of a unit are added up in the driver. Only within a snapshot do rows stay on their
-pages, and the sums of two snapshots do not mix: such a run cannot be taken up again, it starts over.
+The rows of a range of such keys are spread over the whole table, so reading range after range reads most pages many
+times. Digests add up, so each node is scanned once instead, in parts of consecutive pages, and each row is counted
+for its unit; the driver adds up the parts of a unit. Rows keep their pages only within a snapshot, and digests of two
+snapshots must not be added up: such a run cannot be resumed, it starts again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from itertools import zip_longest
+from typing import Any
 
 from psycopg import sql
 
 from trueup.db import catalog
+from trueup.db.reader import Reader
 from trueup.db.snapshot import Control
-from trueup.engine.work import Room
+from trueup.engine.work import More, Room, Tasks
 from trueup.rows.digest import EMPTY, Digest
 from trueup.rows.encode import row_hash
 from trueup.rows.keys import Block, KeyValues, chain, literals, ordered, source, where
@@ -24,24 +27,24 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
 from trueup.task.compare.model import NOWHERE, Ranges
+from trueup.task.compare.state import Comparison
 from trueup.task.job import Job
-from trueup.verbs.diff.work import CompareUnit, HashBlock
+from trueup.verbs.diff.answers import ANALYSIS, add_up, answers, count_rows, keep, until_full
+from trueup.verbs.diff.hash import work
+from trueup.verbs.diff.work import CompareUnit, Ended, HashBlock
 
-if TYPE_CHECKING:
-    from psycopg import sql
-
-# Pages of one part: 64 MB of table.
-_PAGES_A_PART = 8192
-# Below this many pages the table is read into memory once, whatever the order.
-_FEWEST_PAGES = 2 * _PAGES_A_PART
-# The planner's correlation of key and place: 1 in order, 0 at random.
+# Pages per part: 64 MB of table.
+PAGES_PER_PART = 8192
+# A smaller table fits into memory, so it is read from disk only once in any order.
+FEWEST_PAGES = 2 * PAGES_PER_PART
+# The planner's correlation of key and row order: 1 is in order, 0 is random.
 _SCATTERED = 0.3
 _WHOLE = Block(None, None)
 
 
 @dataclass(frozen=True)
 class ScanPages:
-    """Digest the units of one part of a node's table: pages from `first` up to `end` (None: to the last)."""
+    """Task: digest the units of one part of a node's table, pages `first` up to `end` (None: up to the last)."""
 
     node: str
     first: int
@@ -53,27 +56,59 @@ class ScanPages:
 
 @dataclass(frozen=True)
 class PagesScanned:
-    """The digests of one part by the number of the unit."""
+    """Answer: the digests of one part by the number of the unit."""
 
     node: str
     units: Mapping[int, Digest]
 
 
+def compare_pages(run: Comparison, ranges: Ranges) -> None:
+    """Scan each node once, then compare the units that differ."""
+    job, state, progress = run.job, run.state, run.progress
+    cuts = all_cuts(ranges)
+    scans = page_tasks(run.controls, job.spec, cuts)
+    progress.stage("hashing", len(scans))
+    sums: dict[str, dict[int, Digest]] = {node: {} for node in state.nodes}
+    for answer in answers(run, partial(scan_pages, job), Tasks(scans, state.gate)):
+        assert isinstance(answer, PagesScanned)
+        add_up(sums[answer.node], answer.units)
+        progress.advance(rows=sum(digest.count for digest in answer.units.values()))
+    if state.failures:
+        return
+    state.blocks = len(cuts) + 1
+    count_rows(state, sums)
+    units = differing_units(sums, cuts)
+    state.mismatched_blocks = len(units)
+    state.mismatched = [(origin_of(number), block) for number, (block, _) in enumerate(units)]
+    state.unexplained.update(origin_of(number) for number in range(len(units)))
+    if job.digests_only or not units:
+        return
+    progress.stage(ANALYSIS, len(units))
+    tasks: Tasks[Any] = Tasks(until_full(unit_tasks(job, units, state.nodes), state), state.gate)
+    for answer in answers(run, partial(work, job), tasks):
+        if isinstance(answer, Ended):
+            progress.advance()
+            continue
+        keep(answer, tasks, state)
+        if isinstance(answer, More):
+            progress.advance(0, more=len(answer.tasks))
+
+
 def is_scattered(controls: Sequence[Control], spec: TableSpec) -> bool:
-    """Whether a scan by pages is the better way: a large table whose key says nothing of where its rows lie."""
+    """Whether to scan by pages: the table is large, and its key has no relation to the place of rows."""
     if len(spec.key) != 1 or spec.key[0].order != "type" or not type_of(spec.key[0].column).page_scan:
         return False
     name = spec.key[0].column.name
     return any(
-        page_count(control.connection, spec) >= _FEWEST_PAGES
-        and (found := catalog.correlation(control.connection, spec.schema, spec.table, name)) is not None
-        and abs(found) < _SCATTERED
+        page_count(control.connection, spec) >= FEWEST_PAGES
+        and (correlation := catalog.correlation(control.connection, spec.schema, spec.table, name)) is not None
+        and abs(correlation) < _SCATTERED
         for control in controls
     )
 
 
 def all_cuts(ranges: Ranges) -> tuple[KeyValues, ...]:
-    """The boundaries of all units of all blocks, in order."""
+    """Return the boundaries of all units of all blocks, in order."""
     cuts: list[KeyValues] = []
     for number, block in enumerate(ranges.blocks):
         if block.start is not None:
@@ -83,18 +118,17 @@ def all_cuts(ranges: Ranges) -> tuple[KeyValues, ...]:
 
 
 def page_tasks(controls: Sequence[Control], spec: TableSpec, cuts: tuple[KeyValues, ...]) -> list[ScanPages]:
-    """Parts of all nodes in turn, so that all of them are busy."""
+    """Return the parts of all nodes in turn, so that all nodes are busy."""
     parts: list[list[ScanPages]] = []
     for control in controls:
-        firsts = list(range(0, page_count(control.connection, spec), _PAGES_A_PART)) or [0]
+        firsts = list(range(0, page_count(control.connection, spec), PAGES_PER_PART)) or [0]
         ends = [*firsts[1:], None]
         parts.append([ScanPages(control.node.name, *edges, cuts) for edges in zip(firsts, ends, strict=True)])
-    longest = max(len(mine) for mine in parts)
-    return [mine[at] for at in range(longest) for mine in parts if at < len(mine)]
+    return [part for same_number in zip_longest(*parts) for part in same_number if part is not None]
 
 
 def scan_pages(job: Job, task: ScanPages, room: Room) -> Iterator[PagesScanned]:
-    """One part of one node: count and sum of the hashes, by unit."""
+    """Count and add up the hashes of one part of one node, by unit."""
     query = sql.SQL("SELECT {unit}, count(*), sum({hash})::text FROM {source}{where} GROUP BY 1").format(
         unit=_unit(job.spec, task.cuts),
         hash=row_hash(job.spec),
@@ -102,18 +136,17 @@ def scan_pages(job: Job, task: ScanPages, room: Room) -> Iterator[PagesScanned]:
         where=where(job.spec, *on_pages(task.first, task.end)),
     )
 
-    def ask(reader: Any) -> list[tuple[Any, ...]]:
-        # The planner does not know how few units there are, and would sort all rows by them.
+    def ask(reader: Reader) -> list[tuple[Any, ...]]:
+        # The planner overestimates the number of units, and would sort all rows.
         reader.rows(sql.SQL("SELECT set_config('enable_sort', 'off', true)").format())
-        found: list[tuple[Any, ...]] = reader.rows(query)
-        return found
+        return list(reader.rows(query))
 
     rows = job.read((task.node,), ask)[task.node]
     yield PagesScanned(task.node, {unit: Digest(count, int(total)) for unit, count, total in rows})
 
 
 def _unit(spec: TableSpec, cuts: Sequence[KeyValues]) -> sql.Composed:
-    """The number of a row's unit: how many boundaries are at or before its key."""
+    """Return the expression for the number of a row's unit: the boundaries at or before its key."""
     listed = sql.SQL(", ").join(literals(spec.key, cut)[0] for cut in cuts)
     return sql.SQL("width_bucket({}, ARRAY[{}]::{}[])").format(
         ordered(spec.key[0]), listed, sql.SQL(spec.key[0].column.type)
@@ -123,19 +156,19 @@ def _unit(spec: TableSpec, cuts: Sequence[KeyValues]) -> sql.Composed:
 def differing_units(
     sums: Mapping[str, Mapping[int, Digest]], cuts: Sequence[KeyValues]
 ) -> list[tuple[Block, dict[str, int]]]:
-    """The units in which the nodes disagree, with their counts."""
-    found = []
+    """Return the units whose digests differ, with their rows per node."""
+    units = []
     for number, block in enumerate(chain(cuts)):
-        here = {node: side.get(number, EMPTY) for node, side in sums.items()}
-        if len(set(here.values())) > 1:
-            found.append((block, {node: digest.count for node, digest in here.items()}))
-    return found
+        of_unit = {node: side.get(number, EMPTY) for node, side in sums.items()}
+        if len(set(of_unit.values())) > 1:
+            units.append((block, {node: digest.count for node, digest in of_unit.items()}))
+    return units
 
 
 def unit_tasks(
     job: Job, units: Sequence[tuple[Block, Mapping[str, int]]], nodes: tuple[str, ...]
 ) -> Iterator[CompareUnit | HashBlock]:
-    """What is to be done with units that differ: a small one is compared, a large one is taken apart first."""
+    """Yield a task per unit that differs: a small one is compared, a large one is split first."""
     for number, (block, counts) in enumerate(units):
         if max(counts.values()) <= job.unit:
             yield CompareUnit(block, nodes, origin=origin_of(number))
@@ -144,5 +177,5 @@ def unit_tasks(
 
 
 def origin_of(number: int) -> int:
-    """What a unit that differs is called in its answers: none of the blocks that a run can be taken up from."""
+    """Return the origin of a unit that differs: a negative number, because it is no block of the plan."""
     return -2 - number

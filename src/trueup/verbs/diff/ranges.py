@@ -1,17 +1,18 @@
-"""Where to cut: block boundaries from the planner's estimates and a sample, never from a full count.
+"""Plan the blocks of a table, from the planner's estimates and a sample of keys, without counting all rows.
 
-A wrong estimate costs balance only: the chain of blocks covers every row of every node in any case.
+A wrong estimate makes blocks of uneven size. The blocks always cover all rows of all nodes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from psycopg import sql
 
+from trueup.config.settings import DiffSettings
 from trueup.db import catalog
+from trueup.db.connection import one_value
 from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.errors import QueryError
@@ -20,14 +21,18 @@ from trueup.rows.keys import Block, KeyValues, chain, source, where
 from trueup.rows.marks import is_whole_number, largest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.model import Ranges
+from trueup.task.steering import is_gentle
 from trueup.task.together import together
 
-# The units of a block are hashed in one statement. Measured: ten of them cost nothing, thirty a third of the time.
+# The units of a block are hashed in one statement. Measured: ten units cost nothing extra, thirty add a third.
 _MOST_UNITS = 10
 
 
-def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, unit: int) -> Ranges:
-    """Blocks of about `block_size` rows in units of about `unit`, cut on the node that seems to have the most."""
+def plan_ranges(controls: Sequence[Control], spec: TableSpec, settings: DiffSettings) -> Ranges:
+    """Return blocks of about `block_size` rows, cut into units, with keys of the node with the most estimated rows."""
+    block_size = settings.block_size
+    # A gentle run hashes a block in small steps instead of units.
+    unit = block_size if is_gentle(settings) else settings.compare_unit_size
     estimates = dict(together(controls, lambda control: (control.node.name, _rows_on(control, spec))))
     by_size = sorted(controls, key=lambda control: estimates[control.node.name], reverse=True)
     if spec.is_keyless:
@@ -41,45 +46,44 @@ def plan_ranges(controls: Sequence[Control], spec: TableSpec, block_size: int, u
         cuts = _cuts(control, spec, blocks * sampled, sample)
         if cuts:
             outer = cuts[::sampled]
-            # The first block has nothing inside: it ends at the first key.
+            # The first block ends at the first key, so it has no units.
             if is_whole_number(spec):
                 inner = ((), *evenly(outer, units, largest(spec)))
             else:
-                inner = ((), *(tuple(cuts[at + 1 : at + sampled]) for at in range(0, len(cuts), sampled)))
+                inner = ((), *(tuple(cuts[first + 1 : first + sampled]) for first in range(0, len(cuts), sampled)))
             return Ranges(tuple(chain(outer)), control.node.name, estimates, sample, inner)
-        # Statistics lied: the anchor is empty. The next one may not be.
+        # The estimate was wrong and this node has no rows: try the next one.
     return Ranges((Block(None, None),), by_size[0].node.name, estimates, "")
 
 
 def evenly(cuts: Sequence[KeyValues], units: int, most: int) -> Iterator[tuple[KeyValues, ...]]:
-    """Whole numbers that cut each block into parts of one width; the last block, without an end, as the one before.
+    """Yield per block the integers that cut it into `units` ranges of equal width; the last block like the one before.
 
-    A sample of pages holds neighbours, and so says little of what lies between two blocks' first keys.
+    A sample of pages contains neighbouring keys, so it does not show how keys are distributed inside of a block.
     """
     firsts = [int(cut[0]) for cut in cuts]
     width = 0
-    for at, first in enumerate(firsts):
-        width = (firsts[at + 1] - first if at + 1 < len(firsts) else width) // units
-        inside = [first + width * number for number in range(1, units)] if width else []
-        # A cut that is no number of the type could not be written.
+    for number, first in enumerate(firsts):
+        width = (firsts[number + 1] - first if number + 1 < len(firsts) else width) // units
+        inside = [first + width * unit for unit in range(1, units)] if width else []
+        # A cut must be a value of the key's type.
         yield tuple((str(key),) for key in inside if key <= most)
         width *= units
 
 
 def _rows_on(control: Control, spec: TableSpec) -> int:
-    """The planner's estimate or, behind a filter, whose effect no planner knows, a count."""
+    """Return the planner's estimate or, with a filter, the number of rows."""
     try:
         if not spec.filter:
             return catalog.estimate_rows(control.connection, source(spec))
         query = sql.SQL("SELECT count(*) FROM {}{}").format(source(spec), where(spec))
-        row: Any = control.connection.execute(query, binary=True).fetchone()
-        return int(row[0])
+        return int(one_value(control.connection.execute(query, binary=True)))
     except Exception as error:
-        found = error_from_server(error, control.node)
-        if spec.filter and isinstance(found, QueryError) and not found.cure:
-            found.message = f"--filter: {found.message}"
-            found.cure = "change the filter: it must give true or false for every row, and may only read"
-        raise found from None
+        failure = error_from_server(error, control.node)
+        if spec.filter and isinstance(failure, QueryError) and not failure.cure:
+            failure.message = f"--filter: {failure.message}"
+            failure.cure = "change the filter: it must be true or false for every row, and must not write"
+        raise failure from None
 
 
 def _cuts(control: Control, spec: TableSpec, blocks: int, sample: str) -> list[KeyValues]:

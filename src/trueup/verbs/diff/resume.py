@@ -1,4 +1,4 @@
-"""Taking up a run again: is it still the same table, and what was found in the blocks that are finished?"""
+"""Continue an earlier run: check that the table is the same, and restore what was found in its finished blocks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from trueup.verbs.diff.journal import Before
 
 
 def same_table(before: Before, spec: TableSpec, progress: Progress) -> TableSpec:
-    """The table as it is compared, with the hash of the earlier try; refused if anything else is not as it was."""
-    again = replace(spec, seed=before.plan.spec.seed)
-    if again != before.plan.spec:
+    """Return the table with the hash seed of the earlier run; raise if its key or columns have changed since."""
+    same = replace(spec, seed=before.plan.spec.seed)
+    if same != before.plan.spec:
         raise CheckFailed(
-            ["the table, its key or its columns are not as they were when the run was begun"],
-            cure="start anew, without --resume",
+            ["the table, its key or its columns have changed since the run was started"],
+            cure="start a new run, without --resume",
             table=f"{spec.schema}.{spec.table}",
         )
-    progress.say(f"{len(before.done)} of {len(before.plan.ranges.blocks)} blocks were finished before")
-    return again
+    progress.say(f"{len(before.done)} of {len(before.plan.ranges.blocks)} blocks are already finished")
+    return same
 
 
-def take_up(before: Before, state: State) -> frozenset[int]:
-    """Count what was found in the finished blocks; returns their numbers."""
+def restore(before: Before, state: State) -> frozenset[int]:
+    """Add the answers of the finished blocks to the state; return the numbers of these blocks."""
     for answer in before.answers():
         if isinstance(answer, Hashed):
             state.hashed(answer)

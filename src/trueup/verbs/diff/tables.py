@@ -1,4 +1,4 @@
-"""Which tables a run over many is about: those that fit on any node, the largest first."""
+"""Choose the tables of a run over many: those that match on any node, the largest first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trueup.task.together import together
 
 @dataclass(frozen=True)
 class Candidate:
-    """A table to compare: its name, the nodes that have it, and how large it is on the node where it is largest."""
+    """A table to compare: its name, the nodes that have it, and its largest size on these nodes."""
 
     table: str
     nodes: tuple[str, ...]
@@ -25,7 +25,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
-    """All tables that fit: those to compare, and those left out by name."""
+    """The tables that match: those to compare, and those that are excluded."""
 
     tables: tuple[Candidate, ...]
     skipped: tuple[str, ...]
@@ -33,7 +33,7 @@ class Choice:
 
 
 def choose_tables(controls: Sequence[Control], patterns: Patterns) -> Choice:
-    """What the patterns mean on these nodes; a pattern that means nothing anywhere is an error."""
+    """Return the tables that match the patterns on these nodes; raise if a pattern matches no table."""
 
     def ask(control: Control) -> list[Listed]:
         try:
@@ -41,40 +41,37 @@ def choose_tables(controls: Sequence[Control], patterns: Patterns) -> Choice:
         except Exception as error:
             raise error_from_server(error, control.node) from None
 
-    found = together(controls, ask)
-    seen = {
-        control.node.name: {(t.schema, t.name): t for t in tables}
-        for control, tables in zip(controls, found, strict=True)
+    by_node = {
+        control.node.name: {(table.schema, table.name): table for table in tables}
+        for control, tables in zip(controls, together(controls, ask), strict=True)
     }
-    fitting = {name for tables in seen.values() for name, table in tables.items() if _fits(table, patterns.take)}
+    matching = {name for tables in by_node.values() for name, table in tables.items() if _matches(table, patterns.take)}
     for pattern in patterns.take:
-        if not any(pattern.matches(*name) for name in fitting):
+        if not any(pattern.matches(*name) for name in matching):
             raise ConfigError(
-                f"no node has a table that fits {pattern.text}",
-                cure="check the name: write schema.table, with * for any; views and foreign tables cannot be compared",
+                f"no node has a table that matches {pattern.text}",
+                cure="check the name (schema.table, with * as wildcard); views and foreign tables cannot be compared",
             )
-    skipped = {name for name in fitting if patterns.skips(*name)}
-    if fitting == skipped:
-        raise ConfigError(
-            "every table that fits is skipped", cure="there is nothing to compare: check --exclude-tables"
-        )
-    unused = [each.text for each in patterns.skip if not any(each.matches(*name) for name in fitting)]
+    skipped = {name for name in matching if patterns.skips(*name)}
+    if matching == skipped:
+        raise ConfigError("every table that matches is excluded", cure="check --exclude-tables")
+    unused = [pattern.text for pattern in patterns.skip if not any(pattern.matches(*name) for name in matching)]
     return Choice(
-        tuple(sorted((_candidate(name, seen) for name in fitting - skipped), key=lambda it: (-it.bytes, it.table))),
+        tuple(sorted((_candidate(name, by_node) for name in matching - skipped), key=lambda it: (-it.bytes, it.table))),
         tuple(sorted(display_name(*name) for name in skipped)),
-        tuple(f"--exclude-tables {text} fits no table" for text in unused),
+        tuple(f"--exclude-tables {text} matches no table" for text in unused),
     )
 
 
-def _fits(table: Listed, take: Sequence[Pattern]) -> bool:
-    """Whether a table is meant: parts of a partitioned one are compared with it, unless they are named."""
-    meant = [pattern for pattern in take if pattern.matches(table.schema, table.name)]
-    if any(pattern.names_one for pattern in meant):
+def _matches(table: Listed, take: Sequence[Pattern]) -> bool:
+    """Whether a table matches: a partition is compared with its parent, unless it is named."""
+    patterns = [pattern for pattern in take if pattern.matches(table.schema, table.name)]
+    if any(pattern.names_one for pattern in patterns):
         return True
     plain = table.kind in ("r", "p") and not table.is_partition
-    return plain and any(pattern.names_schema or not table.is_ours for pattern in meant)
+    return plain and any(pattern.names_schema or not table.is_ours for pattern in patterns)
 
 
-def _candidate(name: tuple[str, str], seen: Mapping[str, Mapping[tuple[str, str], Listed]]) -> Candidate:
-    having = {node: tables[name] for node, tables in seen.items() if name in tables}
-    return Candidate(display_name(*name), tuple(having), max(table.bytes for table in having.values()))
+def _candidate(name: tuple[str, str], by_node: Mapping[str, Mapping[tuple[str, str], Listed]]) -> Candidate:
+    tables = {node: tables[name] for node, tables in by_node.items() if name in tables}
+    return Candidate(display_name(*name), tuple(tables), max(table.bytes for table in tables.values()))

@@ -1,23 +1,20 @@
-"""The tasks of a diff and their results."""
+"""The tasks of a diff."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from trueup.rows.keys import Block, KeyValues
 from trueup.task.compare.model import NOWHERE, CompareKeys
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
 class HashBlock:
-    """Hash a block on these nodes; where it differs, go down to the rows. `counted`: its rows were counted before.
+    """Task: hash a block on these nodes, and find the rows that differ.
 
-    The keys `inner` cut it into units that are hashed apart. In a `dense` block most units are expected to differ: its
-    rows are marked one by one at once. With a `step`, only about so many of its rows are hashed at a time, and the rest
-    comes back as another task.
+    The keys `inner` cut it into units that are hashed separately. `counted`: its rows are already counted. `dense`:
+    most units are expected to differ, so its rows are marked without hashing the units first. With a `step`, only about
+    that many rows are hashed, and the rest is handed back as another task.
     """
 
     block: Block
@@ -31,7 +28,7 @@ class HashBlock:
 
 @dataclass(frozen=True)
 class CompareUnit:
-    """Compare the rows of a block that is small enough and known to differ."""
+    """Task: compare the rows of a small block that differs."""
 
     block: Block
     nodes: tuple[str, ...]
@@ -43,6 +40,6 @@ Task = HashBlock | CompareUnit | CompareKeys
 
 @dataclass(frozen=True)
 class Ended:
-    """A task of this block came to its end without an error."""
+    """Answer: a task of this block ended without an error."""
 
     origin: int

@@ -183,7 +183,7 @@ def _room(request: DoctorRequest, where: str, met: Met) -> Finding:
     """Nodes on one server share its connections; the doctor's own will be gone by then."""
     row = met.facts[where].row
     mates = [name for name, facts in met.facts.items() if facts.row["server_id"] == row["server_id"]]
-    share = Share(request.settings.concurrency_factor, request.settings.max_connections, by_hand=request.spark.slots)
+    share = Share(request.settings.concurrency_factor, request.settings.max_connections, fixed=request.spark.slots)
     one = share.of(cores_here()) + 1
     needed = one * len(mates)
     places = [(row["max_connections"] - row["reserved"] - row["in_use"] + len(mates), needed, "the server")]

@@ -88,7 +88,7 @@ def _repair(
         decisions = Decisions(dict.fromkeys(table.node_names, layout), undo, task=task.task_id, mode=request.mode_name)
         stack.callback(decisions.close)
         engine = starter.get(_ROWS_PER_KEY * len(keys.keys))
-        engine.most = check_free(controls, engine.slots)
+        engine.max_slots = check_free(controls, engine.slots)
         job = job_of(settings, spec, controls, application)
         repair = RepairJob(job, layout, mode, skip_stale=request.stale == "skip", with_rows=request.execute)
         read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)

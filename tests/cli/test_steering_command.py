@@ -97,4 +97,4 @@ def test_only_a_diff_can_be_taken_up(cli: Cli, given: Any, equal: Any) -> None:
         store.finish(task, "FAILED", error="no")
     ran = cli("diff", "--resume", task, *given(equal))
     assert ran.code == 2
-    assert "is no diff or check" in ran.err
+    assert "is not a diff or check" in ran.err

@@ -180,9 +180,9 @@ def test_what_is_compared_can_be_configured(
     settings = ['table_filter = "id < 4"', 'exclude_columns = "price"', "recheck = 0"]
     Path("trueup.toml").write_text("\n".join(["[nodes]", *lines, "[diff]", *settings]))
     assert trueup.diff("items").pairs["n1/n2"].changed == 3
-    assert trueup.diff("items", table_filter="id < 3").pairs["n1/n2"].changed == 2
-    assert trueup.diff("items", columns=["price"], table_filter="true").pairs["n1/n2"].changed == 2
+    assert trueup.diff("items", filter="id < 3").pairs["n1/n2"].changed == 2
+    assert trueup.diff("items", columns=["price"], filter="true").pairs["n1/n2"].changed == 2
     monkeypatch.setenv("TRUEUP__DIFF__TABLE_FILTER", "id = 1")
     assert trueup.diff("items").pairs["n1/n2"].changed == 1
     monkeypatch.setenv("TRUEUP__DIFF__KEY", "name")
-    assert trueup.diff("items", table_filter="id = 9").verdict == "MATCH"
+    assert trueup.diff("items", filter="id = 9").verdict == "MATCH"

@@ -329,7 +329,7 @@ def test_names_of_every_spelling(
     changed = next(each for each in report["diffs"]["n1/n2"]["differences"] if each["kind"] == "changed")
     assert (changed["columns"], changed["key"]) == ([names[3]], {names[2]: "7"})
     assert compare(pair, whole, columns=[names[3]], key=[names[2]]).verdict == "DIFFER"
-    assert compare(pair, whole, exclude_columns=[names[3]], table_filter=f"{key} <> 8").verdict == "MATCH"
+    assert compare(pair, whole, exclude_columns=[names[3]], filter=f"{key} <> 8").verdict == "MATCH"
     # The same without a key.
     for node in pair:
         node.execute(f"ALTER TABLE {whole} DROP CONSTRAINT {_constraint(node, whole)}")
@@ -367,7 +367,7 @@ def test_filters_of_every_spelling(
             "DROP TABLE IF EXISTS filtered; CREATE TABLE filtered (n int PRIMARY KEY, v text, w text);"
             f"INSERT INTO filtered SELECT i, 'value ' || i, '{sign}' FROM generate_series(1, 30) i"
         )
-    result = compare(pair, "filtered", table_filter=where, **_small(2))
+    result = compare(pair, "filtered", filter=where, **_small(2))
     assert _found(report_of(result)) == {"missing": set(), "extra": set(), "changed": numbers}
     assert (result.rows_checked, result.verdict) == (len(numbers), "DIFFER" if numbers else "MATCH")
 
@@ -439,7 +439,7 @@ def test_a_key_by_hand(databases: Databases, on_all: OnAll, compare: Compare, re
     with pytest.raises(CheckFailed, match=r"n1.*NULL in maybe"):
         compare(nodes, "byhand", key=["maybe"])
     # The filter takes the rows with NULL away.
-    assert _found(report_of(compare(nodes, "byhand", key=["maybe"], table_filter="maybe > 0 OR n = 0"))) == expected
+    assert _found(report_of(compare(nodes, "byhand", key=["maybe"], filter="maybe > 0 OR n = 0"))) == expected
     with pytest.raises(CheckFailed, match="no column mm; did you mean m"):
         compare(nodes, "byhand", key=["mm"])
 

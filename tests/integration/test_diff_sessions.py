@@ -120,7 +120,7 @@ def test_settings_of_databases_and_roles_change_nothing(
     for table in ("looks", "stamps", "lists"):
         result = compare(readers, table, digest=digest, **SMALL)
         assert (result.verdict, result.rows_checked) == ("MATCH", 40)
-    assert compare(readers, "lists", table_filter="v = NULL").rows == {"n1": 0, "n2": 0}
+    assert compare(readers, "lists", filter="v = NULL").rows == {"n1": 0, "n2": 0}
     for node in nodes:
         node.server.database("postgres").execute(f"ALTER DATABASE {node.name} RESET ALL")
     nodes[1].execute(
@@ -235,7 +235,7 @@ def test_select_alone_is_enough(
     ]
     options = {"digest": digest, **SMALL}
     assert compare(readers, "app.items", **options).verdict == "MATCH"
-    assert compare(readers, "app.items", table_filter="id < 10", **options).verdict == "MATCH"
+    assert compare(readers, "app.items", filter="id < 10", **options).verdict == "MATCH"
     assert compare(partial, "app.items", exclude_columns=["secret"], **options).verdict == "MATCH"
     nodes[1].execute("UPDATE app.items SET v = 'x' WHERE id = 3; UPDATE app.items SET secret = 'x' WHERE id = 4")
     changed = 0 if kind == "keyless" else 1
@@ -357,7 +357,7 @@ def test_a_filter_cannot_write(databases: Databases, on_all: OnAll, compare: Com
     nodes = databases(2)
     on_all(nodes, TABLE + NOTES)
     with pytest.raises(TrueupError, match=r"read-only|read-write"):
-        compare(nodes, "looks", table_filter=where)
+        compare(nodes, "looks", filter=where)
     _nothing_is_noted(nodes)
 
 
@@ -370,7 +370,7 @@ def test_a_filter_cannot_write_at_a_second_look(
     on_all(nodes, TABLE + NOTES)
     nodes[1].execute("UPDATE looks SET x = 'x' WHERE n = 7")
     where = "current_setting('transaction_isolation') = 'repeatable read' OR public.write_down(n) IS NOT NULL"
-    result = compare(nodes, "looks", table_filter=where, snapshot=snapshot)
+    result = compare(nodes, "looks", filter=where, snapshot=snapshot)
     assert result.verdict == "INCOMPLETE"
     assert "read-only" in " ".join(result.incomplete)
     _nothing_is_noted(nodes)

@@ -247,7 +247,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(
     monkeypatch.setattr(digest, "_digest_in_pieces", counted)
     monkeypatch.setattr(digest, "_FIRST_STEP", 64)
     slow = "id > 1900 AND pg_sleep(0.004) IS NOT NULL"
-    result = compare(nodes, "items", table_filter=slow, block_timeout=0.2, recheck=0, **WHOLE)
+    result = compare(nodes, "items", filter=slow, block_timeout=0.2, recheck=0, **WHOLE)
     assert pieces
     assert (result.verdict, result.rows_checked, counts(result)) == ("DIFFER", 100, (0, 0, 1, 0))
 
@@ -255,7 +255,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(
 @pytest.mark.parametrize("quick", [False, True], ids=["diff", "check"])
 def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Compare, quick: bool) -> None:
     stuck = f"id <> 500 OR {NOT_HASHING} OR pg_sleep(5) IS NOT NULL"
-    result = compare(nodes, "items", quick=quick, table_filter=stuck, block_timeout=0.1, **STEPS)
+    result = compare(nodes, "items", quick=quick, filter=stuck, block_timeout=0.1, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
     (reason,) = [reason for reason in result.incomplete if "block [" in reason]
     assert "statement timeout" in reason

@@ -107,7 +107,7 @@ def test_the_size_of_a_query_follows_its_time(
     monkeypatch.setattr("trueup.verbs.diff.blocks.FIRST_STEP", 200)
     monkeypatch.setattr(hashing, "SMALLEST_STEP", 10)
     slow = "id BETWEEN 10 AND 409 AND pg_sleep(0.001) IS NOT NULL"
-    result = _diff(nodes, gentle=True, gentle_seconds=0.05, table_filter=slow, recheck=0)
+    result = _diff(nodes, gentle=True, gentle_seconds=0.05, filter=slow, recheck=0)
     assert result.rows == {"n1": 400, "n2": 400}
     some = [count for count in counted if count]
     assert max(some) > 100
@@ -127,7 +127,7 @@ def test_rows_a_second_are_capped(nodes: list[Database], counted: list[int]) -> 
 
 
 def test_a_cap_below_the_smallest_query_holds(nodes: list[Database], counted: list[int]) -> None:
-    result = _diff(nodes, max_rows_per_second=60, table_filter="id BETWEEN 10 AND 60", recheck=0)
+    result = _diff(nodes, max_rows_per_second=60, filter="id BETWEEN 10 AND 60", recheck=0)
     assert result.rows == {"n1": 51, "n2": 51}
     assert max(counted) <= 31
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ TABLES = """
     INSERT INTO "Odd, Name" SELECT i FROM generate_series(1, 20) i;
     INSERT INTO sales.parts SELECT i, i FROM generate_series(0, 9) i;
 """
-OPTIONS = {"engine": "local", "recheck": 1, "recheck_wait": 0}
+OPTIONS: dict[str, Any] = {"engine": "local", "recheck": 1, "recheck_wait": 0}
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def outcomes(result: ManyResult) -> dict[str, TableOutcome]:
 
 def test_all_tables_in_one_run_with_one_answer(nodes: list[Database], tmp_path: Path) -> None:
     every = {"schemas": ["public", "public_a"], "tables": ["sales.*"], "nodes": addresses(nodes), **OPTIONS}
-    result = trueup.diff_many(**every, skip=['"Odd, Name", tmp_*'], output="json, html")
+    result = trueup.diff_many(**every, exclude_tables=['"Odd, Name", tmp_*'], output="json, html")
     found = outcomes(result)
     assert set(found) == {"public.a", "public.a_b", "public.nokey", "public_a.b", "sales.parts"}
     assert (result.verdict, result.exit_code) == ("MATCH", 0)
@@ -136,17 +137,17 @@ def test_a_role_without_rights_and_three_nodes(databases: Databases, on_all: OnA
 
 def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
     where = {"nodes": addresses(nodes), **OPTIONS}
-    with pytest.raises(ConfigError, match=r"fits public\.b\*"):
+    with pytest.raises(ConfigError, match=r"matches public\.b\*"):
         trueup.check_many(tables=["public.a", "public.b*"], **where)
-    with pytest.raises(ConfigError, match="fits nowhere"):
+    with pytest.raises(ConfigError, match="matches nowhere"):
         trueup.check_many(schemas=["nowhere"], **where)
     with pytest.raises(ConfigError, match="every table that matches is excluded"):
-        trueup.check_many(tables=["public.a*"], skip=["public.*"], **where)
-    with pytest.raises(ConfigError, match="no tables are named"):
+        trueup.check_many(tables=["public.a*"], exclude_tables=["public.*"], **where)
+    with pytest.raises(ConfigError, match="no tables are selected"):
         trueup.check_many(**where)
     # A part of a partitioned table is compared with it, unless it is named; so are tables of trueup itself.
     nodes[0].execute("CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int)")
-    assert set(outcomes(trueup.check_many(tables=["*.*"], skip=["public*.*"], **where))) == {"sales.parts"}
+    assert set(outcomes(trueup.check_many(tables=["*.*"], exclude_tables=["public*.*"], **where))) == {"sales.parts"}
     assert set(outcomes(trueup.check_many(tables=["sales.parts_1"], **where))) == {"sales.parts_1"}
 
 
@@ -224,8 +225,7 @@ def test_several_tables_at_once_keep_to_the_connections(databases: Databases, on
     try:
         on_all(pair, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
         few = {name: uri.replace("postgres@", f"{role}:p@") for name, uri in addresses(pair).items()}
-        limits = {"max_connections": 8, "concurrency_factor": 4.0}
-        result = trueup.check_many(tables=["public.*"], nodes=few, **limits, **OPTIONS)
+        result = trueup.check_many(tables=["public.*"], nodes=few, max_connections=8, concurrency_factor=4.0, **OPTIONS)
         assert result.incomplete == ()
         assert (result.verdict, len(result.tables)) == ("MATCH", 12)
     finally:

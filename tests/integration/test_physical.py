@@ -16,7 +16,7 @@ from trueup.store import TaskStore
 from trueup.verbs.diff import physical
 
 ROWS = 6000
-SETTINGS = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}
+SETTINGS: dict[str, Any] = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}
 
 
 @pytest.fixture

@@ -26,7 +26,13 @@ from trueup.verbs.diff import units
 from trueup.verbs.diff.journal import journal_path, read_journal
 
 ROWS = 20_000
-SETTINGS = {"engine": "local", "block_size": 1000, "compare_unit_size": 200, "recheck": 1, "recheck_wait": 0}
+SETTINGS: dict[str, Any] = {
+    "engine": "local",
+    "block_size": 1000,
+    "compare_unit_size": 200,
+    "recheck": 1,
+    "recheck_wait": 0,
+}
 # A diff so slow that it can be killed in the middle; the store tells how far it is.
 SLOW = """
 import sys, trueup
@@ -244,7 +250,7 @@ def test_pause_go_on_and_stop_from_outside(
                     assert task.task_status == "RUNNING"
 
     outside = Outside()
-    with pytest.raises(Interrupted, match="from outside") as stopped:
+    with pytest.raises(Interrupted, match="trueup tasks stop") as stopped:
         trueup.diff("t", nodes=_addresses(nodes), progress=outside, gentle=gentle, **SETTINGS)
     assert outside.reasons[0].startswith("paused")
     assert outside.reasons[-1] == ""
@@ -257,5 +263,5 @@ def test_pause_go_on_and_stop_from_outside(
 
 def test_only_running_tasks_can_be_asked(nodes: list[Database], tmp_path: Path) -> None:
     task = _stopped(nodes)
-    with TaskStore() as store, pytest.raises(StoreError, match="does not run"):
+    with TaskStore() as store, pytest.raises(StoreError, match="is not running"):
         store.ask(task, "pause")

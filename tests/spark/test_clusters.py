@@ -301,7 +301,7 @@ session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 package = Path(trueup.__file__).parent
 session.addArtifact(shutil.make_archive("brought", "zip", package.parent, package.name), pyfile=True)
 result = trueup.diff("items", engine="spark", max_connections=2, concurrency_factor=4.0, block_size=100,
-                     override_block_size=True, recheck=1, recheck_wait=0, table_filter=sys.argv[2])
+                     override_block_size=True, recheck=1, recheck_wait=0, filter=sys.argv[2])
 found = {"home": session.range(1).mapInArrow(home, "home string").first()[0], "cores": Cores(session).now()}
 print(json.dumps({**result.as_json(), **found}))
 """

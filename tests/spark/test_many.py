@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import trueup
 from support.fixtures import Databases, OnAll, Spark
 
@@ -13,7 +15,13 @@ def test_many_tables_share_one_spark_session(spark: Spark, databases: Databases,
         on_all(nodes, f"CREATE TABLE t{number} (id int PRIMARY KEY, v text); INSERT INTO t{number} {rows}")
     nodes[1].execute("UPDATE t2 SET v = 'x' WHERE id % 5000 = 1; DELETE FROM t0 WHERE id = 100")
     addresses = {"n1": nodes[0].uri, "n2": nodes[1].uri}
-    options = {"tables": ["public.*"], "nodes": addresses, "block_size": 2000, "recheck": 1, "recheck_wait": 0}
+    options: dict[str, Any] = {
+        "tables": ["public.*"],
+        "nodes": addresses,
+        "block_size": 2000,
+        "recheck": 1,
+        "recheck_wait": 0,
+    }
     result = trueup.diff_many(**options, engine="spark")
     assert [(each.table, each.verdict, each.rows_checked, each.differences) for each in result.tables] == [
         ("public.t0", "DIFFER", 100, 1),

@@ -1,71 +1,297 @@
-"""The verbs as Python calls: the same options, defaults and results as on the command line."""
+"""`trueup.diff`, `check`, `rerun`, `resume` and the functions for many tables: the commands as Python functions.
+
+Parameters that are None have the value of the configuration.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeVar, cast
 
 from trueup.config.load import load
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db.names import parse_column_names
+from trueup.db.patterns import parse_patterns
+from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
+from trueup.report.model import DiffResult, ManyResult
+from trueup.rows.request import TableRequest, request_again
+from trueup.store import TaskStore
+from trueup.task.past import find_report, read_past, request_of
+from trueup.verbs.diff import many
+from trueup.verbs.diff import rerun as rerun_verb
+from trueup.verbs.diff import run as one
 
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.report.model import DiffResult, ManyResult
-    from trueup.rows.request import TableRequest
+S = TypeVar("S", DiffSettings, SparkSettings)
 
 # The types of tasks of one table, and of many.
 _ONE = ("TABLE_DIFF", "TABLE_CHECK")
 _MANY = ("TABLES_DIFF", "TABLES_CHECK")
-_SPARK_OPTIONS = ("engine", "master", "remote")
-# Settings of the configuration that the command line does not offer.
+# Settings that are not options of the command line.
 _NO_OPTIONS = ("min_block_size", "max_block_size", "digest", "retries", "long_value")
 
 
-def diff(table: str, **options: Any) -> DiffResult:
-    """Compare a table on two or more nodes down to the rows, and write a report.
+def diff(
+    table: str,
+    *,
+    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    config: Config | str | None = None,
+    filter: str = "",
+    columns: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
+    key: Sequence[str] = (),
+    block_size: int | None = None,
+    min_block_size: int | None = None,
+    max_block_size: int | None = None,
+    override_block_size: bool | None = None,
+    compare_unit_size: int | None = None,
+    max_diff_rows: int | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    snapshot: bool | None = None,
+    numeric: str | None = None,
+    digest: str | None = None,
+    block_timeout: float | None = None,
+    retries: int | None = None,
+    long_value: int | None = None,
+    gentle: bool | None = None,
+    gentle_seconds: float | None = None,
+    max_rows_per_second: int | None = None,
+    max_lag: float | None = None,
+    max_active_sessions: int | None = None,
+    max_lock_waits: int | None = None,
+    report_dir: str | None = None,
+    output: str | Sequence[str] | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> DiffResult:
+    """Compare a table on two or more nodes, down to the rows that differ, and write a report.
 
-    Give nodes as `nodes={"n1": "postgresql://…", …}` or by name (`nodes=["n1", "n2"]`, `cluster="acctg"`) from the
-    configuration (`config="trueup.toml"`, or a `Config`). All other options are those of `trueup diff`, with
-    underscores: `block_size`, `table_filter`, `columns`, `exclude_columns`, `key`, `recheck`, `engine`, `task_db`, …
+    Give nodes as `nodes={"n1": "postgresql://…", …}`, or by name (`nodes=["n1", "n2"]` or `cluster="acctg"`) from the
+    configuration (`config="trueup.toml"`, or a `Config`). The other parameters are the options of `trueup diff`.
+
+    Raises ConfigError on wrong options, CheckFailed if the tables cannot be compared, NodeError if a node cannot be
+    reached. Blocks that could not be compared are in `incomplete` of the result, whose verdict is then INCOMPLETE.
     """
-    return _run(table, digests_only=False, **options)
+    return _compare_one(locals(), digests_only=False)
 
 
-def check(table: str, **options: Any) -> DiffResult:
-    """The quick "am I in sync?": digests only, no rows fetched. Options as for `diff`."""
-    return _run(table, digests_only=True, **options)
+def check(
+    table: str,
+    *,
+    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    config: Config | str | None = None,
+    filter: str = "",
+    columns: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
+    key: Sequence[str] = (),
+    block_size: int | None = None,
+    min_block_size: int | None = None,
+    max_block_size: int | None = None,
+    override_block_size: bool | None = None,
+    compare_unit_size: int | None = None,
+    max_diff_rows: int | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    snapshot: bool | None = None,
+    numeric: str | None = None,
+    digest: str | None = None,
+    block_timeout: float | None = None,
+    retries: int | None = None,
+    long_value: int | None = None,
+    gentle: bool | None = None,
+    gentle_seconds: float | None = None,
+    max_rows_per_second: int | None = None,
+    max_lag: float | None = None,
+    max_active_sessions: int | None = None,
+    max_lock_waits: int | None = None,
+    report_dir: str | None = None,
+    output: str | Sequence[str] | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> DiffResult:
+    """Check whether a table is equal on all nodes, by digests; no rows are read and no report is written.
 
-
-def diff_many(**options: Any) -> ManyResult:
-    """Compare all tables that fit, several at a time on one engine, and write a report for each and a summary.
-
-    `schemas=["public"]`, `tables=["public.*", "sales.order_??"]` say which, `skip=[…]` and `skip_file` which not. All
-    other options are those of `diff`.
+    Parameters and errors are those of `diff`.
     """
-    return _run_many(digests_only=False, **options)
+    return _compare_one(locals(), digests_only=True)
 
 
-def check_many(**options: Any) -> ManyResult:
-    """The quick "are they in sync?" for all tables that fit: digests only. Options as for `diff_many`."""
-    return _run_many(digests_only=True, **options)
+def diff_many(
+    *,
+    schemas: Sequence[str] = (),
+    tables: Sequence[str] = (),
+    exclude_tables: Sequence[str] = (),
+    exclude_tables_file: str | None = None,
+    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    config: Config | str | None = None,
+    filter: str = "",
+    columns: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
+    key: Sequence[str] = (),
+    block_size: int | None = None,
+    min_block_size: int | None = None,
+    max_block_size: int | None = None,
+    override_block_size: bool | None = None,
+    compare_unit_size: int | None = None,
+    max_diff_rows: int | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    snapshot: bool | None = None,
+    numeric: str | None = None,
+    digest: str | None = None,
+    block_timeout: float | None = None,
+    retries: int | None = None,
+    long_value: int | None = None,
+    gentle: bool | None = None,
+    gentle_seconds: float | None = None,
+    max_rows_per_second: int | None = None,
+    max_lag: float | None = None,
+    max_active_sessions: int | None = None,
+    max_lock_waits: int | None = None,
+    report_dir: str | None = None,
+    output: str | Sequence[str] | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> ManyResult:
+    """Compare all tables that match, several at once, and write a report per table and a summary.
 
-
-def resume(task: str, **options: Any) -> DiffResult:
-    """Go on with a diff or check that was interrupted or killed, without looking at its finished blocks again.
-
-    `task` is its id, or the start of it. Table, nodes and settings are those of the task; the nodes' addresses come
-    from `nodes` or the configuration (`config`). Further options: `task_db`, `progress`.
+    `schemas=["public"]` and `tables=["public.*", "sales.order_??"]` select tables, `exclude_tables` and
+    `exclude_tables_file` exclude some of them. The other parameters are those of `diff`. A table that cannot be
+    compared is INCOMPLETE in the result, and does not stop the others.
     """
-    return cast("DiffResult", resume_any(task, kinds=_ONE, **options))
+    return _compare_many(locals(), digests_only=False)
 
 
-def resume_many(task: str, **options: Any) -> ManyResult:
-    """The same for a run over many tables: those that are finished are not looked at again."""
-    return cast("ManyResult", resume_any(task, kinds=_MANY, **options))
+def check_many(
+    *,
+    schemas: Sequence[str] = (),
+    tables: Sequence[str] = (),
+    exclude_tables: Sequence[str] = (),
+    exclude_tables_file: str | None = None,
+    nodes: Mapping[str, str] | Sequence[str] | None = None,
+    cluster: str | None = None,
+    config: Config | str | None = None,
+    filter: str = "",
+    columns: Sequence[str] = (),
+    exclude_columns: Sequence[str] = (),
+    key: Sequence[str] = (),
+    block_size: int | None = None,
+    min_block_size: int | None = None,
+    max_block_size: int | None = None,
+    override_block_size: bool | None = None,
+    compare_unit_size: int | None = None,
+    max_diff_rows: int | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    snapshot: bool | None = None,
+    numeric: str | None = None,
+    digest: str | None = None,
+    block_timeout: float | None = None,
+    retries: int | None = None,
+    long_value: int | None = None,
+    gentle: bool | None = None,
+    gentle_seconds: float | None = None,
+    max_rows_per_second: int | None = None,
+    max_lag: float | None = None,
+    max_active_sessions: int | None = None,
+    max_lock_waits: int | None = None,
+    report_dir: str | None = None,
+    output: str | Sequence[str] | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> ManyResult:
+    """Check whether all tables that match are equal on all nodes, by digests.
+
+    Parameters are those of `diff_many`.
+    """
+    return _compare_many(locals(), digests_only=True)
+
+
+def rerun(
+    report: str,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
+    recheck: int | None = None,
+    recheck_wait: float | None = None,
+    snapshot: bool | None = None,
+    report_dir: str | None = None,
+    output: str | Sequence[str] | None = None,
+    engine: str | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> DiffResult:
+    """Compare the keys of a past report again, and no others, and write a new report.
+
+    `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
+    nodes' addresses are those of `nodes` or of the configuration. Raises StoreError if the report cannot be read.
+    """
+    options = locals()
+    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    settings, spark = settings_of(config, options)
+    with TaskStore(task_db, configured=config.tasks.task_db) as store:
+        past = read_past(find_report(report, store))
+        return rerun_verb.run(request_of(past, config, settings, spark), past, store=store, progress=progress)
+
+
+def resume(
+    task: str,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> DiffResult:
+    """Continue a diff or check of one table that was interrupted or failed, without its finished blocks.
+
+    `task` is the id of the task, or the start of it. Table, nodes and settings are those of the task; the nodes'
+    addresses are those of `nodes` or of the configuration. Raises CheckFailed if the table has changed.
+    """
+    result = resume_any(task, nodes=nodes, config=config, task_db=task_db, progress=progress, task_types=_ONE)
+    return cast("DiffResult", result)
+
+
+def resume_many(
+    task: str,
+    *,
+    nodes: Mapping[str, str] | None = None,
+    config: Config | str | None = None,
+    task_db: str | None = None,
+    progress: Progress | None = None,
+) -> ManyResult:
+    """Continue a diff or check of many tables, without its finished tables; parameters as for `resume`."""
+    result = resume_any(task, nodes=nodes, config=config, task_db=task_db, progress=progress, task_types=_MANY)
+    return cast("ManyResult", result)
 
 
 def resume_any(
@@ -75,148 +301,86 @@ def resume_any(
     config: Config | str | None = None,
     task_db: str | None = None,
     progress: Progress | None = None,
-    kinds: Sequence[str] = (),
+    task_types: Sequence[str] = (*_ONE, *_MANY),
 ) -> DiffResult | ManyResult:
-    """Go on with a diff or check, of one table or of many."""
-    from trueup.rows.request import request_again
-    from trueup.store import TaskStore
-    from trueup.verbs.diff import many
-    from trueup.verbs.diff import run as one
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
+    """Continue a diff or check of one table or of many."""
+    config = config if isinstance(config, Config) else load(config, nodes=nodes)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        found = store.get(task)
-        if found.task_type not in (kinds or (*_ONE, *_MANY)):
-            message = f"task {found.task_id[:8]} is no diff or check: it is a {found.task_type}"
-            raise ConfigError(message, cure="see trueup tasks")
-        if found.task_type in _MANY:
-            return many.resume_many(many.many_again(found, config), found, store=store, progress=progress)
-        request = request_again(found.task_context, found.cluster_name, config)
-        return one.resume(request, found, store=store, progress=progress)
+        earlier = store.get(task)
+        if earlier.task_type not in task_types:
+            message = f"task {earlier.task_id[:8]} is not a diff or check: its type is {earlier.task_type}"
+            raise ConfigError(message, cure="list the tasks with: trueup tasks")
+        if earlier.task_type in _MANY:
+            return many.resume_many(many.many_again(earlier, config), earlier, store=store, progress=progress)
+        request = request_again(earlier.task_context, earlier.cluster_name, config)
+        return one.resume(request, earlier, store=store, progress=progress)
 
 
-def rerun(
-    report: str,
-    *,
-    nodes: Mapping[str, str] | None = None,
-    config: Config | str | None = None,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> DiffResult:
-    """Look again at the keys of a past report, and at no others, and write a new report.
-
-    `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
-    nodes' addresses come from `nodes` or the configuration. Options are those of `trueup rerun`, with underscores.
-    """
-    from trueup.store import TaskStore
-    from trueup.task.past import find_report, read_past, request_of
-    from trueup.verbs.diff import rerun as again
-
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes)
-    settings, spark = settings_of(config, options, verb="rerun")
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        past = read_past(find_report(report, store))
-        return again.run(request_of(past, config, settings, spark), past, store=store, progress=progress)
+def _compare_one(options: Mapping[str, Any], *, digests_only: bool) -> DiffResult:
+    request, config = _request(options["table"], options, digests_only=digests_only)
+    with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
+        return one.run(request, store=store, progress=options["progress"])
 
 
-def settings_of(config: Config, options: Mapping[str, Any], *, verb: str) -> tuple[DiffSettings, SparkSettings]:
-    """The configuration's settings with the options that were given; an unknown option is refused."""
-    unknown = sorted(set(options) - _names(DiffSettings) - set(_SPARK_OPTIONS))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]}", cure=f"see trueup {verb} --help")
-    return _changed(config.diff, options).validated(_option), _changed(config.spark, options).validated(_option)
-
-
-def _run(table: str, *, task_db: str | None = None, progress: Progress | None = None, **options: Any) -> DiffResult:
-    from trueup.store import TaskStore
-    from trueup.verbs.diff.run import run
-
-    request, config = _request(table, **options)
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return run(request, store=store, progress=progress)
-
-
-def _run_many(
-    *,
-    schemas: Sequence[str] = (),
-    tables: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    skip_file: str | None = None,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> ManyResult:
-    from trueup.db.patterns import parse_patterns
-    from trueup.store import TaskStore
-    from trueup.verbs.diff.many import ManyRequest, run_many
-
-    patterns = parse_patterns(schemas=schemas, tables=tables, skip=skip, skip_file=skip_file or "")
+def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResult:
+    patterns = parse_patterns(
+        schemas=options["schemas"],
+        tables=options["tables"],
+        skip=options["exclude_tables"],
+        skip_file=options["exclude_tables_file"] or "",
+    )
     if not patterns.take:
-        raise ConfigError("no tables are named", cure="give --schema public, or --tables 'public.*'")
-    request, config = _request("", **options)
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return run_many(ManyRequest(patterns, request), store=store, progress=progress)
+        raise ConfigError("no tables are selected", cure="use --schema public, or --tables 'public.*'")
+    request, config = _request("", options, digests_only=digests_only)
+    with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
+        return many.run_many(many.ManyRequest(patterns, request), store=store, progress=options["progress"])
 
 
-def _request(
-    table: str,
-    *,
-    digests_only: bool,
-    nodes: Mapping[str, str] | Sequence[str] | None = None,
-    cluster: str | None = None,
-    config: Config | str | None = None,
-    table_filter: str = "",
-    columns: Sequence[str] = (),
-    exclude_columns: Sequence[str] = (),
-    key: Sequence[str] = (),
-    **options: Any,
-) -> tuple[TableRequest, Config]:
-    """The request that the options make, and the configuration behind it."""
-    from trueup.rows.request import TableRequest
-
-    given = nodes if isinstance(nodes, Mapping) else None
+def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> tuple[TableRequest, Config]:
+    """Return the request for a table, and the configuration."""
+    config, nodes = options["config"], options["nodes"]
+    addresses = nodes if isinstance(nodes, Mapping) else None
     if not isinstance(config, Config):
-        config = load(config, nodes=given)
-    elif given:
-        raise ConfigError("addresses and a Config cannot be given together", cure="put the nodes into the Config")
-    if isinstance(options.get("output"), list | tuple):
-        options["output"] = ",".join(options["output"]) or None
-    settings, spark = settings_of(config, options, verb="diff")
+        config = load(config, nodes=addresses)
+    elif addresses:
+        raise ConfigError("addresses cannot be combined with a Config", cure="add the nodes to the Config")
+    settings, spark = settings_of(config, options)
+    columns, exclude_columns = options["columns"], options["exclude_columns"]
     if not (columns or exclude_columns):
-        # Whoever names columns means just those, whatever is configured.
         columns, exclude_columns = parse_column_names(settings.columns), parse_column_names(settings.exclude_columns)
     if columns and exclude_columns:
-        raise ConfigError("--columns and --exclude-columns contradict each other", cure="give one of them")
-    names = list(nodes) if nodes else None
+        raise ConfigError("--columns and --exclude-columns cannot be combined", cure="remove one of them")
     request = TableRequest(
         table=table,
-        nodes=config.select(cluster, names),
-        cluster=cluster or "",
+        nodes=config.select(options["cluster"], list(nodes) if nodes else None),
+        cluster=options["cluster"] or "",
         settings=settings,
         spark=spark,
-        filter=table_filter or settings.table_filter,
+        filter=options["filter"] or settings.table_filter,
         columns=tuple(columns),
         exclude_columns=tuple(exclude_columns),
-        key=tuple(key) or parse_column_names(settings.key),
+        key=tuple(options["key"]) or parse_column_names(settings.key),
         digests_only=digests_only,
     )
     return request, config
 
 
-def _changed(settings: Any, options: Mapping[str, Any]) -> Any:
-    """The settings with the options that were given (None: not given)."""
-    known = _names(type(settings))
-    return replace(settings, **{name: value for name, value in options.items() if name in known and value is not None})
+def settings_of(config: Config, options: Mapping[str, Any]) -> tuple[DiffSettings, SparkSettings]:
+    """Return the settings of the configuration, changed by the options that are not None."""
+    output = options.get("output")
+    # Columns and key of a call are part of the request.
+    changes = {name: value for name, value in options.items() if name not in ("columns", "exclude_columns", "key")}
+    changes["output"] = (",".join(output) or None) if isinstance(output, list | tuple) else output
+    return _changed(config.diff, changes).validated(_option), _changed(config.spark, changes).validated(_option)
 
 
-def _names(settings: type[DiffSettings | SparkSettings]) -> set[str]:
-    return {field.name for field in fields(settings)}
+def _changed(settings: S, options: Mapping[str, Any]) -> S:
+    names = {field.name for field in fields(settings)}
+    return replace(settings, **{name: value for name, value in options.items() if name in names and value is not None})
 
 
 def _option(name: str) -> str:
+    """Return how a setting is named in messages."""
     if name in _NO_OPTIONS:
         return f"diff.{name}"
-    return "--no-snapshot" if name == "snapshot" else "--" + name.replace("_", "-")
+    return {"snapshot": "--no-snapshot", "table_filter": "--filter"}.get(name, "--" + name.replace("_", "-"))

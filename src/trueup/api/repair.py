@@ -84,7 +84,6 @@ def repair(
             "master": master,
             "remote": remote,
         },
-        verb="repair",
     )
     document = read_document(Path(request.plan)) if request.plan else None
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():

@@ -85,7 +85,6 @@ def repair_validation(
             "master": master,
             "remote": remote,
         },
-        verb="repair",
     )
 
     def repair_table(table: TableErrors) -> RepairResult:

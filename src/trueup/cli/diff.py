@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @row_options
 @compare_options
 def diff(table: str | None, **options: Any) -> int:
-    """Compare TABLE, or many tables, on two or more nodes, down to the rows that differ.
+    """Compare one table or many on two or more nodes, down to the rows that differ.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def diff(table: str | None, **options: Any) -> int:
       trueup diff --tables 'sales.*,public.order_??' --cluster shop --output html
       trueup diff --resume 3f9a
 
-    Reads only: nothing is written on any node. Exit codes as diff(1).
+    Nothing is written on any node. Exit codes: 0 equal, 1 different, 2 incomplete or error, 130 interrupted.
     """
     return _run("diff", table, options)
 
@@ -57,7 +57,7 @@ def diff(table: str | None, **options: Any) -> int:
 @block_options
 @compare_options
 def check(table: str | None, **options: Any) -> int:
-    """Is TABLE in sync, or are many tables? Quick: digests only, no rows, no report.
+    """Check whether one table or many are equal on all nodes, by digests: reads no rows, writes no report.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def check(table: str | None, **options: Any) -> int:
       trueup check orders --cluster shop --nodes n1,n2 --json
       trueup check --schema public --cluster shop
 
-    Reads only: nothing is written on any node. Exit codes as diff(1).
+    Nothing is written on any node. Exit codes: 0 equal, 1 different, 2 incomplete or error, 130 interrupted.
     """
     return _run("check", table, options)
 
@@ -77,29 +77,30 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
 
     result: DiffResult | ManyResult
     quiet, as_json, task = options.pop("quiet"), options.pop("as_json"), options.pop("resume")
-    many = {name: options.pop(name) for name in ("schemas", "tables", "skip", "skip_file")}
+    many = {name: options.pop(name) for name in ("schemas", "tables")}
+    many |= {"exclude_tables": options.pop("skip"), "exclude_tables_file": options.pop("skip_file")}
     is_many = bool(many["schemas"] or many["tables"])
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
         raise ConfigError("expected one of: a table, --schema or --tables, --resume TASK", cure=cure)
-    if not is_many and (many["skip"] or many["skip_file"]):
+    if not is_many and (many["exclude_tables"] or many["exclude_tables_file"]):
         raise ConfigError("--exclude-tables needs --schema or --tables", cure="add --schema or --tables")
-    given = call_arguments(options)
-    inline = given.pop("inline")
-    names = given.pop("names")
-    config = load(given.pop("config"), nodes=inline)
+    arguments = call_arguments(options)
+    arguments["filter"] = arguments.pop("table_filter")
+    inline, names = arguments.pop("inline"), arguments.pop("names")
+    config = load(arguments.pop("config"), nodes=inline)
     log_warnings(config)
-    # Nodes given by address are the ones to compare, unless names or a cluster say otherwise.
-    chosen = names or ([] if given["cluster"] else list(inline)) or None
+    # With --node, only these nodes are compared, unless --nodes or --cluster is given.
+    nodes = names or ([] if arguments["cluster"] else list(inline)) or None
     with Shown(quiet=quiet) as progress:
         if task is not None:
-            result = call.resume_any(task, config=config, task_db=given["task_db"], progress=progress)
+            result = call.resume_any(task, config=config, task_db=arguments["task_db"], progress=progress)
         elif is_many:
-            of_many = {"diff": call.diff_many, "check": call.check_many}
-            result = of_many[verb](config=config, nodes=chosen, progress=progress, **many, **given)
+            compare_many = call.diff_many if verb == "diff" else call.check_many
+            result = compare_many(config=config, nodes=nodes, progress=progress, **many, **arguments)
         else:
-            of_one = {"diff": call.diff, "check": call.check}
-            result = of_one[verb](str(table), config=config, nodes=chosen, progress=progress, **given)
+            compare = call.diff if verb == "diff" else call.check
+            result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
     if as_json:
         click.echo(json.dumps(result.as_json()))
     elif not quiet:

@@ -165,7 +165,7 @@ def test_rows_outside_the_filter_are_written_and_not_deleted(nodes_with: NodesWi
         "INSERT INTO items VALUES (1, 'in', 1), (2, 'out', 2), (3, 'in', 3)",
         "INSERT INTO items VALUES (1, 'out', 1), (2, 'in', 2), (3, 'in', 4)",
     )
-    report = nodes.diff(table_filter="name = 'in' -- only these")
+    report = nodes.diff(filter="name = 'in' -- only these")
     assert report.pairs["n1/n2"].total == 3
     done = nodes.repair(report, source_of_truth="n1", execute=True)
     # To the report n1 has no row 2; in truth it has one that left the filter.

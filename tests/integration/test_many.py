@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
 
 
 class StopAt(Silent):
-    """Ends the run, as Ctrl-C does, when so many tables are done."""
+    """Ends the run, as Ctrl-C does, when this many tables are done."""
 
     def __init__(self, tables: int) -> None:
         self._left = tables
@@ -162,6 +163,8 @@ class StopAt(Silent):
         if not self._left and steps:
             os.kill(os.getpid(), signal.SIGINT)
             self._left -= 1
+            # The lock of the progress is held: the other tables wait until the signal is handled.
+            time.sleep(0.5)
 
 
 def test_ctrl_c_and_resume(nodes: list[Database]) -> None:

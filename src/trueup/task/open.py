@@ -77,7 +77,7 @@ def open_task(
     """Record a new task, run the block as its work, and record how it ended.
 
     The block calls `finish` with its summary. An error in the block is recorded and raised again; Ctrl-C is raised as
-    Interrupted with the cure `on_interrupt`, in which `{task}` stands for the short id of the task.
+    Interrupted with the cure `on_interrupt`, in which `{task}` is replaced by the short id of the task.
     """
     task = store.start(task_type, cluster=cluster, schema=schema, table=table, context=context)
     with _recorded(OpenTask(store, task, progress), on_interrupt) as opened:

@@ -71,7 +71,7 @@ def resume(
 
 
 def how_to_resume(request: TableRequest) -> str:
-    """Return the cure for an interrupted run, in which `{task}` stands for the id of its task."""
+    """Return the cure for an interrupted run, in which `{task}` is replaced by the id of its task."""
     return f"nothing was changed on any node; continue with: trueup {request.mode} --resume {{task}}"
 
 

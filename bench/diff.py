@@ -1,11 +1,11 @@
-"""`trueup diff` and `trueup check` beside their peers: wall time and peak memory, in one run on one server.
+"""Measure `trueup diff` and `trueup check` and other tools: wall time and peak memory, in one run on one server.
 
     .venv/bin/python bench/diff.py [--rows 1000000,10000000] [--cases none,100,1%] [--only NAME,…] [--repeat 3]
                                    [--growth] [--uuid [ROWS]] [--output FILE]
 
-Two databases of one PostgreSQL server; each contestant is a process of its own, with its start counted. Memory is that
-of all its processes (the sum of PSS, looked at five times a second), without the server's. Both tables are read once
-before the first of a case, so all find them equally warm. An answer that is not right is shown as wrong.
+The tables are in two databases of one PostgreSQL server; each contestant is a process, and its start is included. Memory
+is the sum of PSS of its processes, sampled five times per second, without the server. Both tables are read once before
+the first contestant of a case, so that they are equally cached for all. A wrong answer is shown as wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETTINGS = {
     "maintenance_work_mem": "512MB",
     "max_wal_size": "16GB",
     "checkpoint_timeout": "1h",
-    # Nothing but the contestants works while they do.
+    # No background work during the measurements.
     "autovacuum": "off",
     "jit": "off",
     "wal_level": "minimal",
@@ -85,7 +85,7 @@ class Line:
 
 
 def make_left(server: Server, rows: int) -> Database:
-    """The first database, with a table of so many rows that needs no more care by the server."""
+    """Create the first database, with a table of this many rows, vacuumed and analyzed."""
     left = server.create_database("left")
     _run(left, CREATE, {"rows": rows})
     left.execute("ALTER TABLE public.orders ADD PRIMARY KEY (id)")
@@ -96,7 +96,7 @@ def make_left(server: Server, rows: int) -> Database:
 
 
 def make_right(server: Server, rows: int, differences: int) -> Database:
-    """The second database: a copy of the first with so many differences."""
+    """Create the second database: a copy of the first with this many differences."""
     server.database("postgres").execute('CREATE DATABASE "right" TEMPLATE "left" STRATEGY file_copy')
     right = server.database("right")
     if differences:
@@ -114,7 +114,7 @@ def make_right(server: Server, rows: int, differences: int) -> Database:
 def _run(database: Database, statement: str, values: dict[str, int]) -> None:
     import psycopg
 
-    # The statement makes a table, so its parameters are filled in here.
+    # CREATE TABLE AS takes no parameters, so they are filled in here.
     with psycopg.connect(database.uri, autocommit=True) as connection, psycopg.ClientCursor(connection) as cursor:
         cursor.execute(statement, values)
 
@@ -123,7 +123,7 @@ def _run(database: Database, statement: str, values: dict[str, int]) -> None:
 def databases(
     server: Server, rows: int, cases: Sequence[str]
 ) -> Iterator[Iterator[tuple[str, int, Database, Database]]]:
-    """The cases of one size, one after the other; the databases go in the end."""
+    """Yield the cases of one size; drop the databases at the end."""
     left = make_left(server, rows)
     try:
         yield _each(server, rows, cases, left)
@@ -144,7 +144,7 @@ def _each(
 
 
 def differences(case: str, rows: int) -> int:
-    """How many differences a case means: none, a number, or a share of the rows."""
+    """Return the number of differences of a case: none, a number, or a share of the rows."""
     if case == "none":
         return 0
     count = int(rows * float(case[:-1]) / 100) if case.endswith("%") else int(case)
@@ -156,7 +156,7 @@ def differences(case: str, rows: int) -> int:
 def one_size(
     server: Server, rows: int, cases: Sequence[str], chosen: Sequence[Contestant], arguments: argparse.Namespace
 ) -> list[Line]:
-    """All contestants in all cases of one size."""
+    """Measure all contestants in all cases of one size."""
     lines = []
     with databases(server, rows, cases) as each, tempfile.TemporaryDirectory() as temporary:
         for case, count, left, right in each:
@@ -180,7 +180,7 @@ def one(
     folder: Path,
     arguments: argparse.Namespace,
 ) -> Line:
-    """One contestant in one case: the median of its times, the highest of its peaks."""
+    """Measure one contestant in one case: the median time, and the highest peak memory."""
     if contestant.missing:
         return Line(rows, case, contestant.name, None, 0, contestant.missing)
     command = contestant.command(pair[0].uri, pair[1].uri)
@@ -197,7 +197,7 @@ def one(
 
 
 def judge(contestant: Contestant, run: Measured, expected: int) -> str:
-    """What it answered, and whether that is right."""
+    """Return the answer, and whether it is right."""
     if run.code is None:
         return "stopped: too long"
     try:
@@ -215,7 +215,7 @@ def judge(contestant: Contestant, run: Measured, expected: int) -> str:
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Ours, without what would bend a contestant."""
+    """Return the environment without variables that influence a contestant."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRUEUP", "PG", "LC_", "LANG"))}
     return {**kept, "LC_ALL": "C.UTF-8", "TRUEUP_TASKS_DB": str(place / "tasks.db")}
 
@@ -227,7 +227,7 @@ def show(line: Line) -> None:
 
 
 def size_tables(lines: Sequence[Line]) -> list[str]:
-    """A table for each size and case, with the ratios to the floor and to the merge."""
+    """Return a table per size and case, with the ratios to the floor and to the merge."""
     text = []
     for rows, case in dict.fromkeys((line.rows, line.case) for line in lines):
         some = [line for line in lines if (line.rows, line.case) == (rows, case)]
@@ -248,7 +248,7 @@ def _ratio(line: Line, some: Sequence[Line], name: str) -> str:
 
 
 def growth_table(lines: Sequence[Line]) -> list[str]:
-    """Rows a second (of each side) and peak memory by size."""
+    """Return rows per second (per side) and peak memory by size."""
     text = ["", "## How the cost grows (no difference)", "", "| | rows | seconds | rows/s | peak MB | answer |"]
     text.append("|---|--:|--:|--:|--:|---|")
     for line in sorted(lines, key=lambda line: (GROWING.index(line.name), line.rows)):
@@ -261,7 +261,7 @@ def growth_table(lines: Sequence[Line]) -> list[str]:
 def heading(
     server: Server, all_of_them: Sequence[Contestant], arguments: argparse.Namespace, machine: str
 ) -> list[str]:
-    """The machine, the versions and the settings, and what each contestant is."""
+    """Return the machine, the versions, the settings and the contestants."""
     import pyspark
 
     (postgres,) = server.database("postgres").execute("SHOW server_version")[0]

@@ -45,8 +45,8 @@ def check_free(controls: Sequence[Control], slots: int) -> int:
     least = max(0, min(free for _, free in limits))
     if least < slots:
         reasons = [_reason(where, max(0, free), slots) for where, free in limits if free < slots]
-        most = f"use --max-connections {least + 1}" if least else "close some, or raise max_connections on the server"
-        raise CheckFailed(reasons, cure=f"{most}, or run fewer tasks at once (--concurrency-factor, spark.slots)")
+        limit = f"use --max-connections {least + 1}" if least else "close some, or raise max_connections on the server"
+        raise CheckFailed(reasons, cure=f"{limit}, or run fewer tasks at once (--concurrency-factor, spark.slots)")
     return least
 
 

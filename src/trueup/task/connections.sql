@@ -1,6 +1,6 @@
 -- name: free
--- How many more sessions this role may open: on the server, for itself, and in this database (NULL: no limit).
--- Who may not see other roles' sessions sees that they are there.
+-- How many more sessions this role may open: on the server and by its own limit, and in this database (NULL: no limit).
+-- A role without pg_read_all_stats also sees the sessions of other roles, without their details.
 WITH me AS (SELECT oid, rolsuper, rolconnlimit FROM pg_roles WHERE rolname = current_user),
      sessions AS (
          SELECT usesysid, datid FROM pg_stat_activity

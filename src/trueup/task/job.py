@@ -34,7 +34,7 @@ class Job:
     digests_only: bool = False
     # Longest duration of a query of a gentle run; 0: no limit.
     query_seconds: float = 0.0
-    most_rows_a_query: int = 0
+    max_rows_per_query: int = 0
 
     def read(self, names: Sequence[str], ask: Callable[[Reader], T], *, fresh: bool = False) -> dict[str, T]:
         """Query these nodes at the same time, in the snapshots of the run or, with `fresh`, outside of them."""
@@ -74,5 +74,5 @@ def job_of(
         digests_only=digests_only,
         query_seconds=settings.gentle_seconds if is_gentle(settings) else 0.0,
         # The limit of rows per second applies to each second, so it limits each query too.
-        most_rows_a_query=math.ceil(settings.max_rows_per_second * min(1.0, settings.gentle_seconds)),
+        max_rows_per_query=math.ceil(settings.max_rows_per_second * min(1.0, settings.gentle_seconds)),
     )

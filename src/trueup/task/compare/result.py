@@ -233,7 +233,7 @@ def _proof(ending: Ending) -> dict[str, Any]:
         "estimates": dict(ending.ranges.estimates),
         "one_snapshot_a_node": ending.request.settings.snapshot,
         "nodes": {position.node: asdict(position) for position in ending.positions},
-        "earlier": [{position.node: asdict(position) for position in each} for each in ending.earlier],
+        "earlier": [{position.node: asdict(position) for position in attempt} for attempt in ending.earlier],
         "long_value": spec.long_value,
     }
 

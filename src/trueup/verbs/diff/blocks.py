@@ -34,7 +34,7 @@ def compare_blocks(
     analysis = _Analysis(progress)
     drift = _Drift()
     waiting = iter(blocks.items())
-    step = min(FIRST_STEP, job.most_rows_a_query or FIRST_STEP) if job.query_seconds else 0
+    step = min(FIRST_STEP, job.max_rows_per_query or FIRST_STEP) if job.query_seconds else 0
 
     def hash_tasks() -> Iterator[HashBlock]:
         for number, block in waiting:

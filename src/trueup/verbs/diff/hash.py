@@ -151,4 +151,4 @@ def _next_step(job: Job, step: int, rows: int, seconds: float) -> int:
         # With fewer rows than a step the block has ended, and the time does not count.
         target = int(step * min(2.0, job.query_seconds / max(seconds, 0.001))) + 1
     target = max(SMALLEST_STEP, target)
-    return min(target, job.most_rows_a_query or target)
+    return min(target, job.max_rows_per_query or target)

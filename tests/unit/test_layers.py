@@ -57,8 +57,7 @@ ORDER_STILL: set[str] = {
     "trueup.demo",
     "trueup.verbs.doctor",
 }
-LONG_STILL: set[str] = {
-}
+LONG_STILL: set[str] = set()
 
 
 # Test files that still use private names of modules.

@@ -149,9 +149,9 @@ def open_steering(
     watch = Watch(
         request.nodes,
         application=application,
-        seconds=_GENTLE_WATCH_SECONDS if settings.gentle else _WATCH_SECONDS,
-        after=0.0 if settings.gentle else _WATCH_SECONDS,
-        say=task.progress.say,
+        interval=_GENTLE_WATCH_SECONDS if settings.gentle else _WATCH_SECONDS,
+        delay=0.0 if settings.gentle else _WATCH_SECONDS,
+        report=task.progress.say,
     )
     try:
         watch.start()

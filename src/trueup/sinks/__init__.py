@@ -68,10 +68,9 @@ def _postgres(address: str, given: Mapping[str, Any]) -> Sink:
 
 def _redis(address: str, given: Mapping[str, Any]) -> Sink:
     from trueup.sinks.redis import RedisSink
-    from trueup.sinks.resp import parse_redis
 
-    place, options = split_address(address, "Redis", given)
-    return RedisSink(parse_redis(place), options)
+    _need("redis", "redis")
+    return RedisSink(*split_address(address, "Redis", given))
 
 
 def _clickhouse(address: str, given: Mapping[str, Any]) -> Sink:

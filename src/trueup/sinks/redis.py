@@ -1,8 +1,8 @@
-"""The sink of a Redis server: `mode=delete` takes the entries of touched rows out of a cache, `mode=set` keeps them as
-JSON.
+"""The Redis sink: `mode=delete` removes the cache entries of touched rows, `mode=set` keeps rows as JSON.
 
-With `set`, two keys of our own tell which documents there are and which pod wrote them: a sorted set whose members are
-in the order of their bytes, for pages, and a hash of marks. One transaction of Redis writes all of a batch's part.
+With `set`, two keys per table list the documents and their marks: a sorted set, whose members are in byte order, for
+pages, and a hash. A server writes a part of a batch in one transaction. A cluster has no transactions over slots: an
+entry is listed before it is written and unlisted after it is deleted, and a batch that fails is repeated.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from trueup.config.secrets import mask
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.documents import JsonRows
 from trueup.sinks.keys import Place, Template, fixed_shard, is_older, key_parts, key_text
 from trueup.sinks.options import Options
-from trueup.sinks.resp import Command, Redis, RedisAddress, Refused
+from trueup.sinks.redis_client import parse_redis
+
+if TYPE_CHECKING:
+    from trueup.sinks.redis_client import Client
+
+Command: TypeAlias = "Sequence[str | bytes | int]"
 
 _PART = 2_000
 _PART_BYTES = 16 << 20
@@ -25,12 +31,12 @@ _LARGEST = 512 << 20
 
 
 class RedisSink:
-    """Entries of a Redis server, named by a template."""
+    """Entries of a Redis server or cluster, named by a template."""
 
     driver_only: ClassVar[bool] = False
 
-    def __init__(self, address: RedisAddress, options: Options) -> None:
-        self.address = address
+    def __init__(self, url: str, options: Options) -> None:
+        self.address = parse_redis(url, options)
         self._mode = options.choice("mode", "delete", "set")
         self._template = Template(options.text("key", "{table}:{key}"))
         self._ttl = options.number("ttl", 0)
@@ -38,30 +44,30 @@ class RedisSink:
         self._largest = options.number("largest", _LARGEST, least=1)
         options.end()
         self._tables: dict[str, SourceTable] = {}
-        self._redis: Redis | None = None
+        self._client: Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_redis": None}
+        return {**self.__dict__, "_client": None}
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Nothing is made; a template that would give two documents one name is refused."""
+        """Check the template, which must not name two documents alike, and the connection. Nothing is created."""
         self._template.check(tables, moves=self._mode == "set" and self._moves)
-        self._tables = {each.table: each for each in tables}
+        self._tables = {source.table: source for source in tables}
         with self._errors():
-            self._connected().ask(["PING"])
+            self._connected().ping()
         self.close()
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """Parts of bounded size, each at once or not at all; a repeated one changes nothing."""
-        rows = {table: JsonRows(self._tables[table]) for table in {each.table for each in batch}}
+        """Write a batch in parts of bounded size. Repeating a part changes nothing."""
+        rows = {table: JsonRows(self._tables[table]) for table in {document.table for document in batch}}
         part: list[tuple[Document, bytes]] = []
         size = 0
         too_large = {}
         for document in batch:
-            keep = self._mode == "set" and document.row is not None
-            body = rows[document.table].text(document.row or {}).encode() if keep else b""
+            is_put = self._mode == "set" and document.row is not None
+            body = rows[document.table].text(document.row or {}).encode() if is_put else b""
             if len(body) > self._largest:
-                too_large[document.identity] = f"{len(body):,} bytes, and Redis takes {self._largest:,} at most"
+                too_large[document.identity] = f"{len(body):,} bytes; the limit is {self._largest:,}"
                 continue
             part.append((document, body))
             size += len(body)
@@ -79,58 +85,80 @@ class RedisSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """With `set` by the marks; of a cache nobody knows when an entry came, so all entries are older."""
+        """Return a page by the marks with `set`; all entries of a cache, because their age is not known."""
         with self._errors():
             if self._mode == "delete":
-                return self._cached(table, shards, after, most)
-            return self._marked(table, shards, start_seq, started_at, after, most)
+                return self._cached(table, shards, after, limit)
+            return self._marked(table, shards, start_seq, started_at, after, limit)
 
     def close(self) -> None:
-        """Hang up."""
-        if self._redis is not None:
-            self._redis.close()
-            self._redis = None
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
-    # --- what a batch does
+    # Writing a part.
 
     def _send(self, part: Sequence[tuple[Document, bytes]], mark: Mark) -> None:
         if not part:
             return
-        put = [(each, body) for each, body in part if body]
-        gone = [each for each, body in part if not body]
-        commands: list[Command] = [["MULTI"]]
-        if gone:
-            commands.append(["DEL", *(self._name(each) for each in gone)])
-        if self._ttl:
-            commands += [["SET", self._name(each), body, "EX", str(self._ttl)] for each, body in put]
-        elif put:
-            commands.append(["MSET", *(word for each, body in put for word in (self._name(each), body))])
-        if self._mode == "set":
-            commands += self._noted([each for each, _ in put], gone, mark)
+        put = [(document, body) for document, body in part if body]
+        gone = [document for document, body in part if not body]
+        documents = self._puts(put) + self._deletes(gone)
+        listed, unlisted = self._lists([document for document, _ in put], gone, mark)
         with self._errors():
-            self._connected().ask(*commands, ["EXEC"])
+            if self.address.is_cluster:
+                for commands in (listed, documents, unlisted):
+                    self._execute(commands)
+            else:
+                self._execute([*listed, *documents, *unlisted])
 
-    def _noted(self, put: Sequence[Document], gone: Sequence[Document], mark: Mark) -> list[Command]:
-        """The marks of what is there, and none of what is gone."""
-        commands: list[Command] = []
+    def _execute(self, commands: Sequence[Command]) -> None:
+        if not commands:
+            return
+        with self._connected().pipeline(transaction=not self.address.is_cluster) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            pipeline.execute()
+
+    def _puts(self, put: Sequence[tuple[Document, bytes]]) -> list[Command]:
+        if self._ttl:
+            return [("SET", self._name(document), body, "EX", self._ttl) for document, body in put]
+        if self.address.is_cluster or not put:
+            return [("SET", self._name(document), body) for document, body in put]
+        return [("MSET", *(word for document, body in put for word in (self._name(document), body)))]
+
+    def _deletes(self, gone: Sequence[Document]) -> list[Command]:
+        if self.address.is_cluster or not gone:
+            return [("DEL", self._name(document)) for document in gone]
+        return [("DEL", *(self._name(document) for document in gone))]
+
+    def _lists(
+        self, put: Sequence[Document], gone: Sequence[Document], mark: Mark
+    ) -> tuple[list[Command], list[Command]]:
+        """Return the commands that list and mark documents, and those that remove deleted ones from the list."""
+        listed: list[Command] = []
+        unlisted: list[Command] = []
+        if self._mode == "delete":
+            return listed, unlisted
         text = f"{mark.seq} {mark.at.timestamp():.6f}"
-        for table in sorted({each.table for each in (*put, *gone)}):
-            index, marks = _own(table)
-            there = [_member(each.shard, each.key) for each in put if each.table == table]
-            away = [_member(each.shard, each.key) for each in gone if each.table == table]
-            if there:
-                commands.append(["ZADD", index, *(word for each in there for word in ("0", each))])
-                commands.append(["HSET", marks, *(word for each in there for word in (each, text))])
-            if away:
-                commands += [["ZREM", index, *away], ["HDEL", marks, *away]]
-        return commands
+        for table in sorted({document.table for document in (*put, *gone)}):
+            index, marks = _own_keys(table)
+            kept = [_member(document.shard, document.key) for document in put if document.table == table]
+            removed = [_member(document.shard, document.key) for document in gone if document.table == table]
+            if kept:
+                listed.append(("ZADD", index, *(word for member in kept for word in (0, member))))
+                listed.append(("HSET", marks, *(word for member in kept for word in (member, text))))
+            if removed:
+                unlisted += [("ZREM", index, *removed), ("HDEL", marks, *removed)]
+        return listed, unlisted
 
     def _name(self, document: Document) -> str:
         return self._template.name(document.table, document.shard, document.key)
 
-    # --- what is old
+    # Finding older documents.
 
     def _marked(
         self,
@@ -139,76 +167,77 @@ class RedisSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> list[Place]:
-        """Along the sorted set, until the page is full; all shards of a key lie side by side."""
-        index, marks = _own(table)
-        redis, source, found = self._connected(), self._tables[table], list[Place]()
+        """Read along the sorted set until the page is full; all shards of a key are adjacent."""
+        index, marks = _own_keys(table)
+        client: Any = self._connected()
+        source, found = self._tables[table], list[Place]()
         edge = b"-" if after is None else b"[" + key_text(after).encode() + b"\x01"
         fixed = fixed_shard(shards, routed=source.routed and self._moves)
         while True:
-            members = redis.ask(["ZRANGEBYLEX", index, edge, "+", "LIMIT", "0", str(_PART)])[0]
+            members: list[bytes] = client.zrangebylex(index, edge, b"+", start=0, num=_PART)
             if not members:
                 return found
-            texts = redis.ask(["HMGET", marks, *members])[0]
+            texts: list[bytes | None] = client.hmget(marks, members)
             for member, text in zip(members, texts, strict=True):
                 shard, key = _place(member, len(source.key))
-                if len(found) >= most and key != found[-1][1]:
+                if len(found) >= limit and key != found[-1][1]:
                     return found
-                seq, _, at = (text or b"0 0").decode().partition(" ")
-                written = datetime.fromtimestamp(float(at), timezone.utc)
-                asked = fixed is not None or shards == "all" or shard in shards
-                if asked and is_older(int(seq), written, start_seq, started_at):
+                seq, _, seconds = (text or b"0 0").decode().partition(" ")
+                written_at = datetime.fromtimestamp(float(seconds), timezone.utc)
+                is_requested = fixed is not None or shards == "all" or shard in shards
+                if is_requested and is_older(int(seq), written_at, start_seq, started_at):
                     found.append((shard if fixed is None else fixed, key))
             edge = b"(" + members[-1]
 
-    def _cached(self, table: str, shards: Shards, after: tuple[str, ...] | None, most: int) -> list[Place]:
-        """Entries that the template could have named, found by a scan of all keys; in the order of their texts."""
+    def _cached(self, table: str, shards: Shards, after: tuple[str, ...] | None, limit: int) -> list[Place]:
+        """Scan all keys for entries that match the template; return a page in the order of their texts."""
         source, pattern = self._tables[table], self._template.pattern(table)
         glob = re.sub(r"([*?\[\]\\])", r"\\\1", self._template.beginning(table)) + "*"
         default = 0 if shards == "all" else next(iter(shards), 0)
         found: dict[tuple[str, ...], set[int]] = {}
-        cursor = b"0"
-        while True:
-            cursor, names = self._connected().ask(["SCAN", cursor, "MATCH", glob, "COUNT", str(_PART)])[0]
-            for name in names:
-                fields = pattern.fullmatch(name.decode(errors="replace"))
-                key = key_parts(fields["key"], len(source.key)) if fields else None
-                if fields is None or key is None or (after is not None and key <= after):
-                    continue
-                shard = int(fields["shard"]) if "shard" in fields.groupdict() else default
-                if not source.routed or shards == "all" or shard in shards:
-                    found.setdefault(key, set()).add(shard)
-            # Only the first page is wanted: what is behind it need not be kept.
-            if len(found) > 4 * most:
-                found = {key: found[key] for key in sorted(found)[:most]}
-            if cursor == b"0":
-                return [(shard, key) for key in sorted(found)[:most] for shard in sorted(found[key])]
+        client: Any = self._connected()
+        for name in client.scan_iter(match=glob, count=_PART):
+            fields = pattern.fullmatch(name.decode(errors="replace"))
+            key = key_parts(fields["key"], len(source.key)) if fields else None
+            if fields is None or key is None or (after is not None and key <= after):
+                continue
+            shard = int(fields["shard"]) if "shard" in fields.groupdict() else default
+            if not source.routed or shards == "all" or shard in shards:
+                found.setdefault(key, set()).add(shard)
+            # Keep the first page only.
+            if len(found) > 4 * limit:
+                found = {key: found[key] for key in sorted(found)[:limit]}
+        return [(shard, key) for key in sorted(found)[:limit] for shard in sorted(found[key])]
 
-    def _connected(self) -> Redis:
-        if self._redis is None:
-            self._redis = Redis(self.address)
-        return self._redis
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self.address.connect()
+        return self._client
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        from redis.exceptions import RedisClusterException, RedisError
+
         try:
             yield
-        except (OSError, Refused) as error:
+        except (OSError, RedisError, RedisClusterException) as error:
             self.close()
+            text = mask(" ".join(str(error).split()), self.address.password)
             raise SinkDown(
-                f"the Redis server {self.address}: {error}",
-                cure="check that it runs, and its address and password; it is tried again",
+                f"the Redis server {self.address} is not usable: {text or type(error).__name__}",
+                cure="check that it is running, and check its address, its certificate and the password",
             ) from None
 
 
-def _own(table: str) -> tuple[str, str]:
-    """The sorted set and the hash of a table."""
+def _own_keys(table: str) -> tuple[str, str]:
+    """Return the names of the sorted set and the hash of a table."""
     return f"trueup:keys:{table}", f"trueup:marks:{table}"
 
 
 def _member(shard: int, key: Sequence[str]) -> bytes:
-    # No text of PostgreSQL holds a NUL.
+    # PostgreSQL texts never contain NUL.
     return key_text(key).encode() + b"\x00" + str(shard).encode()
 
 

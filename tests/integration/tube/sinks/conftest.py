@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
+from redis.exceptions import RedisError
 
 from support.fixtures import Databases
 from trueup.sinks import open_sink
 from trueup.sinks.base import Sink, SourceTable
-from trueup.sinks.resp import Redis, parse_redis
 
 Stored = dict[tuple[str, ...], dict[str, Any]]
 # A table with a fixed shard, and one whose rows may move between shards.
@@ -148,9 +149,9 @@ def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     end = time.monotonic() + 60
     while True:
         try:
-            Redis(parse_redis(f"redis://:ge%20heim%2F1@127.0.0.1:{port}")).close()
+            Redis.from_url(f"redis://:ge%20heim%2F1@127.0.0.1:{port}").ping()
             break
-        except OSError:
+        except RedisError:
             assert time.monotonic() < end
             time.sleep(0.02)
     yield port
@@ -161,16 +162,16 @@ def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 @pytest.fixture
 def redis(redis_port: int) -> Iterator[Rig]:
     gate = Gate(redis_port)
-    client = Redis(parse_redis(f"redis://:ge%20heim%2F1@127.0.0.1:{redis_port}"))
-    client.ask(["FLUSHALL"])
+    client: Any = Redis.from_url(f"redis://:ge%20heim%2F1@127.0.0.1:{redis_port}")
+    client.flushall()
 
     def stored(source: SourceTable) -> Stored:
-        names = client.ask(["KEYS", "*"])[0]
+        names = list(client.scan_iter())
         found: Stored = {}
         for name in (each.decode() for each in names if each.startswith(b"doc:" + source.table.encode() + b":")):
             _, _, shard, key = name.split(":", 3)
             parts = [key] if len(source.key) == 1 else json.loads(key)
-            body = client.ask(["GET", name])[0].decode()
+            body = client.get(name).decode()
             row = json.loads(body, parse_float=str)
             document = (shard, *parts) if source.routed else tuple(parts)
             found[document] = {**row, "_text": body}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from support.fixtures import Databases
 from support.tube import Place
@@ -100,10 +101,8 @@ def test_every_type_comes_through_exactly(place: Place, databases: Databases, re
     assert (lake["k1"]["by"], lake["k1"]["i8"], str(lake["k1"]["f8"])) == (b"\x00\xff\x5c", -(2**63), "inf")
     assert (lake["k2"]["d"], lake["k2"]["nn"], lake["k2"]["i4"]) == ("0044-03-15 BC", "0." + "0" * 29 + "1", None)
 
-    from trueup.sinks.resp import Redis, parse_redis
-
-    client = Redis(parse_redis(redis.address))
-    body = client.ask(["GET", 'every:2:["k1","1.0"]'])[0].decode()
+    client: Any = Redis.from_url(redis.address)
+    body = client.get('every:2:["k1","1.0"]').decode()
     client.close()
     assert '"j":{"a": 1, "a": 2,  "b": 1.0000000000000000000001}' in body
     row = json.loads(body, parse_float=str, parse_int=str)
@@ -163,16 +162,14 @@ def test_a_sink_never_writes_into_its_own_source(place: Place) -> None:
 
 
 def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Any) -> None:
-    from trueup.sinks.resp import Redis, parse_redis
-
     place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
     place.tube.attach("things", shard=1)
-    client = Redis(parse_redis(redis.address))
+    client: Any = Redis.from_url(redis.address)
 
     def keys() -> set[str]:
-        return {each.decode() for each in client.ask(["KEYS", "*"])[0]}
+        return {name.decode() for name in client.scan_iter()}
 
-    client.ask(["MSET", "thing[*]:1", "x", "thing[*]:2", "y", "other:1", "z"])
+    client.mset({"thing[*]:1": "x", "thing[*]:2": "y", "other:1": "z"})
     place.run("UPDATE things SET name = 'c' WHERE id = 1")
     address = f"{redis.address}?key=thing[*]:{{key}}"
     assert place.tube.run(address, until_empty=True).written == 1
@@ -184,11 +181,11 @@ def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Any) -> No
     sink = open_sink(redis.address, {"mode": "set", "ttl": "100", "key": "t:{key}"})
     sink.setup([THING])
     _write(sink, _thing(1, "a"))
-    assert 0 < client.ask(["TTL", "t:1"])[0] <= 100
+    assert 0 < client.ttl("t:1") <= 100
     sink.close()
     client.close()
     wrong = open_sink(redis.address.replace("heim", "wrong"))
-    with pytest.raises(SinkDown, match="WRONGPASS") as caught:
+    with pytest.raises(SinkDown, match="invalid username-password pair") as caught:
         wrong.setup([THING])
     assert "wrong" not in str(caught.value) + repr(wrong)
 
@@ -315,7 +312,10 @@ def _delta_rows(folder: Path) -> Any:
     [
         ("nothing://me:geheim123@host/x", "no sink of the kind 'nothing:'"),
         ("nowhere", "no node 'nowhere'"),
-        ("redis://me:geheim123@/0?mode=set", "is not understood"),
+        ("redis://me:geheim123@/0?mode=set", "invalid address of the Redis sink"),
+        ("redis://:geheim123@a:1,b:2/0", "need cluster=yes or sentinel=NAME"),
+        ("redis://:geheim123@a:1,b:2/0?sentinel=s&cluster=yes", "cannot be combined"),
+        ("redis://:geheim123@a/0?ca=/x.pem", "need TLS"),
         ("redis://localhost/0?mode=burn", "must be one of delete, set, not 'burn'"),
         ("redis://localhost/0?mod=set", "has no option 'mod'"),
         ("redis://localhost/0?key={id}", "cannot name documents"),

@@ -121,9 +121,11 @@ def test_a_job_that_runs_and_is_stopped(cli: Cli, node: Any, tmp_path: Path, mon
     for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
         assert cli("tube", *command.split()).code == 0
     ran = cli("tube", "run", "search", "--to", "nothing://u:secret@x/y")
-    assert (ran.code, "secret" in ran.err, "no sink of the kind 'nothing:'" in ran.err) == (2, False, True)
+    assert (ran.code, "secret" in ran.err, "unknown kind of sink 'nothing:'" in ran.err) == (2, False, True)
     assert "expected numbers" in cli("tube", "run", "search", "--to", "python:mysink:write", "--partitions", "x").err
-    assert "python:mysink:nothing cannot be found" in cli("tube", "run", "search", "--to", "python:mysink:nothing").err
+    assert (
+        "python:mysink:nothing cannot be imported" in cli("tube", "run", "search", "--to", "python:mysink:nothing").err
+    )
     ran = cli("tube", "run", "search", "--to", "python:mysink:write", "--until-empty", "--attempts", 2, "--json", "-q")
     assert (ran.code, ran.json["keys"], ran.json["written"], ran.json["dead_letters"]) == (2, 301, 299, 1)
     shown = cli("tube", "dead-letters", "search").out

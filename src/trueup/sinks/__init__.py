@@ -1,8 +1,8 @@
-"""Sinks of tubes: where the rows of touched keys go.
+"""Sinks of tubes: the targets that the rows of touched keys are written to, each named by an address.
 
-Reading order: `base` (what a sink is), `function` (a Python function of your own), `keys` and `options` (what sinks
-share), `postgres` and `postgres_target`, `redis` and `resp`, `columns` (documents as Arrow) with `clickhouse`,
-`parquet` and `delta`, `documents` (rows as JSON) and `http` with `bulk`. A sink is named by an address.
+Reading order: `base` (the protocol), `function` (your own Python function), `keys` and `options` (shared by sinks),
+`postgres` and `postgres_target`, `redis` and `redis_client`, `columns` (documents as Arrow) with `clickhouse`,
+`parquet` and `delta`, `documents` (rows as JSON) and `http` with `bulk`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ADDRESSES", "open_sink"]
 
-# What an address may look like, for people.
+# Examples of addresses, for messages.
 ADDRESSES = (
     "postgresql://host/db?table=copy.{table}, NODE?table=copy.{table}, redis://host:6379/0?mode=set,"
     " clickhouse://host:8123/db, chdb:FOLDER, parquet:FOLDER, delta:FOLDER, https://host:9200/index,"
@@ -33,7 +33,7 @@ ADDRESSES = (
 def open_sink(
     address: str, options: Mapping[str, Any] | None = None, *, nodes: Mapping[str, Node] | None = None
 ) -> Sink:
-    """The sink that an address means; it connects when it is set up. `nodes` may be named in place of an address."""
+    """Return the sink of an address, or of the name of one of `nodes`; it connects in `setup`."""
     given = dict(options or {})
     kind, _, rest = address.partition(":")
     if kind == "python":
@@ -47,15 +47,15 @@ def open_sink(
         from trueup.sinks.postgres import PostgresSink
 
         return PostgresSink(nodes[name], split_address(address, "PostgreSQL", given)[1])
-    # The address may hold a password: only its kind is shown.
-    what = f"there is no sink of the kind '{kind[:20]}:'" if ":" in address else f"there is no node '{name[:63]}'"
-    raise ConfigError(what, cure=f"one of {ADDRESSES}")
+    # The address may contain a password: show only its kind.
+    unknown = f"unknown kind of sink '{kind[:20]}:'" if ":" in address else f"unknown node '{name[:63]}'"
+    raise ConfigError(unknown, cure=f"use one of {ADDRESSES}")
 
 
 def _need(module: str, extra: str) -> None:
-    """A library that not everybody has."""
+    """Raise ConfigError if an optional library is not installed."""
     if find_spec(module) is None:
-        raise ConfigError(f"this sink needs {module}", cure=f"pip install 'trueup[{extra}]'")
+        raise ConfigError(f"this sink needs the library {module}", cure=f"run pip install 'trueup[{extra}]'")
 
 
 def _postgres(address: str, given: Mapping[str, Any]) -> Sink:
@@ -114,7 +114,7 @@ def _bulk(address: str, given: Mapping[str, Any]) -> Sink:
 def _folder(place: str) -> str:
     kind, _, folder = place.partition(":")
     if not folder:
-        raise ConfigError(f"the sink {kind}: names no folder", cure=f"{kind}:FOLDER")
+        raise ConfigError(f"the address of the {kind} sink has no folder", cure=f"write {kind}:FOLDER")
     return unquote(folder)
 
 

@@ -1,8 +1,8 @@
-"""What a sink is: a small class that takes batches of documents, and knows which of its documents are old.
+"""The protocol of a sink: a class that writes batches of documents and finds its old documents.
 
-A sink gets the rows as they are now, keyed by table, shard and key; the row of a key that is gone is None. One key is
-never in two batches at the same time, so a sink needs no versions: what is written last is true. A batch may come
-again after a crash, whole or together with others: writing it twice must have no other effect than writing it once.
+A sink receives the current rows by table, shard and key; the row of a deleted key is None. A key is never in two
+batches at the same time, so a sink needs no versions: the last write is correct. A batch may be repeated after a
+crash, alone or together with others: writing it twice must have the same effect as writing it once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Shards: TypeAlias = "Sequence[int] | Literal['all']"
 
 
 class SinkDown(TrueupError):
-    """The sink cannot be reached, or is too busy: the batch is written again after a pause, as long as it takes."""
+    """The sink cannot be reached or is overloaded: the batch is written again after a pause, until it succeeds."""
 
 
 class SinkRejected(TrueupError):
-    """The sink refuses documents for what is in them, each with a reason.
+    """The sink refuses documents because of their content, each with a reason.
 
-    The others of the batch are written again without them, whether they were written or not. Without any reasons it
-    means that some of the batch are refused, and it is not known which: the batch is halved until it is.
+    The other documents of the batch are written again without them. Without reasons, some documents are refused and the
+    sink does not know which: the batch is halved until they are found.
     """
 
     def __init__(self, message: str, *, reasons: Mapping[Identity, str] | None = None, **where: Any) -> None:
@@ -42,22 +42,22 @@ class SinkRejected(TrueupError):
 
 @runtime_checkable
 class Sink(Protocol):
-    """Where the documents go. It is pickled before `setup`, so connections are opened when they are first needed."""
+    """The target of the documents. It is pickled before `setup`, so connections must be opened on first use."""
 
-    # Whether it must be written from one process (the driver): True for embedded databases.
+    # Whether a single process (the driver) must write: True for embedded databases.
     driver_only: ClassVar[bool]
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make what is missing, and learn of the tables; again when one is attached or has other columns.
+        """Create what is missing for these tables. Called again when a table is attached or its columns change.
 
-        It is called in the driver first, then on every copy that writes, and never while the same copy writes.
+        It is called on the driver first, then on every copy that writes, and never during a write of the same copy.
         """
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """Put or delete each document of the batch, all or nothing or so that it can be repeated.
+        """Write or delete each document of the batch, atomically or so that it can be repeated.
 
-        A batch has each document once; batches that are written at the same time have no shard in common. Raises
-        `SinkDown` or `SinkRejected`; any other error is taken for a refusal of the batch.
+        A batch contains each document once; batches that are written at the same time have no common shard. Raises
+        `SinkDown` or `SinkRejected`; any other error counts as a refusal of the batch.
         """
 
     def older(
@@ -67,14 +67,14 @@ class Sink(Protocol):
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """Shard and key of documents of a table that were last written for a pod below `start_seq`, a page at a time.
+        """Return one page of shard and key of documents that were last written for a pod below `start_seq`.
 
-        They come in an order of keys that is the sink's own; `after` is the last key of the page before. A key that is
-        in several shards is whole in one page, which may be longer than `most` for it. More documents than those
-        are allowed: what is touched once too often is only rewritten. A sink that keeps no marks gives all of them.
+        Pages follow an order of keys that the sink chooses; `after` is the last key of the previous page. All shards of
+        a key are in one page, which may exceed `limit` for that. Returning too many documents is allowed: they are
+        only rewritten. A sink without marks returns all documents.
         """
 
     def close(self) -> None:
-        """End connections; nothing more is written."""
+        """Close the connections; no write follows."""

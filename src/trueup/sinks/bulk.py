@@ -1,7 +1,7 @@
-"""The sink of a search index: the HTTP bulk interface that Elasticsearch and OpenSearch have in common.
+"""The sink of a search index, through the HTTP bulk API of Elasticsearch and OpenSearch.
 
-A document is the row as a JSON object, and some members of our own that say where it comes from and which pod wrote it
-last. Requests are bounded; a batch of several is repeated as a whole if one of them fails.
+A document is the row as a JSON object with some members of trueup: its source and its mark. Requests have a limited
+size; if one of them fails, the whole batch is repeated.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trueup.sinks.options import Options
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-# The longest name that a document may have there.
+# Maximum bytes of a document id.
 _LONGEST = 512
 _LARGEST_PAGE = 10_000
 MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "trueup_table": {"type": "keyword"},
     "trueup_shard": {"type": "long"},
-    # The key as one text, to go by; and its parts.
+    # The key as one text, for the order of pages, and its parts.
     "trueup_name": {"type": "keyword"},
     "trueup_key": {"type": "keyword", "index": False, "doc_values": False},
     "trueup_seq": {"type": "long"},
@@ -40,14 +40,14 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
 
 
 class BulkSink:
-    """Indexes of one search cluster."""
+    """Indexes of a search cluster."""
 
     driver_only: ClassVar[bool] = False
 
     def __init__(self, parts: SplitResult, options: Options, environment: Mapping[str, str] = os.environ) -> None:
         prefix, _, self._index = parts.path.rstrip("/").rpartition("/")
         if not self._index:
-            raise ConfigError("the address of the search index names no index", cure="http://host:9200/index")
+            raise ConfigError("the address of the search sink has no index", cure="write http://host:9200/index")
         self._id = Template(options.text("id", "{key}"))
         self._moves = options.yes_no("moves", True)
         self._most_bytes = options.number("bytes", 5_000_000, least=1)
@@ -57,7 +57,7 @@ class BulkSink:
         self._tables: dict[str, tuple[str, SourceTable]] = {}
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make the indexes, and give them the types of our members."""
+        """Create the indexes with the types of our members."""
         shared: dict[str, list[SourceTable]] = {}
         for source in tables:
             schema, table = (part.text for part in parse_table_name(source.table))
@@ -70,7 +70,7 @@ class BulkSink:
         self.close()
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """Requests of bounded size; what an item is refused for is told after all of them were sent."""
+        """Send requests of limited size, then raise SinkRejected with all refused documents."""
         rows = {table: JsonRows(self._tables[table][1]) for table in {each.table for each in batch}}
         refused: dict[Identity, str] = {}
         part: list[tuple[Document, bytes]] = []
@@ -86,7 +86,7 @@ class BulkSink:
             self._send(part, refused)
         if refused:
             first = next(iter(refused.values()))
-            raise SinkRejected(f"{len(refused):,} documents were refused, the first one: {first}", reasons=refused)
+            raise SinkRejected(f"{len(refused):,} documents were refused, first reason: {first}", reasons=refused)
 
     def older(
         self,
@@ -95,9 +95,9 @@ class BulkSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """A page by a search, after a refresh: before it a search does not see what was written."""
+        """Return a page found by a search, after a refresh that makes all writes visible."""
         index, source = self._tables[table]
         fixed = fixed_shard(shards, routed=source.routed and self._moves)
         old = [{"range": {"trueup_seq": {"lt": start_seq}}}, {"range": {"trueup_at": {"lt": _time(started_at)}}}]
@@ -110,14 +110,14 @@ class BulkSink:
         with self._errors():
             if after is None:
                 self._server.ask("POST", f"/{index}/_refresh").expect(200)
-            found = self._page(index, filters, after, most)
+            found = self._page(index, filters, after, limit)
         return [(shard if fixed is None else fixed, key) for shard, key in found]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._server.close()
 
-    # --- what a batch does
+    # Writing a batch.
 
     def _lines(self, document: Document, rows: JsonRows, mark: Mark) -> bytes:
         action = {"_index": self._tables[document.table][0], "_id": self._name(document)}
@@ -143,7 +143,7 @@ class BulkSink:
         body = b"".join(lines for _, lines in part)
         answer = self._server.ask("POST", f"/_bulk?refresh={self._refresh}", body, kind="application/x-ndjson")
         if answer.status in (400, 413):
-            # Of the request as a whole: which document it is turns out with fewer of them.
+            # An error of the whole request: find the document by halving.
             if len(part) == 1:
                 refused[part[0][0].identity] = answer.reason
                 return
@@ -158,15 +158,18 @@ class BulkSink:
             if status < 300 or (action == "delete" and status == 404):
                 continue
             if status in (401, 403, 429) or status >= 500:
-                raise SinkDown(f"{self._server}: {_item_reason(result)}", cure="the cluster is busy: tried again")
+                raise SinkDown(
+                    f"{self._server}: {_item_reason(result)}",
+                    cure="wait until the cluster is less busy; the batch is repeated",
+                )
             refused[document.identity] = _item_reason(result)
 
-    # --- what is old
+    # Finding older documents.
 
-    def _page(self, index: str, filters: list[Any], after: tuple[str, ...] | None, most: int) -> list[Place]:
-        """Whole keys: as long as the last one may go on behind the page, that one waits for the next."""
+    def _page(self, index: str, filters: list[Any], after: tuple[str, ...] | None, limit: int) -> list[Place]:
+        """Search until the page is full and contains all shards of its last key."""
         query: dict[str, Any] = {
-            "size": min(most + 1, _LARGEST_PAGE),
+            "size": min(limit + 1, _LARGEST_PAGE),
             "query": {"bool": {"filter": filters}},
             "sort": [{"trueup_name": "asc"}, {"trueup_shard": "asc"}],
             "_source": ["trueup_shard", "trueup_key"],
@@ -180,7 +183,7 @@ class BulkSink:
             hits = self._server.ask("POST", f"/{index}/_search", json.dumps(body).encode()).expect(200)["hits"]["hits"]
             for hit in hits:
                 place = int(hit["_source"]["trueup_shard"]), tuple(hit["_source"]["trueup_key"])
-                if len(found) >= most and place[1] != found[-1][1]:
+                if len(found) >= limit and place[1] != found[-1][1]:
                     return found
                 found.append(place)
             if len(hits) < query["size"]:
@@ -194,7 +197,7 @@ class BulkSink:
             made = self._server.ask("PUT", f"/{index}/_mapping", json.dumps(mapping).encode())
         if made.status == 400:
             raise CheckFailed(
-                [f"the index {index} cannot take the documents: {made.reason}"], cure="name another index"
+                [f"the index {index} cannot store the documents: {made.reason}"], cure="use another index"
             )
         made.expect(200)
 
@@ -205,12 +208,13 @@ class BulkSink:
         except OSError as error:
             self.close()
             raise SinkDown(
-                f"{self._server}: {error or type(error).__name__}", cure="check that it runs, and its address"
+                f"{self._server}: {error or type(error).__name__}",
+                cure="check that it is running, and check its address",
             ) from None
 
 
 def _short(name: str) -> str:
-    """A name as it is, or a hash of one that is too long."""
+    """Return a name, or its hash if it is too long."""
     data = name.encode()
     return name if len(data) <= _LONGEST else "sha256:" + hashlib.sha256(data).hexdigest()
 

@@ -1,8 +1,8 @@
-"""The sink of a ClickHouse table, on a server or in the folder of an embedded one: a ReplacingMergeTree.
+"""The sink of ClickHouse tables (ReplacingMergeTree), on a server or in the folder of an embedded one.
 
-Every write is an insert of new versions; a row that is gone is a version that says so. `SELECT … FINAL` shows the rows
-as they are. The version is counted on from the largest one in the table, not taken from pods, whose numbers are not
-the order of writes. One process writes, in few large inserts, as ClickHouse wants it.
+Every write inserts new versions; a deleted row is a version marked as deleted. `SELECT … FINAL` shows the current
+rows. The version continues from the largest one in the table. Numbers of pods cannot be used, because they are not in
+the order of writes. A single process writes, in few large inserts, as recommended for ClickHouse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ("table", "types", "moves", "database")
 VERSION, DELETED = "trueup_version", "trueup_deleted"
-# ClickHouse's Date32 and DateTime64.
+# Years that Date32 and DateTime64 can store.
 _YEARS = (1900, 2299)
 _TYPES = {
     "int16": "Int16",
@@ -46,12 +46,12 @@ _TYPES = {
     "timestamp[us, tz=UTC]": "DateTime64(6, 'UTC')",
     "timestamp[us]": "DateTime64(6, 'UTC')",
 }
-# Codes of errors that speak of values: they do not fit, are NULL, or break a constraint of the table.
+# Codes of errors caused by values: out of range, NULL, or against a constraint of the table.
 _REFUSALS = {6, 26, 27, 32, 33, 38, 41, 53, 69, 70, 72, 131, 321, 349, 407, 469}
 
 
 class ClickHouseSink:
-    """Tables of one ClickHouse."""
+    """Tables of a ClickHouse server or folder."""
 
     driver_only: ClassVar[bool] = True
 
@@ -74,14 +74,14 @@ class ClickHouseSink:
         return f"<ClickHouse sink, database {self._database}>"
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make the tables, or check those that are there and add the columns they lack."""
+        """Create the tables, or check existing ones and add missing columns."""
         found: dict[str, tuple[str, Columns]] = {}
         for source in tables:
             schema, table = (part.text for part in parse_table_name(source.table))
             name = self._pattern.format(schema=schema, table=table)
             if name in (each[0] for each in found.values()):
                 raise CheckFailed(
-                    [f"several tables of the tube would go into {name}"], cure="name them apart: table={schema}_{table}"
+                    [f"several tables of the tube have the target {name}"], cure="use table={schema}_{table}"
                 )
             found[source.table] = name, Columns(source, source.routed and self._moves, self._native, _YEARS)
         self._tables = found
@@ -90,7 +90,7 @@ class ClickHouseSink:
                 self._ensure(name, columns)
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """One insert a table, there as a whole or not at all; a repeated one only adds a version."""
+        """Insert once per table, atomically; a repeated batch only adds a version."""
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
@@ -106,9 +106,9 @@ class ClickHouseSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """A page in the order of the key."""
+        """Return a page in the order of the key."""
         name, columns = self._tables[table]
         key = columns.source.key
         at = started_at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -124,7 +124,7 @@ class ClickHouseSink:
             where.append(f"({names(key)}) > ({', '.join(edge)})")
         query = (
             f"SELECT {SHARD}, {names(key)} FROM {self._name(name)} FINAL WHERE {' AND '.join(where)}"
-            f" ORDER BY {names(key)} LIMIT {int(most)} WITH TIES"
+            f" ORDER BY {names(key)} LIMIT {int(limit)} WITH TIES"
         )
         with self._errors():
             rows = self._rows(query)
@@ -132,7 +132,7 @@ class ClickHouseSink:
         return [(shard if fixed is None else fixed, tuple(_text(part) for part in parts)) for shard, *parts in rows]
 
     def close(self) -> None:
-        """Give the connection, or the folder, back."""
+        """Close the connection, or release the folder."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -141,7 +141,7 @@ class ClickHouseSink:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # Also by the clock, for a replica that answers may be behind.
+        # At least the clock, because a replica may lag behind.
         largest = self._rows(f"SELECT max({VERSION}) FROM {self._name(name)}")[0][0] or 0
         version = max(largest + 1, time.time_ns())
         rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.uint64()))
@@ -159,7 +159,7 @@ class ClickHouseSink:
         order = columns.identity
         self._backend().execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self._database)}")
         defined = ", ".join(f"{identifier(each)} {kind}" for each, kind in wanted.items())
-        # What an insert has confirmed survives a loss of power too.
+        # A confirmed insert survives a power failure.
         self._backend().execute(
             f"CREATE TABLE IF NOT EXISTS {self._name(name)} ({defined})"
             f" ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({names(order)})"
@@ -171,7 +171,7 @@ class ClickHouseSink:
             )
 
     def _check(self, name: str, wanted: dict[str, str], order: Sequence[str]) -> list[str]:
-        """Refuse a table that would not replace as ours does; else the columns that it lacks."""
+        """Return the missing columns; raise CheckFailed if the table does not replace rows as required."""
         where = f"database = {literal(self._database)} AND"
         found = {
             _text(each): _text(kind)
@@ -190,7 +190,7 @@ class ClickHouseSink:
         if _bare(sorting) not in (_bare(", ".join(order)), _bare(names(order))):
             reasons.append(f"it is sorted by ({sorting}), not by ({', '.join(order)})")
         if partition:
-            reasons.append(f"it is partitioned by {partition}: versions of a row must lie together")
+            reasons.append(f"it is partitioned by {partition}: all versions of a row must be in one partition")
         reasons += [
             f"its column {each} is {found[each]}, not {kind}"
             for each, kind in wanted.items()
@@ -198,8 +198,8 @@ class ClickHouseSink:
         ]
         if reasons:
             raise CheckFailed(
-                [f"the table {self._database}.{name} cannot take the rows: {reason}" for reason in reasons],
-                cure=f"name another table; trueup makes it: ReplacingMergeTree({VERSION}, {DELETED})",
+                [f"the table {self._database}.{name} cannot store the rows: {reason}" for reason in reasons],
+                cure=f"use another table, which trueup creates: ReplacingMergeTree({VERSION}, {DELETED})",
             )
         return [each for each in wanted if each not in found]
 
@@ -242,7 +242,7 @@ def _type(field: pa.Field, is_ours: bool) -> str:
 
 
 def _bare(kind: str) -> str:
-    """A type without what does not change its values (NULL, dictionaries), a list without quotes and brackets."""
+    """Return a type without Nullable and LowCardinality, or a list without quotes and brackets."""
     return re.sub(r"Nullable|LowCardinality|[()\s`]", "", kind)
 
 

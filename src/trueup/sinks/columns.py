@@ -1,8 +1,8 @@
-"""Documents as Arrow: a column for each of the source's, in a type that holds every value, or as text.
+"""Documents as Arrow tables: each source column in a type that stores all its values, or as text.
 
-Exact types: integers, floats, boolean and bytea as they are, everything else as PostgreSQL's text; so numeric NaN,
-infinite times and json stay what they are. Native types on request: numeric(p,s), dates and times too, and a row with a
-value that these cannot hold is refused by name. Columns of the key are integers, or the text that names the row.
+Exact types: integers, floats, boolean and bytea; everything else is PostgreSQL's text, so that numeric NaN, infinite
+times and json are unchanged. Native types on request: also numeric(p,s), dates and times; a row with a value that
+these cannot store is refused. Key columns are integers or text.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6})
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of one table; `years` is the range of dates and times that a sink with native types takes."""
+    """The columns of one table; `years` is the range of dates and times that a sink with native types can store."""
 
     source: SourceTable
-    # Whether a document is named by its shard too.
+    # Whether the shard is part of the identity of a document.
     routed: bool
     native: bool = False
     years: tuple[int, int] = (1, 9999)
 
     @property
     def identity(self) -> list[str]:
-        """What names a document."""
+        """Return the columns that identify a document."""
         return [*self.source.key, *([SHARD] if self.routed else [])]
 
     def names(self) -> list[str]:
-        """The source's columns: the key first, and without the marks of a table that is itself a sink."""
+        """Return the source columns: the key first, without the marks of a table that is itself a sink."""
         others = [name for name, _ in self.source.columns if not name.startswith("trueup_")]
         return [*self.source.key, *(name for name in others if name not in self.source.key)]
 
     def schema(self) -> pa.Schema:
-        """Their Arrow types, and behind them the marks."""
+        """Return the Arrow schema of the columns, followed by the marks."""
         import pyarrow as pa
 
         kinds = dict(self.source.columns)
@@ -55,7 +55,7 @@ class Columns:
         return pa.schema(fields)
 
     def table(self, documents: Sequence[Document], mark: Mark) -> pa.Table:
-        """Rows for all documents; of those that are gone, the key alone."""
+        """Return the rows of all documents; for a deleted row, the key alone."""
         import pyarrow as pa
 
         check_known(self.source, documents)
@@ -72,7 +72,7 @@ class Columns:
                 values = self._values(name, kinds[name], documents, refused)
             arrays.append(pa.array(values, schema.field(name).type))
         if refused:
-            raise SinkRejected("values do not fit into the column's type", reasons=refused)
+            raise SinkRejected("values cannot be stored in the type of their column", reasons=refused)
         arrays += [
             pa.array([each.shard for each in documents], pa.int64()),
             pa.array([mark.seq] * len(documents), pa.int64()),
@@ -114,7 +114,7 @@ class Columns:
     def _moment(self, text: str, kind: str) -> date | datetime:
         found = _TIME.fullmatch(text)
         if not found or not self.years[0] <= int(found[1]) <= self.years[1]:
-            raise ValueError(f"{text} is not within the years {self.years[0]} to {self.years[1]}")
+            raise ValueError(f"{text} is not between the years {self.years[0]} and {self.years[1]}")
         year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
         if kind == "date":
             return date(year, month, day)
@@ -130,18 +130,18 @@ def _decimal(kind: str) -> tuple[int, int] | None:
 def _finite_decimal(text: str, arrow: str) -> Decimal:
     value = Decimal(text)
     if not value.is_finite():
-        raise ValueError(f"{text} is no {arrow}")
+        raise ValueError(f"{text} cannot be stored as {arrow}")
     return value
 
 
 def _text(value: Any) -> str:
-    """As PostgreSQL writes it; of a domain over a type that has a form in Python."""
+    """Return the text of PostgreSQL; values of a domain may be Python values."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value)
 
 
-# How a document's value becomes one that Arrow takes; bytea is delivered as hex.
+# Converts values of documents for Arrow; bytea is hex text.
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("int16", "int32", "int64"), int),
     **dict.fromkeys(("float32", "float64"), float),

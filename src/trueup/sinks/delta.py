@@ -1,8 +1,8 @@
-"""The sink of Delta tables that equal their sources after each batch.
+"""The sink of Delta tables, which equal their sources after each batch.
 
-A table is cut into buckets by a hash of the key. A batch reads the buckets of its keys one by one, writes them anew
-without what is gone and with what has come, and replaces their files in one commit. Old files stay for readers for some
-hours. If somebody else commits in between, nothing of the batch is there, and it is tried again.
+A table is split into buckets by a hash of the key. A batch reads the buckets of its keys one by one, rewrites them
+without the deleted rows and with the new ones, and replaces their files in one commit. Old files are kept for readers
+for some hours. If another writer commits at the same time, the commit fails and the batch is repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _CLEAN_EVERY = 50
 
 
 class DeltaSink:
-    """A folder with a Delta table for each table of the tube."""
+    """A folder with one Delta table per table of the tube."""
 
     driver_only: ClassVar[bool] = True
 
@@ -51,17 +51,17 @@ class DeltaSink:
         self._page: tuple[tuple[str, int, datetime], list[Place]] | None = None
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make the tables, or add the columns that those which are there lack."""
+        """Create the tables, or add missing columns to existing ones."""
         with self._errors():
             made = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
             self._tables = {name: (columns, self._ensure(name, columns)) for name, columns in made.items()}
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """One commit a table; a repeated one writes the same rows."""
+        """Write one commit per table; a repeated batch writes the same rows."""
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
-        # All of them first: what is refused is refused before anything is written.
+        # Convert all tables first, so that rows are refused before anything is written.
         rows = {table: self._tables[table][0].table(each, mark) for table, each in by_table.items()}
         with self._errors():
             for table, documents in by_table.items():
@@ -74,23 +74,23 @@ class DeltaSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """Key and marks of the table are read for the first page; the others come from memory."""
-        asked = table, start_seq, started_at
-        if after is None or self._page is None or self._page[0] != asked:
+        """Return a page; key and marks are read for the first page and kept for the others."""
+        request = table, start_seq, started_at
+        if after is None or self._page is None or self._page[0] != request:
             key = self._tables[table][0].source.key
             with self._errors():
                 state = self._open(table).to_pyarrow_table(columns=[*key, SHARD, SEQ, AT])
-            self._page = asked, older_places(state, key, start_seq, started_at)
-        return page(self._page[1], shards, after, most, routed=self._tables[table][0].routed)
+            self._page = request, older_places(state, key, start_seq, started_at)
+        return page(self._page[1], shards, after, limit, routed=self._tables[table][0].routed)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Free the cached page."""
         self._page = None
 
     def _replace(self, table: str, rows: pa.Table, documents: Sequence[Document]) -> None:
-        """Write the touched buckets anew, and put them in the place of the old ones."""
+        """Rewrite the touched buckets and replace their files."""
         import pyarrow as pa
         from deltalake import CommitProperties, Schema
         from deltalake.transaction import RemoveAction
@@ -127,7 +127,7 @@ class DeltaSink:
             self._open(table).vacuum(self._keep_hours, dry_run=False, enforce_retention_duration=False)
 
     def _ensure(self, table: str, columns: Columns) -> int:
-        """The table as it must be; gives the number of its buckets, which never changes."""
+        """Create or check the table; return the number of its buckets, which never changes."""
         from deltalake import DeltaTable, Field, Schema
 
         path, wanted = self._path(table), _with_bucket(columns.schema())
@@ -145,11 +145,11 @@ class DeltaSink:
         found = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
         known = {field.name: field for field in delta.schema().fields}
         ours = {field.name: field for field in Schema.from_arrow(wanted).fields}
-        reasons = [] if found else ["it was not made by trueup"]
+        reasons = [] if found else ["it was not created by trueup"]
         if found and self._buckets not in (0, int(found[1])):
             reasons.append(f"it has {found[1]} buckets, not {self._buckets}")
         if found and found[2] != ", ".join(columns.identity):
-            reasons.append(f"its rows are named by {found[2]}, not by {', '.join(columns.identity)}")
+            reasons.append(f"its rows are identified by {found[2]}, not by {', '.join(columns.identity)}")
         reasons += [
             f"its column {name} is {known[name].type}, not {field.type}"
             for name, field in ours.items()
@@ -157,8 +157,8 @@ class DeltaSink:
         ]
         if reasons or not found:
             raise CheckFailed(
-                [f"the Delta table {path} cannot take the rows: {reason}" for reason in reasons],
-                cure="choose another folder, or leave out the option",
+                [f"the Delta table {path} cannot store the rows: {reason}" for reason in reasons],
+                cure="use another folder, or remove the option",
             )
         more = [Field(name, field.type, nullable=True) for name, field in ours.items() if name not in known]
         if more:
@@ -183,12 +183,12 @@ class DeltaSink:
             text = " ".join(str(error).split())[:500]
             raise SinkDown(
                 f"the Delta table in {self.folder} cannot be written or read: {text}",
-                cure="make room, or give the right to it; if another job writes there, this is tried again",
+                cure="check the free space and the permissions; a conflict with another writer is retried",
             ) from None
 
 
 def _bucket(key: Sequence[str], buckets: int) -> int:
-    """By the key alone, so that the shards of a key lie together; the same on every machine."""
+    """Return the bucket of a key, on every machine the same; all shards of a key are in one bucket."""
     return zlib.crc32(key_text(key).encode()) % buckets
 
 
@@ -199,7 +199,7 @@ def _with_bucket(schema: pa.Schema) -> pa.Schema:
 
 
 def _read(folder: Path, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
-    """The rows of files; a column that came later is NULL in older ones."""
+    """Read the rows of files; a column that was added later is NULL in older files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -221,7 +221,7 @@ def _read(folder: Path, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
 
 
 def _write(folder: Path, rows: pa.Table, bucket: int, now: int) -> Any:
-    """A new file of a bucket, and what the table says of it."""
+    """Write a new file of a bucket and return its action for the commit."""
     import pyarrow.parquet as pq
     from deltalake.transaction import AddAction
 

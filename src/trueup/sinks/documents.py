@@ -1,4 +1,4 @@
-"""A row as a JSON object: exact, since numbers and JSON columns are put in as the server wrote them."""
+"""Rows as JSON objects. Numbers and JSON columns are inserted as PostgreSQL wrote them, so they are exact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINE_ENDS = str.maketrans("\r\n", "  ")
 
 
 class JsonRows:
-    """Writes rows of one table as JSON objects of one line."""
+    """Writes the rows of one table as JSON objects in one line."""
 
     def __init__(self, source: SourceTable) -> None:
         kinds = dict(source.columns)
@@ -24,7 +24,7 @@ class JsonRows:
         self._numeric = {name for name, kind in kinds.items() if type_from_sql(kind).json == "number"}
 
     def text(self, row: Mapping[str, Any], **more: Any) -> str:
-        """The object; `more` are members that are not in the row."""
+        """Return the object; `more` are additional members."""
         members = [f"{_dump(name)}:{self._value(name, value)}" for name, value in row.items()]
         members += [f"{_dump(name)}:{_dump(value)}" for name, value in more.items()]
         return "{" + ",".join(members) + "}"
@@ -32,7 +32,7 @@ class JsonRows:
     def _value(self, name: str, value: Any) -> str:
         if isinstance(value, str):
             if name in self._json:
-                # A line end is a blank there: within a text it would be escaped.
+                # A line break is white space here: inside strings it is escaped.
                 return value.translate(_LINE_ENDS)
             if name in self._numeric and _NUMBER.fullmatch(value):
                 return value

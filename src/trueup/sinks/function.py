@@ -1,4 +1,4 @@
-"""The sink `python:module:function`: any function that takes a batch, or a class that is a sink by itself."""
+"""The sink `python:module:name`: a function that is called with each batch, or a class that is a sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trueup.sinks.base import Document, Mark, Shards, Sink, SourceTable
 
 
 class FunctionSink:
-    """Calls `function(batch)` with a list of documents. It keeps nothing, so nothing of it is ever too old."""
+    """Calls `function(batch)` with a list of documents. It has no marks, so no document is ever older."""
 
     driver_only: ClassVar[bool] = False
 
@@ -21,10 +21,10 @@ class FunctionSink:
         _find(name)
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Nothing to make."""
+        """Do nothing."""
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """Hand the batch over."""
+        """Call the function."""
         _find(self.name)(list(batch))
 
     def older(
@@ -34,38 +34,40 @@ class FunctionSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """A function has no documents that could be asked for."""
+        """Return nothing: a function has no documents to list."""
         return ()
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
 
 def python_sink(name: str, options: dict[str, Any]) -> Sink:
-    """The sink that `module:name` means: a class is made with the options, a function is called with each batch."""
+    """Return the sink of `module:name`: an instance of a class, created with the options, or a FunctionSink."""
     found = _find(name)
     if isinstance(found, type):
         made = found(**options)
         if not isinstance(made, Sink):
-            raise ConfigError(f"{name} is no sink", cure="it wants driver_only, setup, write, older and close")
+            raise ConfigError(f"{name} is not a sink", cure="define driver_only, setup, write, older and close")
         return made
     if options:
-        raise ConfigError(f"the function {name} takes no options", cure="leave out --option, or name a class")
+        raise ConfigError(f"the function {name} takes no options", cure="remove --option, or use a class")
     return FunctionSink(name)
 
 
 def _find(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
-        raise ConfigError(f"'{name}' names no function", cure="python:module:function")
+        raise ConfigError(f"'{name}' is not a function", cure="write python:module:function")
     try:
         found = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"python:{name} cannot be found: {error}", cure="check the name, and PYTHONPATH") from None
+        raise ConfigError(f"python:{name} cannot be imported: {error}", cure="check the name and PYTHONPATH") from None
     if not callable(found):
-        raise ConfigError(f"python:{name} cannot be called", cure="name a function that takes a list of documents")
+        raise ConfigError(
+            f"python:{name} cannot be called", cure="use a function with a list of documents as its argument"
+        )
     return found

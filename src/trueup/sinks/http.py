@@ -1,4 +1,4 @@
-"""A small HTTP client with one connection that is kept: requests and JSON answers, log-in, TLS."""
+"""A small HTTP client with a persistent connection: JSON requests, log-in, TLS."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from trueup.sinks.base import SinkDown
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-# A request that ran into it may still be at work over there, and be late: so it is long.
+# Long: after a timeout the request may still be running on the server and take effect late.
 SECONDS = 300.0
 API_KEY, USER, PASSWORD = "TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWORD"
 
 
 class Answer:
-    """What a server answered."""
+    """The response of a server."""
 
     def __init__(self, server: str, status: int, data: bytes) -> None:
         self._server = server
@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """Why it refused, in its own words."""
+        """Return the error message of the server."""
         text = self._data.decode(errors="replace")
         try:
             error = json.loads(text).get("error", text)
@@ -42,21 +42,21 @@ class Answer:
         )
 
     def expect(self, status: int) -> Any:
-        """The JSON of an answer of this status; with any other one the sink is down."""
+        """Return the JSON body; raise SinkDown if the status differs."""
         if self.status != status:
             login = self.status in (401, 403)
             raise SinkDown(
                 f"{self._server} answered {self.status}: {self.reason}",
-                cure=f"check the log-in ({API_KEY}, or {USER} and {PASSWORD})" if login else "it is tried again",
+                cure=f"check the log-in ({API_KEY}, or {USER} and {PASSWORD})" if login else "check the server",
             )
         try:
             return json.loads(self._data)
         except ValueError:
-            raise SinkDown(f"{self._server} did not answer in JSON", cure="check that it is the right server") from None
+            raise SinkDown(f"{self._server} did not answer with JSON", cure="check the address") from None
 
 
 class HttpServer:
-    """A server, and how to log in; picklable, without the connection."""
+    """A server and its log-in. It is pickled without the connection."""
 
     def __init__(self, place: str, host: str, port: int | None, prefix: str, *, tls: bool, login: str) -> None:
         self._place, self._host, self._port, self._prefix, self._tls = place, host, port, prefix, tls
@@ -65,13 +65,13 @@ class HttpServer:
 
     @classmethod
     def from_address(cls, parts: SplitResult, prefix: str, environment: Mapping[str, str]) -> HttpServer:
-        """The server of an address. The log-in is in the address or, better, in the environment."""
+        """Return the server of an address. The log-in is in the address or, preferably, in the environment."""
         try:
             host, port = parts.hostname or "", parts.port
         except ValueError:
             host, port = "", None
         if not host:
-            raise ConfigError("the address of the search index is not understood", cure="http://host:9200/index")
+            raise ConfigError("invalid address of the search sink", cure="write http://host:9200/index")
         user = unquote(parts.username or "") or environment.get(USER, "")
         password = unquote(parts.password or "") or environment.get(PASSWORD, "")
         key = environment.get(API_KEY, "")
@@ -90,7 +90,7 @@ class HttpServer:
         return self._place
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, kind: str = "application/json") -> Answer:
-        """One request. A connection that was kept may have been ended by the server: then once more with a new one."""
+        """Send a request; if the server has closed the persistent connection, repeat it once with a new one."""
         headers = {"Content-Type": kind, **({"Authorization": self._login} if self._login else {})}
         kept = self._connection is not None
         try:
@@ -105,7 +105,7 @@ class HttpServer:
             raise ConnectionError(str(error) or type(error).__name__) from None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

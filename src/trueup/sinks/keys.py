@@ -1,4 +1,4 @@
-"""What sinks share: the key of a document as one text, pages of whole keys, what is older, and columns that are new."""
+"""Shared by sinks: keys as text, templates for names of documents, the check for older documents and new columns."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Place: TypeAlias = "tuple[int, tuple[str, ...]]"
 
 
 def key_text(key: Sequence[str]) -> str:
-    """One column as it is; several as a JSON array of texts, as in pods."""
+    """Return a key as one text: the column itself, or a JSON array of several columns, as in pods."""
     return key[0] if len(key) == 1 else json.dumps(list(key), ensure_ascii=False, separators=(",", ":"))
 
 
 def key_parts(text: str, columns: int) -> tuple[str, ...] | None:
-    """The key that `key_text` wrote; None if it did not."""
+    """Parse a key written by `key_text`; None if the text is not such a key."""
     if columns == 1:
         return (text,)
     try:
@@ -33,7 +33,7 @@ def key_parts(text: str, columns: int) -> tuple[str, ...] | None:
 
 
 class Template:
-    """How a document is called where it has one name: `{table}`, `{shard}` and `{key}`, which must be in it."""
+    """The name of a document, from `{table}`, `{shard}` and `{key}`; `{key}` is required."""
 
     def __init__(self, text: str) -> None:
         fields = re.findall(r"\{(\w*)\}", text)
@@ -41,55 +41,58 @@ class Template:
         twice = len(set(fields)) < len(fields)
         if "key" not in fields or twice or set(fields) - {"table", "shard", "key"} or set("{}") & set(plain):
             raise ConfigError(
-                f"'{text}' cannot name documents", cure="put {key} in it once; {table} and {shard} may be there too"
+                f"'{text}' is not a valid template for names",
+                cure="use {key} once, and optionally {table} and {shard} once",
             )
         self.text = text
 
     def check(self, tables: Sequence[SourceTable], *, moves: bool) -> None:
-        """Refuse a template that would give two documents one name."""
+        """Raise CheckFailed if two documents could have the same name."""
         reasons = []
         if len(tables) > 1 and "{table}" not in self.text:
-            reasons.append(f"the tube has several tables, and the names of documents ({self.text}) have no {{table}}")
+            reasons.append(f"the tube has several tables, but the name of documents ({self.text}) has no {{table}}")
         if moves and "{shard}" not in self.text:
             reasons += [
-                f"rows of {each.table} may move from shard to shard, and the names ({self.text}) have no {{shard}}"
+                f"rows of {each.table} may change their shard, but the name of documents ({self.text}) has no {{shard}}"
                 for each in tables
                 if each.routed
             ]
         if reasons:
-            raise CheckFailed(reasons, cure="{table}:{shard}:{key}; moves=no if the shard of a row never changes")
+            raise CheckFailed(
+                reasons, cure="use {table}:{shard}:{key}, or moves=no if the shard of a row never changes"
+            )
 
     def name(self, table: str, shard: int, key: Sequence[str]) -> str:
-        """The name of a document."""
+        """Return the name of a document."""
         return self.text.format(table=table, shard=shard, key=key_text(key))
 
     def pattern(self, table: str) -> re.Pattern[str]:
-        """What names of a table's documents look like."""
+        """Return the pattern of the names of the documents of a table."""
         parts = {"{table}": re.escape(table), "{shard}": r"(?P<shard>-?\d+)", "{key}": r"(?P<key>.*)"}
         pieces = re.split(r"(\{\w+\})", self.text)
         return re.compile("".join(parts.get(piece, re.escape(piece)) for piece in pieces), re.DOTALL)
 
     def beginning(self, table: str) -> str:
-        """How they begin."""
+        """Return the common prefix of these names."""
         return self.text.replace("{table}", table).partition("{")[0]
 
 
 def is_older(seq: int, at: datetime, start_seq: int, started_at: datetime) -> bool:
-    """Whether a document with this mark is older than a backfill. By the time too: numbers start over in a new tube."""
+    """Whether a mark is older than a backfill. The time is compared too, as numbers restart in a new installation."""
     return seq < start_seq or at < started_at
 
 
 def fixed_shard(shards: Shards, *, routed: bool) -> int | None:
-    """The shard of all documents of a table that has one. It may have had another before, so theirs do not count."""
+    """Return the shard of a table with a fixed shard; stored shards are ignored, because it may have changed."""
     return None if routed or shards == "all" else next(iter(shards), 0)
 
 
 def check_known(source: SourceTable, documents: Sequence[Document]) -> None:
-    """A column that the source has got since would be lost without a word. The rows of a batch are alike."""
+    """Raise SinkDown for a column added since `setup`, which would be lost. All rows have the same columns."""
     row = next((each.row for each in documents if each.row is not None), {})
     new = sorted(set(row) - {name for name, _ in source.columns})
     if new:
         raise SinkDown(
             f"{source.table} has a new column {new[0]}",
-            cure="start the job again, which adds it to the target, and run a backfill",
+            cure="restart the job, which adds it to the target, then run a backfill",
         )

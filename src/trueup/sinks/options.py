@@ -1,4 +1,4 @@
-"""The address of a sink taken apart: where it leads, and our options behind its question mark."""
+"""Parses the address of a sink into the address of its server and the options of trueup."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _YES_NO = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false
 
 
 class Options:
-    """The options of a sink by name, taken one by one; what nobody took was not meant for this sink."""
+    """The options of a sink, read one by one; `end` refuses the rest."""
 
     def __init__(self, kind: str, given: Mapping[str, str]) -> None:
         self.kind = kind
@@ -21,33 +21,33 @@ class Options:
         self._known: list[str] = []
 
     def text(self, name: str, default: str = "") -> str:
-        """A text."""
+        """Return a text."""
         self._known.append(name)
         return self._left.pop(name, default)
 
     def choice(self, name: str, *choices: str) -> str:
-        """One of these; the first unless it is given."""
+        """Return one of the choices; the first one is the default."""
         value = self.text(name, choices[0])
         if value not in choices:
             raise self._wrong(name, value, f"one of {', '.join(choices)}")
         return value
 
     def yes_no(self, name: str, default: bool) -> bool:
-        """Yes or no."""
+        """Return a boolean."""
         value = self.text(name, "yes" if default else "no").lower()
         if value not in _YES_NO:
             raise self._wrong(name, value, "yes or no")
         return _YES_NO[value]
 
     def number(self, name: str, default: int, *, least: int = 0) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.text(name, str(default))
         if not value.isascii() or not value.isdigit() or int(value) < least:
             raise self._wrong(name, value, f"a whole number of at least {least}")
         return int(value)
 
     def pairs(self, name: str) -> dict[str, str]:
-        """`a=b,c=d`, or with colons: `a:b,c:d`."""
+        """Return pairs written as `a=b,c=d` or `a:b,c:d`."""
         found: dict[str, str] = {}
         value = self.text(name)
         for pair in filter(None, (each.strip() for each in value.split(","))):
@@ -58,19 +58,21 @@ class Options:
         return found
 
     def end(self) -> None:
-        """Nothing may be left over."""
+        """Raise ConfigError for an unknown option."""
         if self._left:
             name = sorted(self._left)[0]
             raise ConfigError(f"a {self.kind} sink has no option '{name}'", cure=suggest(name, self._known))
 
     def _wrong(self, name: str, value: str, must: str) -> ConfigError:
-        return ConfigError(f"the option {name} of a {self.kind} sink must be {must}, not '{value}'", cure="change it")
+        return ConfigError(
+            f"the option {name} of a {self.kind} sink must be {must}, not '{value}'", cure="change the option"
+        )
 
 
 def split_address(
     address: str, kind: str, given: Mapping[str, Any], *, ours: Sequence[str] | None = None
 ) -> tuple[str, Options]:
-    """An address without our options, and these; `ours` names them where others may stand in the address too."""
+    """Return the address without our options, and the options; `ours` lists them if the address may have others."""
     place, sign, query = address.partition("?")
     options = {str(name): str(value) for name, value in given.items()}
     kept = []

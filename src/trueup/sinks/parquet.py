@@ -1,8 +1,7 @@
-"""The sink of a folder of Parquet files that are only ever added: every batch a file of changes, each with operation,
-mark and version.
+"""The sink of a folder of Parquet files: every batch adds a file of changes with operation, mark and version.
 
-The row of a key as it is now is the one with the largest version, unless it says deleted; `current_state` reads
-that. The version of a file is the number at the start of its name.
+The current row of a key is the one with the largest version, unless it is marked as deleted; `current_state` reads
+these rows. The version of a file is the number at the start of its name.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _IDENTITY = b"trueup.identity"
 
 
 class ParquetSink:
-    """A folder with a folder of files for each table."""
+    """A folder with one folder of files per table."""
 
     driver_only: ClassVar[bool] = True
 
@@ -45,7 +44,7 @@ class ParquetSink:
         self._page: tuple[tuple[str, int, datetime], list[Place]] | None = None
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make the folders."""
+        """Create the folders."""
         with self._errors():
             for source in tables:
                 make_folder(self._path(source.table))
@@ -54,7 +53,7 @@ class ParquetSink:
         self._tables = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """A file a table, there as a whole or not at all; a repeated one only adds a version."""
+        """Add one file per table, atomically; a repeated batch only adds a version."""
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
@@ -70,17 +69,17 @@ class ParquetSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """All files are read for the first page; the others come from memory."""
-        asked = table, start_seq, started_at
-        if after is None or self._page is None or self._page[0] != asked:
+        """Return a page; all files are read for the first page, and the result is kept for the others."""
+        request = table, start_seq, started_at
+        if after is None or self._page is None or self._page[0] != request:
             with self._errors():
-                self._page = asked, self._older(table, start_seq, started_at)
-        return page(self._page[1], shards, after, most, routed=self._tables[table].routed)
+                self._page = request, self._older(table, start_seq, started_at)
+        return page(self._page[1], shards, after, limit, routed=self._tables[table].routed)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Free the cached page."""
         self._page = None
 
     def _older(self, table: str, start_seq: int, started_at: datetime) -> list[Place]:
@@ -92,7 +91,7 @@ class ParquetSink:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # Looked up every time: another job may have written what is now ours to write.
+        # Read every time: another job may have written in the meantime.
         version = max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
         rows = rows.append_column(OP, pa.array([each.op for each in documents]))
         rows = rows.append_column(DELETED, pa.array([each.row is None for each in documents]))
@@ -117,21 +116,21 @@ class ParquetSink:
         except OSError as error:
             raise SinkDown(
                 f"the folder {self.folder} cannot be written or read: {error}",
-                cure="make room, or give the right to it",
+                cure="check the free space and the permissions",
             ) from None
 
 
 def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of a table's folder as they are now: of each document the newest change, if it is no deletion."""
+    """Return the current rows of the folder of a table: the newest change of each document, without deletions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     paths = sorted(Path(folder).glob("*.parquet"))
     if not paths:
-        raise StoreError(f"there are no changes in {folder}", cure="name the folder of a table: DIR/schema.table")
+        raise StoreError(f"the folder {folder} contains no changes", cure="use the folder of a table: DIR/schema.table")
     names = json.loads(pq.read_schema(paths[-1]).metadata[_IDENTITY])
     wanted = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
-    # Files one by one: a column that came later is in the newer ones only.
+    # File by file: a column that was added later is in newer files only.
     changes = pa.concat_tables([pq.read_table(path, columns=wanted) for path in paths], promote_options="permissive")
     same = [*names, VERSION]
     newest = changes.select(same).group_by(names).aggregate([(VERSION, "max")]).rename_columns(same)
@@ -141,7 +140,7 @@ def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -
 
 
 def older_places(state: pa.Table, key: Sequence[str], start_seq: int, started_at: datetime) -> list[Place]:
-    """Shard and key of rows whose mark is older, in the order of their key's texts."""
+    """Return shard and key of rows with an older mark, in the order of the key texts."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -155,14 +154,14 @@ def older_places(state: pa.Table, key: Sequence[str], start_seq: int, started_at
 
 
 def page(
-    places: Sequence[Place], shards: Shards, after: tuple[str, ...] | None, most: int, *, routed: bool
+    places: Sequence[Place], shards: Shards, after: tuple[str, ...] | None, limit: int, *, routed: bool
 ) -> list[Place]:
-    """The next places behind a key, the last key whole."""
+    """Return the next page after a key, with all shards of its last key."""
     start = 0 if after is None else bisect_right(places, after, key=lambda place: place[1])
     fixed = fixed_shard(shards, routed=routed)
     found: list[Place] = []
     for shard, key in islice(places, start, None):
-        if len(found) >= most and key != found[-1][1]:
+        if len(found) >= limit and key != found[-1][1]:
             break
         if fixed is not None or shards == "all" or shard in shards:
             found.append((shard if fixed is None else fixed, key))
@@ -170,17 +169,17 @@ def page(
 
 
 def make_folder(path: Path) -> None:
-    """A folder that only its owner can read; one that is there keeps its rights."""
+    """Create a folder that only its owner can read; an existing folder keeps its permissions."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def file_name(table: str) -> str:
-    """A table's name as that of a folder."""
+    """Return the name of the folder of a table."""
     return table.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
 
 
 def sync_folder(folder: Path) -> None:
-    """A new name in a folder survives a loss of power."""
+    """Sync a folder, so that a new file survives a power failure."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,7 +1,7 @@
-"""The sink of a PostgreSQL table: one transaction a batch, what is gone deleted by key, the rest copied and upserted.
+"""The sink of PostgreSQL tables: one transaction per batch, which deletes by key and upserts the other rows.
 
-An upsert, and not a delete and an insert: columns that only the target has keep their values, and what refers to its
-rows is left alone.
+Rows are upserted, not deleted and inserted: additional columns of the target keep their values, and foreign keys that
+reference its rows are not affected.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 OPTIONS = ("table", "map", "moves")
-# Classes of SQLSTATEs that speak of what is in a row: data, constraints, limits, and what a trigger raises.
+# Classes of SQLSTATEs caused by the content of a row: data, constraints, limits, and errors raised by triggers.
 _REFUSALS = ("22", "23", "54", "P0")
 
 
 class PostgresSink:
-    """Tables of a node. A copy in another process opens its own connection."""
+    """Tables of a node. Each copy of the sink opens its own connection."""
 
     driver_only: ClassVar[bool] = False
 
@@ -57,20 +57,20 @@ class PostgresSink:
         options.end()
         self._targets: dict[str, Target] = {}
         self._connection: Connection | None = None
-        # The temporary tables of the session, by source.
+        # The temporary tables of the session, by source table.
         self._batches: dict[str, sql.Identifier] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_connection": None, "_batches": {}}
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Make the tables, or check those that are there and add the columns they lack."""
+        """Create the tables, or check existing ones and add missing columns."""
         names = [target_name(each, self._pattern) for each in tables]
         shared = sorted({display_name(*name) for name in names if names.count(name) > 1})
         if shared:
             raise CheckFailed(
-                [f"several tables of the tube would go into {name}" for name in shared],
-                cure="name them apart: ?table=copy.{schema}_{table}",
+                [f"several tables of the tube have the target {name}" for name in shared],
+                cure="use ?table=copy.{schema}_{table}",
                 node=self.node.name,
             )
         with self._errors():
@@ -82,12 +82,12 @@ class PostgresSink:
         self.close()
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
-        """One transaction: what is gone is deleted, the rest upserted."""
+        """Delete and upsert in one transaction."""
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
         with self._errors(batch):
-            # Before the transaction: a batch that is refused must not take them along.
+            # Before the transaction, so that a rollback keeps the temporary tables.
             batches = {table: self._batch(self._targets[table]) for table in by_table}
             with self._session().transaction():
                 for table, documents in by_table.items():
@@ -102,12 +102,12 @@ class PostgresSink:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
-        """A page along the index of the key. Rows that were there before the sink have no mark, and are older."""
+        """Return a page along the index of the key. Rows without a mark existed before and are older."""
         target = self._targets[table]
         order = sql.SQL(", ").join(each.ordered for each in target.key)
-        values: dict[str, Any] = {"seq": start_seq, "at": started_at, "most": most}
+        values: dict[str, Any] = {"seq": start_seq, "at": started_at, "most": limit}
         where: list[sql.Composable] = [sql.SQL("true")]
         if target.routed and shards != "all":
             where.append(sql.SQL("trueup_shard = ANY (%(shards)s)"))
@@ -128,7 +128,7 @@ class PostgresSink:
         return [((shard or 0) if fixed is None else fixed, tuple(key)) for shard, *key in rows]
 
     def close(self) -> None:
-        """End the session."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
@@ -143,7 +143,7 @@ class PostgresSink:
 
     @contextmanager
     def _errors(self, batch: Sequence[Document] = ()) -> Iterator[None]:
-        """What speaks of a row is a refusal, and names it if it can; everything else is waited out."""
+        """Convert errors: those caused by a row to SinkRejected, with its identity if known, all others to SinkDown."""
         try:
             yield
         except (SinkDown, SinkRejected, CheckFailed):
@@ -157,7 +157,7 @@ class PostgresSink:
                 self.close()
             raise SinkDown(failure.message, cure=failure.cure, node=self.node.name) from None
 
-    # --- what a batch does
+    # Writing a batch.
 
     def _batch(self, target: Target) -> sql.Identifier:
         """Return the staging table of a target, created when the session first needs it."""
@@ -217,6 +217,6 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _line_of(error: psycopg.Error) -> int:
-    """The line of a COPY that an error is about; 0 if it does not say."""
+    """Return the line of a COPY that an error names; 0 if it names none."""
     found = re.search(r"line (\d+)", error.diag.context or "")
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""The table that a PostgreSQL sink writes to: made from the source's columns, or checked and given what it lacks."""
+"""The target table of a PostgreSQL sink: created from the columns of the source, or checked and extended."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 
     from trueup.db.catalog import Column, Table
 
-# Beside each row: its shard, and the pod that wrote it last.
+# Columns of each row: its shard, and number and time of its mark.
 MARKS = ("trueup_shard", "trueup_seq", "trueup_at")
 
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A column of the target's key, its type, and whether that is the server's own."""
+    """A key column of the target; `is_plain`: its type is built into PostgreSQL."""
 
     name: str
     type: str
     is_plain: bool
-    # The schema of an operator that is not the server's own: the search path is pinned.
+    # The schema of the equality operator of a type of an extension, because the search path is pinned.
     schema: str
 
     def equal(self, text: sql.Composable) -> sql.Composed:
-        """Finds the row of the table t by the key's text, through the index. By the text too: numeric 1.0 and 1.00 are
-        equal, and not the same document."""
+        """Return the condition that finds rows of the table t by the text of the key, through the index.
+
+        The text is compared too: numeric 1.0 and 1.00 are equal, but different documents.
+        """
         operator = sql.SQL("OPERATOR({}.=)").format(identifier(self.schema)) if self.schema else sql.SQL("=")
         return sql.SQL("t.{0} {1} {2}::{3} AND {4} = {2}").format(
             identifier(self.name), operator, text, trusted(self.type), self.text
@@ -47,23 +49,23 @@ class KeyColumn:
 
     @property
     def text(self) -> sql.Composed:
-        """Its text, in the table t."""
+        """Return the text of the column in the table t."""
         return sql.SQL('t.{}::text COLLATE "C"').format(identifier(self.name))
 
     @property
     def ordered(self) -> sql.Composable:
-        """What pages go by: the column, or its text where its type has an order of its own."""
+        """Return the order of pages: the column, or its text if its type is not built in."""
         return identifier("t", self.name) if self.is_plain else self.text
 
     def edge(self, placeholder: str) -> sql.Composed:
-        """A text as a value that `ordered` compares with."""
+        """Return a text parameter as a value that can be compared with `ordered`."""
         text = sql.SQL("{}::text").format(sql.Placeholder(placeholder))
         return sql.SQL("{}::{}").format(text, trusted(self.type)) if self.is_plain else text
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a source's rows go: source column, target column and its type there; and the columns of the key."""
+    """The target of a source table: source column, target column and its type; and the key columns."""
 
     source: SourceTable
     schema: str
@@ -74,7 +76,7 @@ class Target:
 
     @property
     def name(self) -> sql.Composable:
-        """The name for statements."""
+        """Return the name for statements."""
         return identifier(self.schema, self.table)
 
     @property
@@ -84,14 +86,14 @@ class Target:
 
     @property
     def arbiter(self) -> tuple[str, ...]:
-        """What names a row of the target. The shard comes last, so that pages go by key along the index."""
+        """Return the columns that identify a row. The shard is last, so that pages can follow the index."""
         return (*(each.name for each in self.key), *((MARKS[0],) if self.routed else ()))
 
 
 def ensure_target(
     connection: Connection, source: SourceTable, name: tuple[str, str], mapping: Mapping[str, str], *, routed: bool
 ) -> Target:
-    """The target of a source, which is there and fits when this returns."""
+    """Create or check the target of a source table and return it."""
     schema, table = name
     columns = _columns(source, mapping)
     _check_is_no_source(connection, source, schema, table)
@@ -113,19 +115,19 @@ def trusted(kind: str) -> sql.SQL:
 
 
 def statements() -> dict[str, LiteralString]:
-    """The statements of the sink."""
+    """Return the statements of the sink."""
     return load("trueup.sinks", "postgres.sql")
 
 
 def target_name(source: SourceTable, pattern: str) -> tuple[str, str]:
-    """Schema and name of a source's target; `{schema}` and `{table}` of the pattern are those of the source."""
+    """Return schema and name of a target; `{schema}` and `{table}` of the pattern are those of the source."""
     schema, table = (part.text for part in parse_table_name(source.table))
     filled = [part.text.format(schema=schema, table=table) for part in parse_table_name(pattern)]
     return filled[0], filled[1]
 
 
 def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Source column, target column and the source's type. The marks of a table that is itself a sink stay behind."""
+    """Return source column, target column and source type, without the marks of a table that is itself a sink."""
     types = dict(source.columns)
     unknown = sorted(set(mapping) - set(types))
     lacking = sorted(set(source.key) - set(mapping)) if mapping else []
@@ -133,7 +135,7 @@ def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str,
         raise CheckFailed(
             [f"{source.table} has no column {name}" for name in unknown]
             + [f"the key column {name} is not mapped" for name in lacking],
-            cure="map=source:target,…, the key's columns among them",
+            cure="use map=source:target,… with all key columns",
         )
     if mapping:
         return [(name, to, types[name]) for name, to in mapping.items()]
@@ -141,14 +143,14 @@ def _columns(source: SourceTable, mapping: Mapping[str, str]) -> list[tuple[str,
 
 
 def _check_is_no_source(connection: Connection, source: SourceTable, schema: str, table: str) -> None:
-    """A sink that writes into its own source would touch what it writes, for ever."""
+    """Raise CheckFailed if the target is attached to a tube: a sink that writes to its own source never ends."""
     if tuple(part.text for part in parse_table_name(source.table)) != (schema, table):
         return
     name = identifier(schema, table).as_string(connection)
     if one_value(connection.execute(statements()["is_attached"], {"table": name})):
         raise CheckFailed(
-            [f"the target {display_name(schema, table)} is attached to a tube itself: it may be the source"],
-            cure="write into another table: ?table=copy.{table}",
+            [f"the target {display_name(schema, table)} is attached to a tube: it may be the source"],
+            cure="use another table: ?table=copy.{table}",
         )
 
 
@@ -194,7 +196,7 @@ def _add_missing(
 
 
 def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:
-    """Types of the source as they are called here; what is not known here (an enum, a domain) is kept as its text."""
+    """Return the target types of source types; text for types that do not exist in the target (an enum, a domain)."""
     rows = connection.execute(statements()["types"], {"types": types}).fetchall()
     return {kind: kind if known else "text" for kind, (known,) in zip(types, rows, strict=True)}
 
@@ -206,7 +208,7 @@ def _checked(source: SourceTable, found: Table, columns: list[tuple[str, str, st
     reasons = [f"its key column {name} is generated" for name in source.key if name not in names]
     key = tuple(_key_column(there[names[name]]) for name in source.key if name in names)
     reasons += [
-        f"its key column {each.name} is {each.type}, that of the source {kinds[name]}: their texts may differ"
+        f"its key column {each.name} is {each.type}, but {kinds[name]} in the source: the texts of keys may differ"
         for name, each in zip(source.key, key, strict=False)
         if not _same_text(kinds[name], each.type)
     ]
@@ -225,7 +227,7 @@ def _key_column(column: Column) -> KeyColumn:
 
 
 def _same_text(source: str, target: str) -> bool:
-    """Whether a key has the same text in both types: what is deleted is found by it."""
+    """Whether a key has the same text in both types. Rows to delete are found by this text."""
     if source.partition("(")[0] == target.partition("(")[0] or type_from_sql(target).hash == "collated":
         return True
     return all(type_from_sql(name).integer_bytes for name in (source, target))
@@ -242,6 +244,6 @@ def defined(columns: Iterable[tuple[str, str]]) -> sql.Composed:
 def _refused(schema: str, table: str, reasons: list[str]) -> CheckFailed:
     name = display_name(schema, table)
     return CheckFailed(
-        [f"the table {name} cannot take the rows: {reason}" for reason in reasons],
-        cure="change it, or name another one (?table=…): trueup makes it",
+        [f"the table {name} cannot store the rows: {reason}" for reason in reasons],
+        cure="change the table, or use another one (?table=…), which trueup creates",
     )

@@ -73,14 +73,14 @@ class Keeper:
         start_seq: int,
         started_at: datetime,
         after: tuple[str, ...] | None,
-        most: int,
+        limit: int,
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
         rows = self.db.execute(
             "SELECT shard, key FROM kept WHERE tab = ? AND seq < ? AND key > ? ORDER BY key, shard",
             (table, start_seq, "" if after is None else json.dumps(after)),
         ).fetchall()
         found = [(shard, tuple(json.loads(key))) for shard, key in rows if shards == "all" or shard in shards]
-        end = most
+        end = limit
         while 0 < end < len(found) and found[end][1] == found[end - 1][1]:
             end += 1
         return found[:end]

@@ -140,7 +140,7 @@ def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Any, databases: D
     whole.close()
     for table, options, why in (
         ("CREATE TABLE bad1 (id bigint, name text)", {"table": "bad1"}, "no unique index over exactly"),
-        ("CREATE TABLE bad2 (id numeric PRIMARY KEY, name text)", {"table": "bad2"}, "their texts may differ"),
+        ("CREATE TABLE bad2 (id numeric PRIMARY KEY, name text)", {"table": "bad2"}, "the texts of keys may differ"),
         ("CREATE VIEW bad3 AS SELECT 1", {"table": "bad3"}, "it is not a table"),
         ("SELECT", {"table": "mine", "map": "name:title"}, "key column id is not mapped"),
         ("SELECT", {"table": "mine", "map": "id:nr,nope:title"}, "has no column nope"),
@@ -310,8 +310,8 @@ def _delta_rows(folder: Path) -> Any:
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("nothing://me:geheim123@host/x", "no sink of the kind 'nothing:'"),
-        ("nowhere", "no node 'nowhere'"),
+        ("nothing://me:geheim123@host/x", "unknown kind of sink 'nothing:'"),
+        ("nowhere", "unknown node 'nowhere'"),
         ("redis://me:geheim123@/0?mode=set", "invalid address of the Redis sink"),
         ("redis://:geheim123@a:1,b:2/0", "need cluster=yes or sentinel=NAME"),
         ("redis://:geheim123@a:1,b:2/0?sentinel=s&cluster=yes", "cannot be combined"),

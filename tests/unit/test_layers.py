@@ -55,7 +55,6 @@ UPWARD_STILL: set[str] = set()
 ORDER_STILL: set[str] = {
     "trueup.api",
     "trueup.demo",
-    "trueup.verbs.doctor",
 }
 LONG_STILL: set[str] = set()
 
@@ -64,7 +63,6 @@ LONG_STILL: set[str] = set()
 PRIVATE_STILL: set[str] = {
     "cli/test_diff_command.py",
     "integration/test_faults.py",
-    "unit/doctor/test_checks.py",
 }
 
 

@@ -1,20 +1,18 @@
-"""The doctor as a Python call: the same options as on the command line."""
+"""`trueup.doctor`: check whether a run would work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import Literal
 
 from trueup.config.load import load
 from trueup.config.model import Config
-from trueup.errors import ConfigError, TrueupError
+from trueup.errors import TrueupError
 from trueup.verbs.doctor.model import Diagnosis, Finding
 from trueup.verbs.doctor.request import DoctorRequest
 from trueup.verbs.doctor.run import examine
-
-_OPTIONS = ("concurrency_factor", "max_connections", "report_dir", "engine", "master", "remote")
 
 
 def doctor(
@@ -27,23 +25,30 @@ def doctor(
     spark: bool = True,
     stats_days: int = 30,
     switchover: Sequence[str] = (),
+    engine: Literal["auto", "spark", "local"] | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+    report_dir: str | None = None,
+    concurrency_factor: float | None = None,
+    max_connections: int | None = None,
     strays: Mapping[str, str] | None = None,
     tell: Callable[[Finding], object] | None = None,
-    **options: Any,
 ) -> Diagnosis:
-    """Check whether a run on these nodes, and on these tables, would work here; nothing is changed anywhere.
+    """Check whether a run on these nodes and tables would work, and return the findings. Changes nothing.
 
-    Nodes as for `diff`; `addresses` adds some to those of the configuration, to be named. Without `spark`, Spark is
-    not started. `switchover` names two nodes, from and to, between which applications are to be moved. `tell` gets
-    every finding as soon as it is known. Further options are settings that decide what a run
-    would need: `engine`, `master`, `remote`, `report_dir`, `concurrency_factor`, `max_connections`.
+    Nodes as for `diff`; `addresses` adds nodes to those of the configuration. With `spark=False`, Spark is not started.
+    `switchover` names two nodes (from, to) to check for a switchover. `tell` is called with every finding as soon as
+    it is known. The other parameters override the configuration, whose errors are findings too.
     """
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]}", cure=f"there are {', '.join(_OPTIONS)}")
-    begun = monotonic()
+    started = monotonic()
+    diff_options = {
+        "report_dir": report_dir,
+        "concurrency_factor": concurrency_factor,
+        "max_connections": max_connections,
+    }
+    spark_options = {"engine": engine, "master": master, "remote": remote}
     request = replace(
-        _request(nodes, addresses, cluster, config, options),
+        _request(nodes, addresses, cluster, config, _present(diff_options), _present(spark_options)),
         tables=tables,
         task_db=task_db,
         start_spark=spark,
@@ -56,7 +61,11 @@ def doctor(
         findings.append(finding)
         if tell is not None:
             tell(finding)
-    return Diagnosis(tuple(findings), monotonic() - begun)
+    return Diagnosis(tuple(findings), monotonic() - started)
+
+
+def _present(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _request(
@@ -64,21 +73,22 @@ def _request(
     addresses: Mapping[str, str] | None,
     cluster: str | None,
     config: Config | str | None,
-    options: Mapping[str, Any],
+    diff_options: Mapping[str, object],
+    spark_options: Mapping[str, object],
 ) -> DoctorRequest:
-    """The request; a configuration that cannot be used is a finding, and the machine can be looked at all the same."""
+    """Return the request; an unusable configuration becomes its error, so that the machine is checked anyway."""
     loaded = Config()
     try:
-        given = nodes if isinstance(nodes, Mapping) else addresses
-        loaded = config if isinstance(config, Config) else load(config, nodes=given)
-        settings, spark = _changed(loaded.diff, options), _changed(loaded.spark, options)
-        chosen = () if not (loaded.nodes or nodes or cluster) else loaded.select(cluster, list(nodes or ()), at_least=1)
-        return DoctorRequest(loaded, None, chosen, settings=settings, spark=spark)
+        inline = nodes if isinstance(nodes, Mapping) else addresses
+        loaded = config if isinstance(config, Config) else load(config, nodes=inline)
+        settings = replace(loaded.diff, **diff_options).validated(_option_name)  # type: ignore[arg-type]
+        spark = replace(loaded.spark, **spark_options).validated(_option_name)  # type: ignore[arg-type]
+        has_nodes = loaded.nodes or nodes or cluster
+        selected = loaded.select(cluster, list(nodes or ()), at_least=1) if has_nodes else ()
+        return DoctorRequest(loaded, None, selected, settings=settings, spark=spark)
     except TrueupError as error:
         return DoctorRequest(loaded, error)
 
 
-def _changed(settings: Any, options: Mapping[str, Any]) -> Any:
-    known = {field.name for field in fields(settings)}
-    given = {name: value for name, value in options.items() if name in known and value is not None}
-    return replace(settings, **given).validated(lambda name: "--" + name.replace("_", "-"))
+def _option_name(name: str) -> str:
+    return "--" + name.replace("_", "-")

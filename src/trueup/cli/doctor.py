@@ -1,4 +1,4 @@
-"""`trueup doctor`: would a run work here?"""
+"""`trueup doctor`: check whether a run would work."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 @shared("quiet", "json", "verbose")
 @click.pass_context
 def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> int:
-    """Would a run work here? One line a check, with its cure.
+    """Check whether a run would work: one line per check, with its cure.
 
-    Looks at the configuration, this machine (Python, Java, Spark, disk, task store), every node (connection, version,
-    settings, clock), the nodes together (encoding, collation, row hash) and each TABLE (rights, key, statistics).
-    Changes nothing anywhere.
+    Checks the configuration, this machine (Python, Java, Spark, disk, task store), each node (connection, version,
+    settings, clock), the nodes together (encoding, collation, row hash) and each TABLE (privileges, key, statistics).
+    Changes nothing.
 
     \b
     Examples:
@@ -68,7 +68,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
     diagnosis = call.doctor(
         *tables,
-        # Nodes given by address are the ones to look at, unless names or a cluster say otherwise.
+        # Without --nodes and --cluster, the nodes given by address are checked.
         nodes=names or ([] if options["cluster"] else list(inline)) or None,
         addresses=inline,
         spark=not options.pop("no_spark"),

@@ -1,8 +1,8 @@
-"""Would a run work here? One line a check, with its cure.
+"""Checks whether a run would work: one finding per check, with its cure. Changes nothing.
 
-Reading order: `call` (the Python API), `model` (what a finding is), `run` (the whole path), then a file for each family
-of checks: `configuration`, `machine`, `spark`, `disk`, `tasks`, `nodes`, `across`, `tables`, `switchover`. `guarded`
-sees to it that no check stops another. Nothing is changed anywhere.
+Reading order: `run` (the path of the verb), `request` (what to check), `model` (a finding), then one module per group
+of checks: `configuration`, `machine`, `spark`, `disk`, `tasks`, `nodes`, `across`, `tables`, `switchover`; `guarded`
+(an error in one check does not stop the others), `text` (findings as text).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Is the configuration read, and does it say what was meant?"""
+"""Checks of the configuration."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ CHECK = "configuration"
 
 
 def check(request: DoctorRequest) -> Iterator[Finding]:
-    """The file, who may read it, the nodes, and variables that mean nothing."""
+    """Yield findings about the file, its permissions, the nodes, and unknown variables."""
     config = request.config
     where = config.path.name if config.path else "trueup.toml"
-    if request.trouble is not None:
-        yield failed(CHECK, where, request.trouble)
+    if request.error is not None:
+        yield failed(CHECK, where, request.error)
     elif config.path is None:
-        yield ok(CHECK, where, "there is no file: defaults, variables and options are all there is")
+        yield ok(CHECK, where, "no configuration file: only defaults, variables and options are used")
     else:
-        yield ok(CHECK, where, f"{config.path.absolute()} is read: {_listed(len(config.nodes), len(config.clusters))}")
+        yield ok(CHECK, where, f"{config.path.absolute()}: {_listed(len(config.nodes), len(config.clusters))}")
     for warning in config.warnings:
-        what, _, cure = warning.partition(": run ")
-        yield warn(CHECK, where, what, f"run {cure}")
-    for name, meant in request.strays.items():
-        cure = f"did you mean {meant}?" if meant else "see `trueup COMMAND --help` for the names"
-        yield warn(CHECK, name, "the variable is set, but nothing reads it", cure)
-    if request.trouble is None and not request.nodes:
-        yield warn(CHECK, "nodes", "no nodes are known: no server was looked at", NODES_CURE)
+        message, _, cure = warning.partition(": run ")
+        yield warn(CHECK, where, message, f"run {cure}")
+    for name, suggestion in request.strays.items():
+        cure = f"did you mean {suggestion}?" if suggestion else "see `trueup COMMAND --help` for the names"
+        yield warn(CHECK, name, "the variable is set, but trueup does not read it", cure)
+    if request.error is None and not request.nodes:
+        yield warn(CHECK, "nodes", "no nodes are configured: no server was checked", NODES_CURE)
     elif len(request.nodes) == 1:
         name = request.nodes[0].name
-        yield warn(CHECK, "nodes", f"only {name} is chosen: a comparison needs two nodes", NODES_CURE)
+        yield warn(CHECK, "nodes", f"only {name} is selected: a comparison needs two nodes", NODES_CURE)
 
 
 def _listed(nodes: int, clusters: int) -> str:

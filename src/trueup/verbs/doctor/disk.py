@@ -1,4 +1,4 @@
-"""Is there room, and may we write, in every folder that a run writes to?"""
+"""Checks of the folders that a run writes to: permissions and free space."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ from trueup.verbs.doctor.model import Finding, fail, ok, warn
 from trueup.verbs.doctor.request import DoctorRequest
 
 CHECK = "disk"
-LITTLE = 1024**3
-NOTHING = 32 * 1024**2
+LOW_SPACE = 1024**3
+NO_SPACE = 32 * 1024**2
 
 
 def check(request: DoctorRequest) -> Iterator[Finding]:
-    """A line for each folder, with what it is for."""
+    """Yield one finding per folder."""
     for folder, uses in _folders(request).items():
-        what = " and ".join(uses)
-        yield from guarded(CHECK, what, lambda folder=folder, what=what: [_check_folder(folder, what)])  # type: ignore[misc]
+        use = " and ".join(uses)
+        yield from guarded(CHECK, use, lambda folder=folder, use=use: [check_folder(folder, use)])  # type: ignore[misc]
 
 
 def _folders(request: DoctorRequest) -> dict[Path, list[str]]:
-    """Folder -> what is written there; several things may share one."""
+    """Return the folders and their uses."""
     reports = Path(request.settings.report_dir or ".").absolute()
     store = tasks_db_path(request.task_db, request.config.tasks.task_db).parent
     uses: list[tuple[Path, str]] = [(reports, "reports"), (reports, "spool"), (_existing(store), "task store")]
     if request.spark.engine != "local" and not request.spark.remote:
-        given = os.environ.get("SPARK_LOCAL_DIRS") or request.spark.conf.get("spark.local.dir") or tempfile.gettempdir()
-        uses += [(Path(each.strip()).absolute(), "Spark") for each in given.split(",") if each.strip()]
+        configured = (
+            os.environ.get("SPARK_LOCAL_DIRS") or request.spark.conf.get("spark.local.dir") or tempfile.gettempdir()
+        )
+        uses += [
+            (Path(text.strip()).absolute(), "Spark")
+            for text in (configured or tempfile.gettempdir()).split(",")
+            if text.strip()
+        ]
     folders: dict[Path, list[str]] = {}
     for folder, use in uses:
         folders.setdefault(folder, []).append(use)
@@ -42,34 +48,35 @@ def _folders(request: DoctorRequest) -> dict[Path, list[str]]:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the one in which it will be made."""
+    """Return the folder, or the nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
-def _check_folder(folder: Path, what: str) -> Finding:
+def check_folder(folder: Path, use: str) -> Finding:
+    """Write a temporary file to the folder, and check its free space."""
     try:
-        # Unlinked from the start, as the spool is: rights, quotas and a full disk show only when one tries.
+        # Unlinked from the start, like the spool. Only a write shows missing permissions, quotas and a full disk.
         with tempfile.TemporaryFile(dir=folder, prefix=".trueup-doctor-") as file:
             file.write(b"\0" * 4096)
             file.flush()
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return fail(CHECK, what, f"cannot write to {folder}: {error.strerror}", cure_for(error))
-    room = f"{_size(free)} free in {folder}"
-    if free < NOTHING:
-        return fail(CHECK, what, room, "make room there, or choose another place")
-    if free < LITTLE:
-        return warn(CHECK, what, f"only {room}", "make room there, or choose another place")
-    if _is_open_to_all(folder):
-        cure = f"chmod o-w {folder}, or choose another place"
-        return warn(CHECK, what, f"{room}, but everybody may replace files there", cure)
-    return ok(CHECK, what, room)
+        return fail(CHECK, use, f"cannot write to {folder}: {error.strerror}", cure_for(error))
+    space = f"{_size(free)} free in {folder}"
+    if free < NO_SPACE:
+        return fail(CHECK, use, space, "free disk space, or use another folder")
+    if free < LOW_SPACE:
+        return warn(CHECK, use, f"only {space}", "free disk space, or use another folder")
+    if _is_world_writable(folder):
+        cure = f"chmod o-w {folder}, or use another folder"
+        return warn(CHECK, use, f"{space}, but all users can replace files there", cure)
+    return ok(CHECK, use, space)
 
 
-def _is_open_to_all(folder: Path) -> bool:
-    """Whether others may delete and rename our files: writable by all, and without the sticky bit of /tmp."""
+def _is_world_writable(folder: Path) -> bool:
+    """Return whether other users can delete and rename files: writable by all, without the sticky bit."""
     mode = folder.stat().st_mode
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 

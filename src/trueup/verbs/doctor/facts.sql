@@ -45,8 +45,8 @@ SELECT max(c.reltuples)::float8 AS seen_rows,
  WHERE c.relkind IN ('r', 'm') OR part.relid = %(oid)s::oid
 
 -- name: switchover
--- What a switchover needs of a node: version, whether it can be written to, the right to make a schema, whether commits
--- wait for the disk, prepared transactions, and sessions whose transactions are open for long.
+-- Facts of a node for a switchover: version, standby, privilege to create the schema, whether commits wait for the disk,
+-- prepared transactions, and sessions with long transactions.
 SELECT current_setting('server_version_num')::int,
        pg_is_in_recovery(),
        CASE WHEN to_regnamespace('trueup') IS NULL THEN has_database_privilege(current_database(), 'CREATE')

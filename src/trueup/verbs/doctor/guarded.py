@@ -1,10 +1,11 @@
-"""No check stops another: errors become findings, and who does not answer in time is left behind."""
+"""Runs checks so that an error becomes a finding and a timeout does not stop the others."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from trueup.errors import TrueupError
@@ -15,54 +16,50 @@ T = TypeVar("T")
 
 
 class Overdue(TrueupError):
-    """Somebody did not answer in time."""
+    """A check did not finish in time."""
 
 
 class Background(Generic[T]):
-    """Something that is asked on a thread of its own, which nobody has to wait for: not even the end of the program."""
+    """A call in a daemon thread, which does not delay the end of the program."""
 
-    def __init__(self, ask: Callable[[], T]) -> None:
-        self._ask = ask
-        self._answer: list[T] = []
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: list[T] = []
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="trueup-doctor", daemon=True)
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._answer.append(self._ask())
+            self._result.append(self._call())
         except BaseException as error:
             self._error = error
 
     def result(self, within: float) -> T:
-        """The answer, or its error; Overdue when it is not there so many seconds after it was asked for."""
-        self._thread.join(max(0.0, self._begun + within - time.monotonic()))
+        """Return the result or raise its error; raise Overdue if it takes more than `within` seconds from the start."""
+        self._thread.join(max(0.0, self._started + within - time.monotonic()))
         if self._error is not None:
             raise self._error
-        if not self._answer:
-            raise Overdue(f"no answer within {within:g} seconds", cure="look whether it hangs, and ask again")
-        return self._answer[0]
+        if not self._result:
+            raise Overdue(f"no answer within {within:g} seconds", cure="check whether it hangs, and run doctor again")
+        return self._result[0]
 
 
-def all_at_once(things: Sequence[A], ask: Callable[[A], T], *, within: Callable[[A], float]) -> list[T | Exception]:
-    """Ask for all things at the same time: answers or errors, in order."""
-    asked = [(Background(_bound(ask, thing)), within(thing)) for thing in things]
-    found: list[T | Exception] = []
-    for background, seconds in asked:
+def in_parallel(items: Sequence[A], call: Callable[[A], T], *, within: Callable[[A], float]) -> list[T | Exception]:
+    """Call a function for all items in parallel, and return results or errors, in order."""
+    started = [(Background(partial(call, item)), within(item)) for item in items]
+    results: list[T | Exception] = []
+    for background, seconds in started:
         try:
-            found.append(background.result(seconds))
+            results.append(background.result(seconds))
         except Exception as error:
-            found.append(error)
-    return found
-
-
-def _bound(ask: Callable[[A], T], thing: A) -> Callable[[], T]:
-    return lambda: ask(thing)
+            results.append(error)
+    return results
 
 
 def guarded(check: str, where: str, findings: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """The findings of a check; should it break, that is its finding."""
+    """Yield the findings of a check; an error in the check becomes a finding."""
     try:
         yield from findings()
     except Exception as error:
@@ -70,8 +67,8 @@ def guarded(check: str, where: str, findings: Callable[[], Iterable[Finding]]) -
 
 
 def broken(check: str, where: str, error: Exception) -> Finding:
-    """A check that could not be made has failed."""
+    """Return the finding of a check that raised an error."""
     if isinstance(error, TrueupError):
         return failed(check, where, error)
-    cure = "this is a defect of trueup, or of what is named: please report it with this line"
-    return fail(check, where, f"could not be checked: {type(error).__name__}: {error}", cure)
+    cure = "report this as a bug of trueup, with this line"
+    return fail(check, where, f"the check failed: {type(error).__name__}: {error}", cure)

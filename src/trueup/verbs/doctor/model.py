@@ -1,4 +1,4 @@
-"""What the doctor finds: a finding for each check, and the diagnosis they add up to."""
+"""The results of doctor: a finding per check, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Level = Literal["OK", "WARN", "FAIL"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: how it went, what was looked at, where, what was found, and what to do about it."""
+    """The result of one check: level, name of the check, object, message, and cure."""
 
     level: Level
     check: str
@@ -33,17 +33,17 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """2 where a check failed; warnings do not fail."""
+        """Return 2 if a check failed, else 0; warnings do not count."""
         return 2 if self.counts["FAIL"] else 0
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many findings of each level."""
-        found = Counter(finding.level for finding in self.findings)
-        return {level: found[level] for level in ("OK", "WARN", "FAIL")}
+        """The number of findings per level."""
+        counts = Counter(finding.level for finding in self.findings)
+        return {level: counts[level] for level in ("OK", "WARN", "FAIL")}
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the diagnosis as a JSON object."""
         return {
             "verdict": worst(self.findings),
             "exit_code": self.exit_code,
@@ -54,36 +54,36 @@ class Diagnosis:
 
 
 def worst(findings: Sequence[Finding]) -> Level:
-    """The gravest level."""
+    """Return the highest level of the findings."""
     levels = {finding.level for finding in findings}
     return "FAIL" if "FAIL" in levels else "WARN" if "WARN" in levels else "OK"
 
 
 def ok(check: str, where: str, message: str) -> Finding:
-    """All is well, or good to know."""
+    """Return a finding without a problem."""
     return _finding("OK", check, where, message, "")
 
 
 def warn(check: str, where: str, message: str, cure: str) -> Finding:
-    """A run works, but slower, or not always."""
+    """Return a finding about a run that works, but slower or not always."""
     return _finding("WARN", check, where, message, cure)
 
 
 def fail(check: str, where: str, message: str, cure: str) -> Finding:
-    """A run would not work, or it is not known whether it would."""
+    """Return a finding about a run that would not work, or for which this is unknown."""
     return _finding("FAIL", check, where, message, cure)
 
 
 def failed(check: str, where: str, error: TrueupError) -> Finding:
-    """An error as a finding."""
-    return fail(check, where, error.message, error.cure or "mend what is named, and ask again")
+    """Return an error as a finding."""
+    return fail(check, where, error.message, error.cure or "fix the error, and run doctor again")
 
 
 def graded(level: Level, check: str, where: str, message: str, cure: str) -> Finding:
-    """A finding whose weight depends on what is configured."""
+    """Return a finding whose level depends on the configuration."""
     return _finding(level, check, where, message, cure)
 
 
 def _finding(level: Level, check: str, where: str, message: str, cure: str) -> Finding:
-    # One line each, whatever a server or Java said; and the last line of defence against a password.
+    # One line, even if the message of a server has several; and without passwords.
     return Finding(level, check, where, *(mask(" ".join(text.split())) for text in (message, cure)))

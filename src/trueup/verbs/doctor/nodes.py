@@ -1,4 +1,4 @@
-"""Can each node be reached, is its server one to work with, and will it stand a run?"""
+"""Checks of each node: connection, version, settings, free connections, timeouts, clock."""
 
 from __future__ import annotations
 
@@ -11,139 +11,140 @@ from typing import Any
 from trueup.config import address
 from trueup.config.model import Node
 from trueup.db.catalog import Server, read_server
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.engine.slots import Share, cores_here
 from trueup.errors import NodeError
 from trueup.rows.comparable import OLDEST_VERSION
-from trueup.verbs.doctor.guarded import Background, all_at_once, broken
+from trueup.verbs.doctor.guarded import Background, broken, in_parallel
 from trueup.verbs.doctor.model import Finding, fail, failed, ok, warn
 from trueup.verbs.doctor.request import DoctorRequest
 
 APPLICATION = "trueup doctor"
-# For all questions to one node, once it is reached.
+# Maximum time for all queries of a check on one node.
 ANSWER_SECONDS = 30.0
-MOST_SKEW = 1.0
+MAX_SKEW = 1.0
 _PINNED = "pg_catalog|UTC|on"
-_CLOCK_LOOKS = 5
+_CLOCK_READINGS = 5
 
 now = time.time
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What one node says of itself."""
+    """The facts of one node."""
 
     row: Mapping[str, Any]
     timeouts: Mapping[str, tuple[int, int]]
     server: Server
-    # Seconds by which its clock is ahead of ours, and how sure that is.
+    # Seconds by which its clock is ahead of ours, and the uncertainty in seconds.
     skew: float
-    unsure: float
+    uncertainty: float
 
 
 @dataclass
-class Met:
-    """The nodes after the first round: those that answered, and why others did not."""
+class Reached:
+    """The nodes that answered, with their facts, and the errors of the others."""
 
     controls: dict[str, Control] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    trouble: dict[str, Exception] = field(default_factory=dict)
+    errors: dict[str, Exception] = field(default_factory=dict)
 
     @property
-    def living(self) -> list[Control]:
-        """Sessions with the nodes that answered every question so far."""
-        return [control for name, control in self.controls.items() if name not in self.trouble]
+    def answering(self) -> list[Control]:
+        """Sessions with the nodes that have answered every query so far."""
+        return [control for name, control in self.controls.items() if name not in self.errors]
 
 
-def begin(nodes: Sequence[Node]) -> list[tuple[Node, Background[tuple[Control, float]]]]:
-    """Set out for all nodes at the same time."""
+def start_connecting(nodes: Sequence[Node]) -> list[tuple[Node, Background[tuple[Control, float]]]]:
+    """Start to connect to all nodes in parallel."""
     return [(node, Background(lambda node=node: _open(node))) for node in nodes]  # type: ignore[misc]
 
 
 @contextmanager
-def meet(asked: Sequence[tuple[Node, Background[tuple[Control, float]]]]) -> Iterator[Met]:
-    """Wait for the nodes, each as long as its connect time-out, and ask those that answer."""
-    met = Met()
-    for node, background in asked:
+def connected(connecting: Sequence[tuple[Node, Background[tuple[Control, float]]]]) -> Iterator[Reached]:
+    """Wait for the connections, at most the connect timeout of each node, and read the facts of the nodes."""
+    reached = Reached()
+    for node, background in connecting:
         try:
-            met.controls[node.name], met.seconds[node.name] = background.result(patience(node))
+            reached.controls[node.name], reached.seconds[node.name] = background.result(connect_seconds(node))
         except Exception as error:
-            met.trouble[node.name] = error
-    found = all_at_once(met.living, _facts, within=lambda _: ANSWER_SECONDS)
-    for control, facts in zip(list(met.controls.values()), found, strict=True):
+            reached.errors[node.name] = error
+    results = in_parallel(reached.answering, _facts, within=lambda _: ANSWER_SECONDS)
+    for control, facts in zip(list(reached.controls.values()), results, strict=True):
         if isinstance(facts, Facts):
-            met.facts[control.node.name] = facts
+            reached.facts[control.node.name] = facts
         else:
-            met.trouble[control.node.name] = error_from_server(facts, control.node)
+            reached.errors[control.node.name] = error_from_server(facts, control.node)
     try:
-        yield met
+        yield reached
     finally:
-        # A session whose node hangs may still be in use by a thread that was left behind.
-        for control in met.living:
+        # The session of a node that hangs may still be in use by its thread.
+        for control in reached.answering:
             control.close()
 
 
-def patience(node: Node) -> float:
-    """The seconds that a node gets to answer: its connect time-out, and a moment for libpq to say so itself."""
-    given = address.parse(node.conninfo)[0].get("connect_timeout", "")
-    seconds = int(given) if given.isdigit() and int(given) > 0 else 10
+def connect_seconds(node: Node) -> float:
+    """Return how long to wait for a connection: the connect timeout, and one second for libpq to report it."""
+    configured = address.parse(node.conninfo)[0].get("connect_timeout", "")
+    seconds = int(configured) if configured.isdigit() and int(configured) > 0 else 10
     return max(2.0, float(seconds)) + 1.0
 
 
-def check(request: DoctorRequest, met: Met) -> Iterator[Finding]:
-    """The lines of each node."""
+def check(request: DoctorRequest, reached: Reached) -> Iterator[Finding]:
+    """Yield the findings of each node."""
     for node in request.nodes:
         where = node.name
-        if where not in met.facts:
-            yield _unreachable(node, met.trouble[where])
+        if where not in reached.facts:
+            yield _unreachable(node, reached.errors[where])
             continue
-        facts = met.facts[where]
-        tls = "TLS" if met.controls[where].connection.pgconn.ssl_in_use else "no TLS"
-        yield ok("connection", where, f"{node.describe()} answered in {met.seconds[where] * 1000:.0f} ms, {tls}")
-        yield _version(where, facts)
-        yield _session(where, facts)
+        facts = reached.facts[where]
+        tls = "TLS" if reached.controls[where].connection.pgconn.ssl_in_use else "no TLS"
+        yield ok("connection", where, f"{node.describe()} answered in {reached.seconds[where] * 1000:.0f} ms, {tls}")
+        yield check_version(where, facts)
+        yield check_session(where, facts)
         if facts.row["in_recovery"]:
             yield _standby(where, facts)
-        yield _room(request, where, met)
-        yield _timeouts(where, facts)
+        yield _free_connections(request, where, reached)
+        yield check_timeouts(where, facts)
         yield _replication(where, facts)
         yield _clock(where, facts)
 
 
 def _open(node: Node) -> tuple[Control, float]:
-    begun = time.monotonic()
+    started = time.monotonic()
     control = Control(node, application=APPLICATION)
-    return control, time.monotonic() - begun
+    return control, time.monotonic() - started
 
 
 def _facts(control: Control) -> Facts:
-    connection: Any = control.connection
+    connection = control.connection
     blocks = load("trueup.verbs.doctor", "facts.sql")
     timeouts = {name: (set_to, usual) for name, set_to, usual in connection.execute(blocks["timeouts"]).fetchall()}
-    # Whoever holds a lock, or has an endless view of its own: we do not wait for it.
+    # Do not wait for locks of other sessions, or for slow views of the user.
     connection.execute("SET statement_timeout = '10s'; SET lock_timeout = '2s'")
     cursor = connection.execute(blocks["node"])
-    row = dict(zip((column.name for column in cursor.description), cursor.fetchone(), strict=True))
-    skew, unsure = clock_skew(connection)
-    return Facts(row, timeouts, read_server(connection), skew, unsure)
+    names = [column.name for column in cursor.description or ()]
+    row = dict(zip(names, one_row(cursor), strict=True))
+    skew, uncertainty = clock_skew(connection)
+    return Facts(row, timeouts, read_server(connection), skew, uncertainty)
 
 
 def clock_skew(connection: Connection) -> tuple[float, float]:
-    """How far a server's clock is ahead of ours, and half the round trip: it looked at it somewhere in between."""
+    """Return how far the clock of a server is ahead of ours, and half of the round trip as uncertainty."""
     query = load("trueup.verbs.doctor", "facts.sql")["clock"]
-    looks = []
-    for _ in range(_CLOCK_LOOKS):
+    readings = []
+    for _ in range(_CLOCK_READINGS):
         sent = now()
-        theirs = one_value(connection.execute(query))
+        server_time = one_value(connection.execute(query))
         received = now()
-        looks.append(((received - sent) / 2, theirs - (sent + received) / 2))
-    # The quickest answer is the surest one.
-    unsure, skew = min(looks)
-    return skew, unsure
+        readings.append(((received - sent) / 2, server_time - (sent + received) / 2))
+    # The fastest answer has the smallest uncertainty.
+    uncertainty, skew = min(readings)
+    return skew, uncertainty
 
 
 def _unreachable(node: Node, error: Exception) -> Finding:
@@ -152,18 +153,20 @@ def _unreachable(node: Node, error: Exception) -> Finding:
     return broken("connection", node.name, error_from_server(error, node))
 
 
-def _version(where: str, facts: Facts) -> Finding:
+def check_version(where: str, facts: Facts) -> Finding:
+    """Check the version of the server."""
     text = f"PostgreSQL {facts.row['version_text']}"
     if facts.row["version"] < OLDEST_VERSION:
         return fail("version", where, f"{text} is too old for the row hash", "upgrade to PostgreSQL 13 or newer")
     return ok("version", where, text)
 
 
-def _session(where: str, facts: Facts) -> Finding:
+def check_session(where: str, facts: Facts) -> Finding:
+    """Check that the settings of a session persist: a pooler may change the session between statements."""
     if facts.row["pinned"] != _PINNED:
-        cure = "connect to the server itself, or let the pooler keep a session for a client (pgbouncer: session mode)"
-        return fail("session", where, "settings do not stay: a pooler gives every statement another session", cure)
-    return ok("session", where, f"role {facts.row['role']}, read-only, and its settings stay")
+        cure = "connect to the server directly, or use a pooler in session mode"
+        return fail("session", where, "settings are lost: a pooler changes the session between statements", cure)
+    return ok("session", where, f"role {facts.row['role']}, read-only, settings persist")
 
 
 def _standby(where: str, facts: Facts) -> Finding:
@@ -174,59 +177,60 @@ def _standby(where: str, facts: Facts) -> Finding:
     return warn(
         "standby",
         where,
-        f"a standby{age}: a query that stands in the way of replay is cancelled after {row['standby_delay']}",
+        f"a standby{age}: a query that conflicts with replay is cancelled after {row['standby_delay']}",
         "set hot_standby_feedback = on or a longer max_standby_streaming_delay there, or use --no-snapshot",
     )
 
 
-def _room(request: DoctorRequest, where: str, met: Met) -> Finding:
-    """Nodes on one server share its connections; the doctor's own will be gone by then."""
-    row = met.facts[where].row
-    mates = [name for name, facts in met.facts.items() if facts.row["server_id"] == row["server_id"]]
+def _free_connections(request: DoctorRequest, where: str, reached: Reached) -> Finding:
+    """Check the free connections. Nodes on one server share them; those of doctor are closed before a run."""
+    row = reached.facts[where].row
+    mates = [name for name, facts in reached.facts.items() if facts.row["server_id"] == row["server_id"]]
     share = Share(request.settings.concurrency_factor, request.settings.max_connections, fixed=request.spark.slots)
-    one = share.of(cores_here()) + 1
-    needed = one * len(mates)
-    places = [(row["max_connections"] - row["reserved"] - row["in_use"] + len(mates), needed, "the server")]
+    per_node = share.of(cores_here()) + 1
+    free_on_server = row["max_connections"] - row["reserved"] - row["in_use"] + len(mates)
+    limits = [(free_on_server, per_node * len(mates), "the server")]
     if row["role_limit"] >= 0:
-        places.append((row["role_limit"] - row["role_in_use"] + 1, one, f"role {row['role']}"))
+        limits.append((row["role_limit"] - row["role_in_use"] + 1, per_node, f"role {row['role']}"))
     if row["database_limit"] >= 0:
-        places.append((row["database_limit"] - row["database_in_use"] + 1, one, "the database"))
-    free, wanted, place = min(places, key=lambda each: each[0] - each[1])
-    shared = f" ({', '.join(mates)} are on one server)" if len(mates) > 1 and place == "the server" else ""
-    cluster = (
-        "; on a cluster, one for each core of the executors" if request.spark.master or request.spark.remote else ""
-    )
-    text = f"a run opens up to {wanted} connections{shared}{cluster}; {place} has {max(free, 0)} left"
-    if free < wanted:
-        return fail("connections", where, text, "lower --max-connections or --concurrency-factor, or free some")
+        limits.append((row["database_limit"] - row["database_in_use"] + 1, per_node, "the database"))
+    free, needed, owner = min(limits, key=lambda limit: limit[0] - limit[1])
+    shared = f" ({', '.join(mates)} are on one server)" if len(mates) > 1 and owner == "the server" else ""
+    cluster = "; on a cluster, one per core of the executors" if request.spark.master or request.spark.remote else ""
+    text = f"a run opens at most {needed} connections{shared}{cluster}; {owner} has {max(free, 0)} free"
+    if free < needed:
+        return fail("connections", where, text, "lower --max-connections or --concurrency-factor, or close connections")
     return ok("connections", where, text)
 
 
-def _timeouts(where: str, facts: Facts) -> Finding:
-    stuck = [name for name in ("transaction_timeout", "idle_session_timeout") if facts.timeouts.get(name, (0, 0))[0]]
-    if stuck:
-        cure = f"ALTER ROLE {facts.row['role']} SET {stuck[0]} = 0"
-        return warn("timeouts", where, f"{' and '.join(stuck)} cannot be lifted: a long run would be ended", cure)
-    usual = [f"{name} {milliseconds / 1000:g} s" for name, (_, milliseconds) in facts.timeouts.items() if milliseconds]
-    if usual:
-        return ok("timeouts", where, f"the role has {', '.join(usual)}: sessions of a run set their own")
-    return ok("timeouts", where, "none is set for the role")
+def check_timeouts(where: str, facts: Facts) -> Finding:
+    """Check the timeouts that would end a long session."""
+    fixed = [name for name in ("transaction_timeout", "idle_session_timeout") if facts.timeouts.get(name, (0, 0))[0]]
+    if fixed:
+        cure = f"ALTER ROLE {facts.row['role']} SET {fixed[0]} = 0"
+        return warn("timeouts", where, f"{' and '.join(fixed)} cannot be disabled: a long run would be ended", cure)
+    configured = [
+        f"{name} {milliseconds / 1000:g} s" for name, (_, milliseconds) in facts.timeouts.items() if milliseconds
+    ]
+    if configured:
+        return ok("timeouts", where, f"the role has {', '.join(configured)}; sessions of a run set their own")
+    return ok("timeouts", where, "none configured for the role")
 
 
 def _replication(where: str, facts: Facts) -> Finding:
     row = facts.row
-    may = "may" if row["may_replicate"] else "may not"
+    can = "can" if row["may_replicate"] else "cannot"
     return ok(
         "replication",
         where,
         f"wal_level {row['wal_level']}, {row['slots']} of {row['max_slots']} slots used,"
-        f" {row['max_senders']} senders; role {row['role']} {may} replicate",
+        f" {row['max_senders']} senders; role {row['role']} {can} replicate",
     )
 
 
 def _clock(where: str, facts: Facts) -> Finding:
     ahead = "ahead of" if facts.skew >= 0 else "behind"
-    text = f"{abs(facts.skew):.3f} s {ahead} this machine (±{facts.unsure:.3f} s)"
-    if abs(facts.skew) - facts.unsure > MOST_SKEW:
-        return warn("clock", where, text, "let both machines follow a time server (chrony, ntpd)")
+    text = f"{abs(facts.skew):.3f} s {ahead} this machine (±{facts.uncertainty:.3f} s)"
+    if abs(facts.skew) - facts.uncertainty > MAX_SKEW:
+        return warn("clock", where, text, "synchronize both machines with a time server (chrony, ntpd)")
     return ok("clock", where, text)

@@ -1,4 +1,4 @@
-"""What the doctor is asked to look at."""
+"""What doctor checks."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trueup.errors import TrueupError
 
 @dataclass(frozen=True)
 class DoctorRequest:
-    """The nodes and tables that a run would work on, and how it would."""
+    """The nodes, tables and settings of the run to check."""
 
     config: Config = field(default_factory=Config)
-    # What was wrong with the configuration or the choice of nodes; then there are no nodes to look at.
-    trouble: TrueupError | None = None
+    # The error of the configuration or of the choice of nodes; then there are no nodes to check.
+    error: TrueupError | None = None
     nodes: tuple[Node, ...] = ()
     tables: tuple[str, ...] = ()
     settings: DiffSettings = field(default_factory=DiffSettings)
@@ -24,7 +24,7 @@ class DoctorRequest:
     task_db: str | None = None
     start_spark: bool = True
     stats_days: int = 30
-    # The two nodes of a switchover, if one is meant: from, to.
+    # The two nodes of a switchover (from, to), or empty.
     switchover: tuple[str, ...] = ()
-    # Variables that look like ours and mean nothing, and what was meant.
+    # Unknown variables with the prefix TRUEUP_, and the suggested name.
     strays: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,6 @@
-"""The doctor's round from end to end: the configuration, this machine, each node, the nodes together, the tables.
+"""The path of doctor: configuration, this machine, each node, across nodes, tables, switchover, Spark.
 
-This is the whole path on one screen; each family of checks is a module of this folder. What takes long, Spark and the
-way to the nodes, is begun first and asked for last.
+Each group of checks is a module of this package. Slow checks, Spark and the connections to nodes, start first.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from trueup.verbs.doctor.request import DoctorRequest
 
 
 def examine(request: DoctorRequest) -> Iterator[Finding]:
-    """Every check once, in this order; a check that breaks is a finding, and the others go on."""
+    """Yield the findings of all checks, in this order. An error in a check becomes a finding."""
     java = Background(find_java)
-    started = Background(lambda: spark.try_out(request, java)) if spark.is_wanted(request) else None
-    asked = nodes.begin(request.nodes)
+    started = Background(lambda: spark.try_out(request, java)) if spark.is_enabled(request) else None
+    connecting = nodes.start_connecting(request.nodes)
 
     yield from guarded("configuration", "trueup", lambda: configuration.check(request))
     yield from guarded("python", "this machine", machine.check_python)
@@ -28,10 +27,10 @@ def examine(request: DoctorRequest) -> Iterator[Finding]:
     yield from guarded("disk", "this machine", lambda: disk.check(request))
     yield from guarded("tasks", "task store", lambda: tasks.check(request))
 
-    with nodes.meet(asked) as met:
-        yield from guarded("nodes", "all nodes", lambda: nodes.check(request, met))
-        yield from guarded("nodes", "all nodes", lambda: across.check(request, met))
+    with nodes.connected(connecting) as reached:
+        yield from guarded("nodes", "all nodes", lambda: nodes.check(request, reached))
+        yield from guarded("nodes", "all nodes", lambda: across.check(request, reached))
         for table in request.tables:
-            yield from guarded("table", table, partial(tables.check, request, met, table))
-        yield from guarded("switchover", "all nodes", lambda: switchover.check(request, met))
+            yield from guarded("table", table, partial(tables.check, request, reached, table))
+        yield from guarded("switchover", "all nodes", lambda: switchover.check(request, reached))
     yield from guarded("spark", "this machine", lambda: spark.check(request, started))

@@ -1,4 +1,4 @@
-"""Does Spark really start, and do its workers have what a run needs? The only way to know is to try."""
+"""Checks of Spark: starts it as a run would, runs a task, and compares the versions of the worker."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from trueup.verbs.doctor.machine import HERE, JAVA_SECONDS, level_without_java
 from trueup.verbs.doctor.model import Finding, fail, graded, ok, warn
 from trueup.verbs.doctor.request import DoctorRequest
 
-# A master that does not answer is given up by Spark itself, after a minute.
+# Spark gives up on a master that does not answer after one minute.
 SPARK_SECONDS = 150.0
-KNOCK_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
 _COMPARED = ("trueup", "psycopg", "pandas", "pyarrow")
 
 
 class NoJava(EngineError):
-    """Spark was not tried."""
+    """Spark was not started, because there is no Java."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """A Spark that started and worked: how long both took, and what one of its workers is."""
+class SparkTest:
+    """The result of starting Spark and running a task: durations, and the versions of a worker."""
 
     started: float
     worked: float
@@ -41,20 +41,20 @@ class Tried:
     worker: Mapping[str, str]
 
 
-def is_wanted(request: DoctorRequest) -> bool:
-    """Whether to start Spark for the check."""
+def is_enabled(request: DoctorRequest) -> bool:
+    """Return whether to start Spark for the check."""
     return request.start_spark and request.spark.engine != "local"
 
 
-def try_out(request: DoctorRequest, java: Background[JavaHome]) -> Tried:
-    """Start Spark as a run would, and let a worker do a task."""
+def try_out(request: DoctorRequest, java: Background[JavaHome]) -> SparkTest:
+    """Start Spark as a run would, and run a task on a worker."""
     if not request.spark.remote:
         try:
             java.result(JAVA_SECONDS)
         except EngineError as error:
-            raise NoJava("not checked, because there is no Java for it", cure=error.cure) from None
-    _knock(request.spark.remote or request.spark.master)
-    begun = time.monotonic()
+            raise NoJava("not checked, because there is no Java", cure=error.cure) from None
+    _check_address(request.spark.remote or request.spark.master)
+    before = time.monotonic()
     settings = request.settings
     starter = EngineStarter(
         replace(request.spark, engine="spark"),
@@ -69,77 +69,79 @@ def try_out(request: DoctorRequest, java: Background[JavaHome]) -> Tried:
         for result in results:
             if isinstance(result, Failure):
                 raise result.error
-        return Tried(started - begun, worked - started, str(engine.session.version), results[0])
+        return SparkTest(started - before, worked - started, str(engine.session.version), results[0])
 
 
-def _knock(url: str) -> None:
-    """Is anybody there? Spark itself would take a minute and a half to find out, and not say it as clearly."""
-    found = re.match(r"(spark|sc)://([^/;]+)", url)
-    if not found:
+def _check_address(url: str) -> None:
+    """Raise EngineError if no address accepts a connection: Spark itself would take a minute and a half."""
+    match = re.match(r"(spark|sc)://([^/;]+)", url)
+    if not match:
         return
     reasons = []
-    for place in found[2].split(","):
-        host, _, port = place.rpartition(":") if ":" in place else (place, "", "15002" if found[1] == "sc" else "7077")
+    for address in match[2].split(","):
+        default = "15002" if match[1] == "sc" else "7077"
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", default)
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
             return
         except (OSError, ValueError) as error:
-            reasons.append(f"{place}: {error}")
+            reasons.append(f"{address}: {error}")
     raise EngineError(
-        f"nobody answers at {', '.join(reasons)}", cure="start it, check its address, or use --engine local"
+        f"cannot connect to {', '.join(reasons)}", cure="start the server, check its address, or use --engine local"
     )
 
 
-def check(request: DoctorRequest, started: Background[Tried] | None) -> Iterator[Finding]:
-    """What came of it."""
+def check(request: DoctorRequest, started: Background[SparkTest] | None) -> Iterator[Finding]:
+    """Yield the findings of the test."""
     if started is None:
-        why = "engine = local does not use it" if request.spark.engine == "local" else "--no-spark was given"
-        yield ok("spark", HERE, f"not checked, because {why}")
+        reason = "engine = local does not use Spark" if request.spark.engine == "local" else "--no-spark is set"
+        yield ok("spark", HERE, f"not checked, because {reason}")
         return
     try:
-        tried = started.result(SPARK_SECONDS)
+        test = started.result(SPARK_SECONDS)
     except NoJava as error:
         yield graded(level_without_java(request), "spark", HERE, error.message, error.cure)
         return
     except Overdue as error:
         cure = "check the master or remote address and the [spark] settings, or use --engine local"
-        yield fail("spark", _place(request), f"Spark gave {error.message}", cure)
+        yield fail("spark", _target(request), f"Spark: {error.message}", cure)
         return
     except TrueupError as error:
-        yield fail("spark", _place(request), error.message, error.cure)
+        yield fail("spark", _target(request), error.message, error.cure)
         return
-    took = f"started in {tried.started:.1f} s, and did a task in {tried.worked:.1f} s"
-    yield ok("spark", _place(request), f"Spark {tried.spark} {took}")
-    yield from _check_worker(tried.worker)
+    took = f"started in {test.started:.1f} s, ran a task in {test.worked:.1f} s"
+    yield ok("spark", _target(request), f"Spark {test.spark} {took}")
+    yield from check_worker(test.worker)
 
 
-def _check_worker(worker: Mapping[str, str]) -> Iterator[Finding]:
-    """A worker on another machine may have another Python, or other packages."""
-    driver = _about()
+def check_worker(worker: Mapping[str, str]) -> Iterator[Finding]:
+    """Compare the versions of a worker with those of this machine."""
+    driver = installed_versions()
     differing = [name for name in driver if worker.get(name) != driver[name]]
     if not differing:
-        yield ok("spark", "its workers", f"Python {worker['python']} and packages as here")
+        yield ok("spark", "workers", f"Python {worker['python']} and the same packages as this machine")
         return
-    told = ", ".join(f"{name} {worker.get(name) or 'is not there'} (here {driver[name]})" for name in differing)
-    cure = "install the same versions on the executors, or point PYSPARK_PYTHON to a Python that has them"
+    listed = ", ".join(f"{name} {worker.get(name) or 'not installed'} (here {driver[name]})" for name in differing)
+    cure = "install the same versions on the executors, or set PYSPARK_PYTHON to a Python that has them"
     finding = fail if "trueup" in differing or not worker.get("psycopg") else warn
-    yield finding("spark", "its workers", f"the workers are not as this machine: {told}", cure)
+    yield finding("spark", "workers", f"the versions of the workers differ: {listed}", cure)
 
 
 def _describe(task: object, room: Room) -> Iterable[dict[str, str]]:
-    """The work of the try-out: what the worker is."""
-    return [_about()]
+    """Return the versions of the worker; the task of the test."""
+    return [installed_versions()]
 
 
-def _about() -> dict[str, str]:
-    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+def installed_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that must agree."""
+    versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     for name in _COMPARED:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = ""
-    return found
+            versions[name] = ""
+    return versions
 
 
-def _place(request: DoctorRequest) -> str:
+def _target(request: DoctorRequest) -> str:
     return "remote" if request.spark.remote else "master" if request.spark.master else HERE

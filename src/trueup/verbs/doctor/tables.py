@@ -1,6 +1,6 @@
-"""Can a table be compared: is it there, may it be read, what is its key, are its statistics any good?
+"""Checks of a table: existence, privileges, statistics, key.
 
-On each node first; where nothing is wrong there, with the very checks that a diff begins with.
+First on each node; if there are no failures, with the checks that a diff runs first.
 """
 
 from __future__ import annotations
@@ -20,64 +20,71 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.comparable import check as check_as_diff
 from trueup.rows.request import TableRequest
-from trueup.verbs.doctor.guarded import Overdue, all_at_once, broken
+from trueup.verbs.doctor.guarded import Overdue, broken, in_parallel
 from trueup.verbs.doctor.model import Finding, fail, ok, warn, worst
-from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Met
+from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Reached
 from trueup.verbs.doctor.request import DoctorRequest
 
 _DAY = 86_400.0
-# So many rows may change before the planner's idea of a table is too old, as autovacuum sees it: and then twice that.
-_FEW, _SHARE = 1_000, 0.2
+# Changed rows (a number plus a share) after which autovacuum analyzes a table; doctor warns at twice that.
+_CHANGED_ROWS, _CHANGED_SHARE = 1_000, 0.2
 
 
-def check(request: DoctorRequest, met: Met, table: str) -> Iterator[Finding]:
-    """The lines of one table."""
+def check(request: DoctorRequest, reached: Reached, table: str) -> Iterator[Finding]:
+    """Yield the findings of one table."""
     table_spellings(table)
     for node in request.nodes:
-        if node.name in met.trouble:
-            yield fail("table", table, f"not checked on {node.name}, because it does not answer", "see its line above")
-    living = met.living
-    if not living:
+        if node.name in reached.errors:
+            yield fail(
+                "table",
+                table,
+                f"not checked on {node.name}, because it does not answer",
+                "fix the connection above first",
+            )
+    controls = reached.answering
+    if not controls:
         return
-    found: list[Finding] = []
-    answers = all_at_once(living, lambda it: list(_on_node(request, it, table)), within=lambda _: ANSWER_SECONDS)
-    for control, answer in zip(living, answers, strict=True):
+    findings: list[Finding] = []
+    answers = in_parallel(
+        controls, lambda control: list(_on_node(request, control, table)), within=lambda _: ANSWER_SECONDS
+    )
+    for control, answer in zip(controls, answers, strict=True):
         if isinstance(answer, Exception):
             if isinstance(answer, Overdue) or is_lost(answer):
-                met.trouble[control.node.name] = answer
-            found.append(broken("table", f"{control.node.name} {table}", error_from_server(answer, control.node)))
+                reached.errors[control.node.name] = answer
+            findings.append(broken("table", f"{control.node.name} {table}", error_from_server(answer, control.node)))
         else:
-            found += answer
-    yield from found
-    if worst(found) == "FAIL":
-        yield fail("key", table, "not checked, because of what is wrong above", "mend that first")
+            findings += answer
+    yield from findings
+    if worst(findings) == "FAIL":
+        yield fail("key", table, "not checked, because of the failures above", "fix these failures first")
         return
-    asked = all_at_once([living], lambda them: list(_together(request, them, table)), within=lambda _: ANSWER_SECONDS)
-    for result in asked:
+    results = in_parallel([controls], lambda all_: list(_across(request, all_, table)), within=lambda _: ANSWER_SECONDS)
+    for result in results:
         if isinstance(result, Exception):
-            yield broken("table", table, error_from_server(result, living[0].node))
+            yield broken("table", table, error_from_server(result, controls[0].node))
         else:
             yield from result
 
 
 def _on_node(request: DoctorRequest, control: Control, name: str) -> Iterator[Finding]:
-    """What one node says of the table."""
+    """Yield the findings of the table on one node."""
     table = _find(control, name)
     shown = display_name(table.schema, table.name) if table else name
     where = f"{control.node.name} {shown}"
     if table is None:
-        cure = 'check the name and the node; quote what has capitals: public."Orders"'
+        cure = 'check the name and the node; quote names with capitals: public."Orders"'
         hint = nearest_table(control.connection, display_name(*table_spellings(name)[0]))
-        yield fail("table", where, f"there is no table {shown}{hint}", cure)
+        yield fail("table", where, f"table {shown} does not exist{hint}", cure)
         return
     if table.kind not in catalog.READABLE_KINDS:
         kind = catalog.OTHER_KINDS.get(table.kind, table.kind)
-        yield fail("table", where, f"this is of the kind {kind}", "name a table, or a materialized view")
+        yield fail("table", where, f"{shown} is a {kind}", "name a table or a materialized view")
         return
-    rights = list(_rights(request, control, table, where))
-    yield from rights
-    if worst(rights) == "FAIL":
-        yield fail("statistics", where, "not checked, because the table cannot be read", "grant the right first")
+    privileges = list(_privileges(request, control, table, where))
+    yield from privileges
+    if worst(privileges) == "FAIL":
+        yield fail("statistics", where, "not checked, because the table cannot be read", "grant the privilege first")
         return
     yield _statistics(request, control, table, where)
 
@@ -87,28 +94,28 @@ def _find(control: Control, name: str) -> Table | None:
     return next((table for table in tables if table is not None), None)
 
 
-def _rights(request: DoctorRequest, control: Control, table: Table, where: str) -> Iterator[Finding]:
-    """May it be read, whole, and locked as a reader does?"""
+def _privileges(request: DoctorRequest, control: Control, table: Table, where: str) -> Iterator[Finding]:
+    """Check that the role can read all rows and columns, and lock the table."""
     shown = display_name(table.schema, table.name)
     excluded = parse_column_names(request.settings.exclude_columns)
-    closed = [column.name for column in table.columns if not column.readable and column.name not in excluded]
+    unreadable = [column.name for column in table.columns if not column.readable and column.name not in excluded]
     if not table.usage:
         cure = f"GRANT USAGE ON SCHEMA {shown.rpartition('.')[0]} to the role"
-        yield fail("privileges", where, "the role may not use the schema", cure)
+        yield fail("privileges", where, "the role has no USAGE privilege on the schema", cure)
         return
-    if closed:
-        columns = "all columns" if len(closed) == len(table.columns) else f"column {', '.join(closed)}"
-        yield fail("privileges", where, f"the role may not SELECT {columns}", f"GRANT SELECT ON {shown} to the role")
+    if unreadable:
+        columns = "all columns" if len(unreadable) == len(table.columns) else f"column {', '.join(unreadable)}"
+        yield fail("privileges", where, f"the role cannot SELECT {columns}", f"GRANT SELECT ON {shown} to the role")
         return
     if table.secured:
         cure = "use the owner, or a role with BYPASSRLS"
-        yield fail("privileges", where, "row security hides rows of it from the role", cure)
+        yield fail("privileges", where, "row security hides rows from the role", cure)
         return
     yield _lock(control, table, where)
 
 
 def _lock(control: Control, table: Table, where: str) -> Finding:
-    """Take the lock that a run takes, for a moment."""
+    """Take the lock that a run takes, and release it."""
     connection = control.connection
     lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE NOWAIT").format(sql.Identifier(table.schema, table.name))
     kind = catalog.READABLE_KINDS[table.kind]
@@ -116,21 +123,21 @@ def _lock(control: Control, table: Table, where: str) -> Finding:
     try:
         connection.execute(lock)
     except errors.InsufficientPrivilege:
-        message = f"{kind}, may be read but not locked: a TRUNCATE right after the snapshot would show it empty"
+        message = f"{kind}, readable but not lockable: after a TRUNCATE during the run it would appear empty"
         cure = f"GRANT SELECT ON {display_name(table.schema, table.name)} as a whole, not on columns only"
         return warn("privileges", where, message, cure)
     except errors.WrongObjectType:
-        return ok("privileges", where, f"{kind}, may be read")
+        return ok("privileges", where, f"{kind}, readable")
     except errors.LockNotAvailable:
-        cure = "see pg_locks for who holds it: a run waits 15 seconds for it, and then gives up"
-        return warn("privileges", where, f"{kind}, locked by another session right now", cure)
+        cure = "find the holder in pg_locks: a run waits 15 seconds for the lock, then fails"
+        return warn("privileges", where, f"{kind}, locked by another session", cure)
     finally:
         connection.execute("ROLLBACK")
-    return ok("privileges", where, f"{kind}, may be read and locked, no row is hidden")
+    return ok("privileges", where, f"{kind}, readable and lockable, no hidden rows")
 
 
 def _statistics(request: DoctorRequest, control: Control, table: Table, where: str) -> Finding:
-    """How old is the planner's idea of the table? Blocks are cut by it, and Spark is chosen by it."""
+    """Check the age of the statistics, which determine the size of blocks and the choice of Spark."""
     shown = display_name(table.schema, table.name)
     with control.connection.cursor(row_factory=dict_row) as cursor:
         row: Any = cursor.execute(load("trueup.verbs.doctor", "facts.sql")["statistics"], {"oid": table.oid}).fetchone()
@@ -141,31 +148,31 @@ def _statistics(request: DoctorRequest, control: Control, table: Table, where: s
         refused = error_from_server(error, control.node)
         if not isinstance(refused, QueryError) or refused.sqlstate != "55P03":
             raise
-        cure = "ask again when it is done"
+        cure = "run doctor again when the lock is released"
         return warn("statistics", where, "not checked, because another session holds a lock on the table", cure)
     about = f"about {rows:,} rows"
     text, stale = _age(row, rows, request.stats_days)
     if stale:
-        return warn("statistics", where, f"{about}, {text}: blocks may be of uneven size", f"ANALYZE {shown}")
+        return warn("statistics", where, f"{about}, {text}: blocks may have uneven sizes", f"ANALYZE {shown}")
     return ok("statistics", where, f"{about}, {text}")
 
 
 def _age(row: Mapping[str, Any], rows: int, days: int) -> tuple[str, bool]:
-    """What the statistics are like, and whether they should be made anew."""
+    """Return a description of the statistics, and whether they are stale."""
     modified = int(row["modified"])
     if row["age"] is None:
-        # A standby, or a server whose counters were reset, has statistics and does not know their age.
+        # A standby, or a server whose counters were reset, has statistics of unknown age.
         known = row["seen_rows"] is not None and row["seen_rows"] > 0
-        return ("analysed, but the server does not know when" if known else "never analysed"), not known
+        return ("analyzed at an unknown time" if known else "never analyzed"), not known
     age = max(0.0, float(row["age"]))
-    when = f"analysed {age / _DAY:.0f} days ago" if age >= 2 * _DAY else f"analysed {age / 3600:.1f} hours ago"
-    text = f"{when}, rows changed since: {modified:,}"
-    many = modified > 2 * (_FEW + _SHARE * rows)
+    when = f"analyzed {age / _DAY:.0f} days ago" if age >= 2 * _DAY else f"analyzed {age / 3600:.1f} hours ago"
+    text = f"{when}, {modified:,} rows changed since"
+    many = modified > 2 * (_CHANGED_ROWS + _CHANGED_SHARE * rows)
     return text, many or (age > days * _DAY and modified > 0)
 
 
-def _together(request: DoctorRequest, controls: list[Control], name: str) -> Iterator[Finding]:
-    """Would a diff start? Its own checks say."""
+def _across(request: DoctorRequest, controls: list[Control], name: str) -> Iterator[Finding]:
+    """Run the checks that a diff runs first."""
     settings = request.settings
     asked = TableRequest(
         table=name,
@@ -194,7 +201,7 @@ def _together(request: DoctorRequest, controls: list[Control], name: str) -> Ite
 
 def _cure_for(remark: str) -> str:
     if "has no key" in remark:
-        return "give the table a primary key, or name columns with --key"
+        return "add a primary key to the table, or name columns with --key"
     if "no snapshot" in remark:
-        return "set snapshot = true, or do not compare while others write"
-    return "nothing has to be done; see docs/limits.md"
+        return "set snapshot = true, or compare while no other session writes"
+    return "no action needed; see docs/limits.md"

@@ -1,4 +1,4 @@
-"""Does the task store open, is it sound and private, and do its running tasks run?"""
+"""Checks of the task store: integrity, permissions, running tasks without a process."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ _SHOWN = 5
 
 
 def check(request: DoctorRequest) -> Iterator[Finding]:
-    """A look that changes nothing."""
+    """Yield findings about the task store, without changing it."""
     path = tasks_db_path(request.task_db, request.config.tasks.task_db)
     if not path.exists():
-        yield ok(CHECK, WHERE, f"{path} is not there yet: the first run makes it")
+        yield ok(CHECK, WHERE, f"{path} does not exist yet: the first run creates it")
         return
     if not path.is_file():
         yield fail(CHECK, WHERE, f"{path} is not a file", "set TRUEUP_TASKS_DB to another file")
         return
     try:
-        found = look(path)
+        state = look(path)
     except StoreError as error:
         yield failed(CHECK, WHERE, error)
         return
-    yield _sound(path, found)
-    yield from _private(path)
-    if found.lost:
-        listed = ", ".join(f"{task_id[:8]} ({why})" for task_id, why in found.lost[:_SHOWN])
-        more = f" and {len(found.lost) - _SHOWN} more" if len(found.lost) > _SHOWN else ""
-        cure = "run `trueup tasks`: it writes them down as FAILED"
-        yield warn(CHECK, WHERE, f"RUNNING, but nobody works on them: {listed}{more}", cure)
+    yield _integrity(path, state)
+    yield from _permissions(path)
+    if state.lost:
+        listed = ", ".join(f"{task_id[:8]} ({reason})" for task_id, reason in state.lost[:_SHOWN])
+        more = f" and {len(state.lost) - _SHOWN} more" if len(state.lost) > _SHOWN else ""
+        cure = "run `trueup tasks`, which marks them as FAILED"
+        yield warn(CHECK, WHERE, f"tasks with status RUNNING without a process: {listed}{more}", cure)
 
 
-def _sound(path: Path, found: Look) -> Finding:
-    if found.damage:
-        cure = "move it and its -wal and -shm files away to start a new one"
-        return fail(CHECK, WHERE, f"{path} is damaged: {found.damage}", cure)
-    version = f"version {found.version}" + (f" (the next run makes it {VERSION})" if found.version < VERSION else "")
-    alive = found.running - len(found.lost)
-    return ok(CHECK, WHERE, f"{path} is sound: {found.tasks:,} tasks, {alive:,} of them running, {version}")
+def _integrity(path: Path, state: Look) -> Finding:
+    if state.damage:
+        cure = "move the file and its -wal and -shm files away to start a new one"
+        return fail(CHECK, WHERE, f"{path} is damaged: {state.damage}", cure)
+    upgrade = f" (the next run upgrades it to {VERSION})" if state.version < VERSION else ""
+    alive = state.running - len(state.lost)
+    counts = f"{state.tasks:,} tasks, {alive:,} of them running"
+    return ok(CHECK, WHERE, f"{path} is intact: {counts}, version {state.version}{upgrade}")
 
 
-def _private(path: Path) -> Iterator[Finding]:
+def _permissions(path: Path) -> Iterator[Finding]:
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        yield warn(CHECK, WHERE, f"others may read or write {path} (mode {mode:03o})", f"chmod 600 {path}")
+        yield warn(CHECK, WHERE, f"other users can read or write {path} (mode {mode:03o})", f"chmod 600 {path}")

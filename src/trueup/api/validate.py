@@ -83,7 +83,7 @@ class Validation:
         batch: int | None = None,
         page: int | None = None,
         sweep_rows: int | None = None,
-        timeout: float | None = None,
+        query_timeout: float | None = None,
         mode: Literal["full", "fast"] | None = None,
         check_interval: float | None = None,
         row_error_delay: float | None = None,
@@ -100,25 +100,12 @@ class Validation:
         existing one, None means no change. Raises ConfigError if a setting is wrong, or differs from one that cannot be
         changed (nodes, tables, routes, source of changes). Does not start anything.
         """
-        values: dict[str, Any] = {
-            "source": source, "target": target, "tables": tables, "routes": routes, "renames": renames,
-            "filters": filters, "constants": constants, "excludes": exclude_columns, "syncer": syncer,
-            "changes": changes, "tube": tube, "publication": publication, "numeric": numeric,
-            "max_connections": max_connections, "batch": batch, "page": page, "sweep_rows": sweep_rows,
-            "timeout": timeout, "mode": mode, "check_interval": check_interval, "row_error_delay": row_error_delay,
-            "initial_delay": initial_delay, "float_tolerance": float_tolerance, "cutover": cutover,
-            "max_rows_per_second": max_rows_per_second, "max_retained_wal": max_retained_wal, "sweep": sweep,
-        }  # fmt: skip
+        values = _settings(locals())
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"'{self.name}' is not a valid name of a validation",
                 cure="use 1 to 40 lower-case letters, digits and underscores",
             )
-        values = {
-            key: tuple(value) if isinstance(value, (list, tuple)) else value
-            for key, value in values.items()
-            if value is not None
-        }
         check_position(values.get("cutover", ""))
         if source is None:
             with self._meta() as meta:
@@ -241,12 +228,8 @@ class Validation:
         sweep: float | None = None,
     ) -> Settings:
         """Change settings (None: no change), also while the validation runs; return the settings."""
-        check_position(cutover or "")
-        values = {
-            "mode": mode, "check_interval": check_interval, "row_error_delay": row_error_delay,
-            "initial_delay": initial_delay, "float_tolerance": float_tolerance, "cutover": cutover,
-            "max_rows_per_second": max_rows_per_second, "max_retained_wal": max_retained_wal, "sweep": sweep,
-        }  # fmt: skip
+        values = _settings(locals())
+        check_position(values.get("cutover", ""))
         with self._meta() as meta:
             return self._change(meta, values)
 
@@ -287,3 +270,13 @@ class Validation:
 
     def _node(self, name: str) -> Node:
         return self.config.select(names=[name], at_least=1)[0]
+
+
+def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that are not None, as settings: some have other names there, and lists are tuples."""
+    names = {"exclude_columns": "excludes", "query_timeout": "timeout"}
+    return {
+        names.get(name, name): tuple(value) if isinstance(value, (list, tuple)) else value
+        for name, value in parameters.items()
+        if name != "self" and value is not None
+    }

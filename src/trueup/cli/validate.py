@@ -102,11 +102,13 @@ def status(name: str | None, watch: bool, interval: float, as_json: bool, **opti
       trueup validate status shop --watch
       trueup validate status shop --json
     """
+    from trueup.api.validate import Validation
     from trueup.verbs.validate.status import status_text
 
-    access = _access(options)
+    meta = options["meta"]
+    named = _validation(name or "", options)
     while True:
-        validations = (_named(name, access),) if name else _all(access)
+        validations = (named,) if name else Validation.all(meta=meta, config=named.config)
         statuses = [validation.status() for validation in validations]
         plain = [status.as_json() for status in statuses]
         text = "\n".join(status_text(status) for status in statuses) or "no validations exist"
@@ -256,29 +258,11 @@ def _selected(ids: tuple[int, ...], all_errors: bool) -> list[int] | None:
     return None if all_errors else list(ids)
 
 
-def _access(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the options that say where validations are stored, as arguments of `Validation`."""
-    return {
-        "meta": options.pop("meta"),
-        "nodes": inline_nodes(options.pop("inline")),
-        "config": options.pop("config"),
-    }
-
-
 def _validation(name: str, options: dict[str, Any]) -> Validation:
-    return _named(name, _access(options))
-
-
-def _named(name: str, access: dict[str, Any]) -> Validation:
     from trueup.api.validate import Validation
 
-    return Validation(name, **access)
-
-
-def _all(access: dict[str, Any]) -> tuple[Validation, ...]:
-    from trueup.api.validate import Validation
-
-    return Validation.all(**access)
+    nodes = inline_nodes(options.pop("inline"))
+    return Validation(name, meta=options.pop("meta"), nodes=nodes, config=options.pop("config"))
 
 
 def _show(as_json: bool, value: Any, text: str) -> None:

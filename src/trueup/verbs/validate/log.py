@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import psycopg
 
 from trueup.capture.log import slot
-from trueup.capture.log.pgoutput import Change
 from trueup.capture.log.publications import make_publication
-from trueup.capture.log.reader import SlotChanges, SlotReader
+from trueup.capture.log.reader import SlotReader
 from trueup.capture.log.slot import Slot, SlotLost
 from trueup.verbs.validate.meta import Stored
 from trueup.verbs.validate.sessions import Sessions
-from trueup.verbs.validate.source import Coverage, Opened, Pulled
+from trueup.verbs.validate.source import Opened, Pulled
 from trueup.verbs.validate.tables import Tables
 
 FULL_CHECK = "compare all rows: start the validation again with --sweep, or run trueup diff"
@@ -23,31 +20,6 @@ _ADVANCE_SECONDS = 1.0
 # Decoding starts at the last record of running transactions, which the server writes every 15 s. When more log than
 # this must be decoded again for each read, the server is asked for such a record.
 _REREAD_BYTES = 8 * 1024 * 1024
-
-
-@dataclass
-class PulledLog:
-    """The changes of one read of the slot."""
-
-    changes: SlotChanges
-    needs: int
-    is_exact: bool = True
-    coverage: Coverage = field(default_factory=Coverage)
-    pods: tuple[int, ...] | None = None
-    has_all: bool = False
-
-    def __iter__(self) -> Iterator[Change]:
-        return iter(self.changes)
-
-    @property
-    def position(self) -> int:
-        """Return the position before which all changes have been yielded."""
-        return self.changes.position
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether the read ended at the maximum number of messages."""
-        return self.changes.is_cut
 
 
 class LogSource:
@@ -117,7 +89,7 @@ class LogSource:
     def read(self, start: int, end: int) -> Pulled | None:
         """Return the changes from `start` on that were committed before `end`, at most about `batch` messages."""
         changes = self._reader.changes(start, end, self._tables.key_places, max_messages=self._sessions.settings.batch)
-        return PulledLog(changes, needs=start)
+        return Pulled(changes, needs=start)
 
     def confirm(self, pulled: Pulled) -> None:
         """Do nothing: the slot is advanced by `release`."""

@@ -35,38 +35,28 @@ class Opened:
     coverage: Coverage = field(default_factory=Coverage)
 
 
-class Pulled(Protocol):
-    """Changes that were read and are not judged yet; iterated once."""
+class Changes(Protocol):
+    """Changes, iterated once. Then all changes before `position` have been yielded; if `is_cut`, more may exist."""
 
+    position: int
+    is_cut: bool
+
+    def __iter__(self) -> Iterator[Change]: ...
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Changes that were read and are not judged yet."""
+
+    changes: Changes
     # The changes can be judged when the syncer has applied everything before this position.
     needs: int
-    # Whether each change has its own position; else all that is known is that it was committed before `needs`.
-    is_exact: bool
-    coverage: Coverage
-
-    def __iter__(self) -> Iterator[Change]:
-        """Yield the changes."""
-        ...
-
-    @property
-    def pods(self) -> tuple[int, ...] | None:
-        """Return, for triggers only, the pods to store in the checkpoint: a kill must not make them count twice."""
-        ...
-
-    @property
-    def position(self) -> int:
-        """Return the position before which all changes have been yielded; valid after the iteration."""
-        ...
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether more changes may be available at once; valid after the iteration."""
-        ...
-
-    @property
-    def has_all(self) -> bool:
-        """Return whether everything that the syncer had applied is included, although the position is not reached."""
-        ...
+    # Triggers only: the pods to store in the checkpoint, so that a kill does not make them count twice. Their changes
+    # have no positions of their own; all that is known is that they were committed before `needs`.
+    pods: tuple[int, ...] | None = None
+    # Triggers only: whether everything that the syncer had applied is included.
+    has_all: bool = False
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 class ChangeSource(Protocol):

@@ -53,40 +53,23 @@ _OPS = {"I": "insert", "U": "update", "D": "delete"}
 
 
 @dataclass
-class PulledPods:
-    """Claimed pods, as changes that were committed between `start` and the mark `needs`."""
+class PodChanges:
+    """The keys of claimed pods, as changes that were committed before a mark."""
 
-    claimed: list[Pod]
+    pods: list[Pod]
     sources: Mapping[int, Attached]
     names: Mapping[str, Name]
-    start: int
-    needs: int
-    # Whether the claim contains every pod that was committed before the mark.
-    has_all: bool
-    coverage: Coverage
-    is_exact: bool = False
-
-    @property
-    def pods(self) -> tuple[int, ...] | None:
-        """Return the numbers of the pods."""
-        return tuple(pod.seq for pod in self.claimed)
-
-    @property
-    def position(self) -> int:
-        """Return the mark, or the start if pods before the mark may be missing."""
-        return self.needs if self.has_all else self.start
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether pods were claimed."""
-        return bool(self.claimed)
+    mark: int
+    # The mark, or the start of the read if pods before the mark may be missing.
+    position: int
+    is_cut: bool
 
     def __iter__(self) -> Iterator[Change]:
-        for pod in self.claimed:
+        for pod in self.pods:
             source = self.sources.get(pod.source)
             if source is not None and source.table in self.names:
                 relation = Relation(pod.source, *self.names[source.table], "d", source.key, source.key)
-                yield from _changes(pod, relation, self.needs)
+                yield from _changes(pod, relation, self.mark)
 
 
 def _changes(pod: Pod, relation: Relation, mark: int) -> Iterator[Change]:
@@ -184,7 +167,8 @@ class TubeSource:
         ]
         has_all = writers_ended and all(len(claim) < _MAX_PODS for claim in claims)
         coverage = Coverage(coverage.problems, coverage.captures, tuple(warnings))
-        return PulledPods(claimed, sources, names, start, mark, has_all, coverage)
+        changes = PodChanges(claimed, sources, names, mark, mark if has_all else start, bool(claimed))
+        return Pulled(changes, mark, tuple(pod.seq for pod in claimed), has_all, coverage)
 
     def confirm(self, pulled: Pulled) -> None:
         """Delete the judged pods; after an empty claim, pause, because every claim writes a mark."""

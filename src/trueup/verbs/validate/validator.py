@@ -104,18 +104,18 @@ class Validator:
     def judge(self, pulled: Pulled) -> bool:
         """Judge changes; commit the results together with the position behind them. Return whether there are more."""
         positions = self.positions
-        batch = Batch(self.tables.pairs, positions.read, is_exact=pulled.is_exact)
+        batch = Batch(self.tables.pairs, positions.read, is_exact=pulled.pods is None)
         check: FirstCheck | None = None
         try:
             with self.sessions.meta.transaction():
-                for change in pulled:
+                for change in pulled.changes:
                     batch.add(change)
                     if batch.size >= _KEYS_PER_CHECK:
                         # A transaction may be larger than memory. A kill rolls back all parts of it together.
                         check = self._next_check(check, batch.take())
                 check = self._next_check(check, batch.take())
                 check = self._next_check(check, {})
-                position = max(positions.read, pulled.position)
+                position = max(positions.read, pulled.changes.position)
                 positions.has_caught_up = positions.has_caught_up or pulled.has_all
                 self.checkpoint(batch, position, pods=pulled.pods)
         except KeyLost as error:
@@ -128,7 +128,7 @@ class Validator:
             self.checker.count()
         positions.advance(position)
         self.source.confirm(pulled)
-        return pulled.has_more
+        return pulled.changes.is_cut
 
     def _next_check(self, check: FirstCheck | None, touches: Touches) -> FirstCheck | None:
         """Store the result of the check in progress; start the check of changed keys that are visible on the source."""

@@ -1,4 +1,4 @@
-"""Random drift, repaired: the nodes match, whatever differs; and taken back, they are as they were."""
+"""Random differences are repaired so that the nodes match, and an undo restores the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trueup
-from trueup.testing.postgres import Server
+from trueup.db.connection import Connection
+from trueup.testing.postgres import Database, Server
+
+Nodes = list[tuple[Database, Connection]]
 
 TABLE = "CREATE TABLE items (k0 text, k1 numeric, u int UNIQUE, a text, n numeric, PRIMARY KEY (k0, k1))"
 # Few keys and few unique values: rows meet, swap and collide.
@@ -22,9 +25,9 @@ tables = st.dictionaries(keys, rows, max_size=12)
 
 
 @pytest.fixture(scope="module")
-def nodes(server: Server) -> Iterator[list[Any]]:
-    """Three databases, and a session with each."""
-    databases = [server.create_database(f"mend_{os.getpid()}_{number}") for number in (1, 2, 3)]
+def nodes(server: Server) -> Iterator[Nodes]:
+    """Create three databases with a session for each."""
+    databases = [server.create_database(f"repair_{os.getpid()}_{number}") for number in (1, 2, 3)]
     sessions = [psycopg.connect(database.uri, autocommit=True) for database in databases]
     for session in sessions:
         session.execute(TABLE)
@@ -34,34 +37,33 @@ def nodes(server: Server) -> Iterator[list[Any]]:
         database.drop()
 
 
-def _all(session: Any) -> list[Any]:
-    found: list[Any] = session.execute("SELECT k0, k1::text, u, a, n::text FROM items ORDER BY 1, 2").fetchall()
-    return found
+def all_rows(session: Connection) -> list[tuple[Any, ...]]:
+    return session.execute("SELECT k0, k1::text, u, a, n::text FROM items ORDER BY 1, 2").fetchall()
 
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_random_drift_is_repaired_and_taken_back(nodes: list[Any], data: st.DataObject) -> None:
+def test_random_differences_are_repaired_and_undone(nodes: Nodes, data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 3), "nodes")
     for _, session in nodes[:count]:
-        mine = data.draw(tables, "rows")
+        drawn = data.draw(tables, "rows")
         places = data.draw(st.permutations(range(12)), "unique values")
         session.execute("TRUNCATE items")
         with session.cursor().copy("COPY items FROM STDIN") as copy:
-            for place, ((k0, k1), (a, n)) in zip(places, mine.items(), strict=False):
+            for place, ((k0, k1), (a, n)) in zip(places, drawn.items(), strict=False):
                 copy.write_row((k0, k1, place, a, n))
-    given_nodes = {f"n{number}": database.uri for number, (database, _) in enumerate(nodes[:count], 1)}
-    options: dict[str, Any] = {"nodes": given_nodes, "engine": "local", "recheck": 0}
+    addresses = {f"n{number}": database.uri for number, (database, _) in enumerate(nodes[:count], 1)}
+    options: dict[str, Any] = {"nodes": addresses, "engine": "local", "recheck": 0}
     report = trueup.diff("items", **options)
-    before = [_all(session) for _, session in nodes[:count]]
-    truth = data.draw(st.sampled_from(list(given_nodes)), "truth")
+    before = [all_rows(session) for _, session in nodes[:count]]
+    truth = data.draw(st.sampled_from(list(addresses)), "truth")
     dry = trueup.repair(report.report, source_of_truth=truth, **options)
-    assert [_all(session) for _, session in nodes[:count]] == before
+    assert [all_rows(session) for _, session in nodes[:count]] == before
     done = trueup.repair(report.report, source_of_truth=truth, execute=True, **options)
     assert done.verdict == "REPAIRED"
     assert {node: counts for node, counts in dry.planned.items() if any(counts.values())} == done.written
     assert trueup.diff("items", **options).verdict == "MATCH"
-    assert _all(nodes[list(given_nodes).index(truth)][1]) == before[list(given_nodes).index(truth)]
+    assert all_rows(nodes[list(addresses).index(truth)][1]) == before[list(addresses).index(truth)]
     if done.undo:
-        assert trueup.undo(done.undo, nodes=given_nodes, execute=True).verdict == "UNDONE"
-    assert [_all(session) for _, session in nodes[:count]] == before
+        assert trueup.undo(done.undo, nodes=addresses, execute=True).verdict == "UNDONE"
+    assert [all_rows(session) for _, session in nodes[:count]] == before

@@ -1,4 +1,4 @@
-"""A repair that is killed: every node is untouched or whole, nothing is left behind, and it can be run again."""
+"""A repair that is killed leaves each node unchanged or completely written, and can be run again."""
 
 from __future__ import annotations
 

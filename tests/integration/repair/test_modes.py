@@ -1,4 +1,4 @@
-"""Every mode of a repair: the exact rows on each node after it; a dry run promises the same and does nothing."""
+"""The rows of each node after a repair in every mode; a dry run plans the same and writes nothing."""
 
 from __future__ import annotations
 

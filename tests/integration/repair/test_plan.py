@@ -1,4 +1,4 @@
-"""Plans: the first rule that fits decides, rows go before rules, and what nothing decides is left and listed."""
+"""Plans: rows decide before rules, the first matching rule decides, and other keys are left and listed."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_a_wrong_column_and_the_nearest(refuse: Any, addresses: Any, nodes: Any,
     assert "the columns are id, name, price" in refuse("diff", "items", *addresses(nodes), option, "zzz")
 
 
-def test_all_reasons_are_told_at_once(refuse: Any, addresses: Any, own: Any) -> None:
+def test_all_reasons_are_listed_together(refuse: Any, addresses: Any, own: Any) -> None:
     own[1].execute("ALTER TABLE items ALTER price TYPE text, ADD extra int")
     message = refuse("diff", "items", *addresses(own), "--key", "ident")
     assert "cannot start:" in message
@@ -193,7 +193,7 @@ def test_all_reasons_are_told_at_once(refuse: Any, addresses: Any, own: Any) -> 
 
 def test_a_node_that_is_down(refuse: Any, addresses: Any, nodes: Any, clerk: str) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
         address = f"postgresql://{clerk}:{WRITTEN}@127.0.0.1:{port}/shop"
         message = refuse("diff", "items", *addresses(nodes, n2=address))
@@ -285,7 +285,7 @@ def test_what_is_no_address(refuse: Any, node: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (["--columns", "id", "--exclude-columns", "name"], "--columns and --exclude-columns"),
         (["--master", "local[1]", "--remote", "sc://h"], "--master and --remote"),
@@ -308,9 +308,9 @@ def test_what_is_no_address(refuse: Any, node: str) -> None:
         (["--columns", "id,"], "ends with a comma"),
     ],
 )
-def test_options_that_cannot_be(refuse: Any, addresses: Any, nodes: Any, options: list[str], told: str) -> None:
+def test_invalid_options(refuse: Any, addresses: Any, nodes: Any, options: list[str], expected: str) -> None:
     message = refuse("diff", "items", *addresses(nodes)[:2], *addresses(nodes)[6:], *options)
-    assert told in message
+    assert expected in message
 
 
 def test_a_wrong_command_and_the_nearest(refuse: Any) -> None:
@@ -346,7 +346,7 @@ def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("id <", "syntax error"),
         ("DELETE FROM public.items RETURNING true", "syntax error"),
@@ -358,15 +358,15 @@ def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes:
         ("public.writes_when_planned()", "DELETE is not allowed"),
     ],
 )
-def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: Any, text: str, told: str) -> None:
+def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: Any, text: str, expected: str) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--filter", text)
     assert "nodes n1 and n2: filter: " in message
-    assert told in message
+    assert expected in message
 
 
 @pytest.mark.parametrize("snapshot", [[], ["--no-snapshot"]], ids=["snapshot", "no-snapshot"])
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("public.writes(id)", "read-only transaction"),
         ("nextval('public.numbers') > 0", "read-only transaction"),
@@ -375,10 +375,10 @@ def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: A
     ],
 )
 def test_a_filter_that_fails_at_its_first_row(
-    refuse: Any, addresses: Any, nodes: Any, text: str, told: str, snapshot: list[str]
+    refuse: Any, addresses: Any, nodes: Any, text: str, expected: str, snapshot: list[str]
 ) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--filter", text, *snapshot)
-    assert told in message
+    assert expected in message
     assert "node n" in message
 
 
@@ -465,7 +465,7 @@ def test_a_right_that_is_missing(refuse: Any, own: Any, server: Server) -> None:
 # Files.
 
 
-def test_a_report_folder_that_is_not_there(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_a_missing_report_folder(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--report-dir", tmp_path / "nowhere")
     assert f"{tmp_path / 'nowhere'}" in message
     assert "--report-dir" in message
@@ -523,7 +523,7 @@ def test_a_task_store_that_is_something_else(refuse: Any, addresses: Any, nodes:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (f'[nodes\nn1 = "postgresql://u:{WRITTEN}@h/d"', "line 1"),
         (f'[nodes]\nn1 = "postgresql://u:{WRITTEN}@h/d', "not valid TOML"),
@@ -537,7 +537,7 @@ def test_a_task_store_that_is_something_else(refuse: Any, addresses: Any, nodes:
     ],
 )
 def test_a_damaged_configuration(
-    cli: Cli, tmp_path: Path, text: str, told: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trueup.toml").write_text(text, encoding="utf-8")
     # With this variable the tasks need no configuration.
@@ -546,7 +546,7 @@ def test_a_damaged_configuration(
         ran = cli(*arguments)
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.startswith("trueup: trueup.toml")
-        assert told in ran.err
+        assert expected in ran.err
         assert "what to do: " in ran.err
         assert not any(piece in ran.err for piece in PIECES)
 
@@ -561,7 +561,7 @@ def test_verbose_shows_where_it_came_from_and_no_password(cli: Cli, addresses: A
         assert _leaks(ran.out, ran.err, tmp_path) == []
 
 
-def test_a_defect_is_told_as_one(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_reported_as_a_defect(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ValueError(f"could not use postgresql://u:{WRITTEN}@h/d")
 

@@ -154,9 +154,7 @@ def test_nodes_of_a_configuration(
     assert summary_of(found)["cluster"] == "both"
 
 
-def test_a_node_given_by_address_stands_before_the_file(
-    cli: Cli, equal: Any, databases: Databases, written: Any
-) -> None:
+def test_a_node_given_by_address_overrides_the_file(cli: Cli, equal: Any, databases: Databases, written: Any) -> None:
     written(databases(2))  # without the table
     nodes = [option for number in (0, 1) for option in ("--node", f"n{number + 1}={equal[number].uri}")]
     assert cli("check", "items", *nodes, "--recheck", "0").code == 0

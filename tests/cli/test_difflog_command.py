@@ -1,4 +1,4 @@
-"""The command line of the version log, as far as it needs neither Spark nor a table."""
+"""The command line of the version log, as far as it needs no Spark and no table."""
 
 from __future__ import annotations
 

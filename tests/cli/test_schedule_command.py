@@ -97,7 +97,7 @@ def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Cli, tmp_p
     for job in ("quick", "broken"):
         times = [(task.started_at, str(task.finished_at)) for task in runs(job)]
         assert all(before[1] <= after[0] for before, after in pairwise(times))
-    # The long one was told to end, was waited for, and its own task knows.
+    # The long job was stopped and waited for, and its task has that status.
     (long,) = runs("long")
     assert (long.task_status, long.task_context["diff_summary"]["exit_code"]) == ("INTERRUPTED", 130)
     (own,) = long.task_context["diff_summary"]["tasks"]

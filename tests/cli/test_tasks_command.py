@@ -220,7 +220,7 @@ def test_report_of_a_version_log(cli: Cli, tmp_path: Path) -> None:
     assert f"trueup tasks show {waiting.task_id[:8]}" in found.err
 
 
-def test_a_report_that_is_not_there(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_a_missing_report(cli: Cli, ran: Any, tmp_path: Path) -> None:
     failed = cli("tasks", "--json").json[1]["task_id"]
     assert f"trueup tasks show {failed[:8]}" in cli("report", failed).err
     Path(ran["differ"]["report"]).unlink()

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import click
 
-from trueup.cli.options import verbose_option
-
 
 @click.command()
 @click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube", "validate"]), default="diff")
@@ -45,7 +43,6 @@ from trueup.cli.options import verbose_option
     metavar="DIR",
     help="Where kept nodes and their trueup.toml are, for --keep and --stop; of difflog, all that it writes.",
 )
-@verbose_option
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
     """See it work: nodes that drift, and a diff; a version log; a copy that follows; a switchover; a validation.
 

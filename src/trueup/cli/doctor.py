@@ -36,7 +36,7 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
     metavar="FROM,TO",
     help="Also check whether applications can be moved from the first of these nodes to the second.",
 )
-@shared("quiet", "json", "verbose")
+@shared("quiet", "json")
 @click.pass_context
 def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> int:
     """Check whether a run would work: one line per check, with its cure.

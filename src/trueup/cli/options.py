@@ -227,13 +227,11 @@ resume_option = SHARED["resume"]
 node_options = shared("config", "cluster", "nodes", "node")
 many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file")
 block_options = shared("block_size", "override_block_size")
-spark_options = shared("engine", "master", "remote")
-print_options = shared("quiet", "json", "task_db", "verbose")
 compare_options = shared(
     *("concurrency_factor", "max_connections", "table_filter", "columns", "exclude_columns", "key"),
     *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
-    *("engine", "master", "remote", "quiet", "json", "task_db", "verbose"),
+    *("engine", "master", "remote", "quiet", "json", "task_db"),
 )
 row_options = decorated(
     *(SHARED[name] for name in ("compare_unit_size", "max_diff_rows", "report_dir")),
@@ -247,7 +245,7 @@ row_options = decorated(
 node_options_of_a_report = shared("config", "node")
 acting_options = shared(
     *("concurrency_factor", "max_connections", "recheck", "recheck_wait", "report_dir"),
-    *("engine", "master", "remote", "quiet", "json", "task_db", "verbose"),
+    *("engine", "master", "remote", "quiet", "json", "task_db"),
 )
 
 
@@ -257,7 +255,7 @@ def sync_options(source: str, target: str, *options: Decorator) -> Callable[[F],
         click.option("--from", "source", required=True, metavar="NODE", help=source),
         click.option("--to", "target", required=True, metavar="NODE", help=target),
         click.option("--name", default="main", show_default=True, metavar="NAME", help="Name of the sync."),
-        *(SHARED[name] for name in ("config", "node", "json", "verbose")),
+        *(SHARED[name] for name in ("config", "node", "json")),
         *options,
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trueup.cli.options import SHARED, verbose_option
+from trueup.cli.options import SHARED
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 @SHARED["json"]
 @SHARED["quiet"]
 @SHARED["task_db"]
-@verbose_option
 @click.pass_context
 def schedule(
     ctx: click.Context, config: str | None, as_list: bool, as_json: bool, quiet: bool, task_db: str | None

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import SHARED, inline_nodes, node_options, verbose_option
+from trueup.cli.options import SHARED, inline_nodes, node_options
 
 
 @click.command("schema-diff")
@@ -25,7 +25,6 @@ from trueup.cli.options import SHARED, inline_nodes, node_options, verbose_optio
 @SHARED["to_file"]
 @SHARED["quiet"]
 @SHARED["task_db"]
-@verbose_option
 def schema_diff(**options: Any) -> int:
     """Compare the definitions of all objects across nodes.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import SHARED, F, decorated, inline_nodes, timeout_option, verbose_option
+from trueup.cli.options import SHARED, F, decorated, inline_nodes, timeout_option
 
 if TYPE_CHECKING:
     from trueup.api.tube import Tube
@@ -31,7 +31,7 @@ FILTER = click.option(
 def options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
     """Add options to a command, and those that all commands of tubes have."""
 
-    return decorated(*more, SHARED["config"], SHARED["node"], _SCHEMA, SHARED["json"], verbose_option)
+    return decorated(*more, SHARED["config"], SHARED["node"], _SCHEMA, SHARED["json"])
 
 
 def open_tube(name: str, *, node: str | None, config: str | None, inline: tuple[str, ...], schema: str) -> Tube:

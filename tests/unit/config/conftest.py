@@ -12,7 +12,7 @@ WriteToml = Callable[[str], str]
 
 @pytest.fixture(autouse=True)
 def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the trueup.toml of the developer, nor of the machine."""
+    """Isolate tests from the trueup.toml of the user and of the system."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("platformdirs.user_config_dir", lambda *_, **__: str(tmp_path / "user"))
     monkeypatch.setattr("platformdirs.site_config_dir", lambda *_, **__: str(tmp_path / "site"))
@@ -20,7 +20,7 @@ def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def toml(tmp_path: Path) -> WriteToml:
-    """Writes ./trueup.toml and gives its name."""
+    """Return a function that writes ./trueup.toml and returns its path."""
 
     def write(text: str) -> str:
         file = tmp_path / "trueup.toml"

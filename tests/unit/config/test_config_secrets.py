@@ -20,7 +20,7 @@ from trueup.config.model import Config, Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.errors import ConfigError
 
-# Three marks with anything between them: a mark that is seen somewhere gives away a part of a password.
+# Three markers with anything between them: a marker in an output reveals a part of a password.
 MARKS = ("Kxq", "Wvj", "Zjy")
 ODD = st.text(alphabet="@/:#?%&='\"\\ ${}[];,\n\tée€0^+-", max_size=5) | st.text(max_size=3)
 PASSWORDS = st.tuples(ODD, ODD, ODD, ODD).map(
@@ -58,12 +58,12 @@ def shown(error: ConfigError) -> str:
 
 @thorough
 @given(PASSWORDS)
-def test_neither_objects_nor_errors_show_it(password: str) -> None:
+def test_objects_and_errors_do_not_show_it(password: str) -> None:
     for conninfo in conninfos(password):
         try:
             config = load(nodes={"n1": conninfo}, env={})
         except ConfigError as error:
-            # The traceback quotes the source line, in which no password stands.
+            # The traceback quotes the source line, which contains no password.
             assert_hidden(shown(error))
         else:
             assert_hidden(f"{config} {config!r} {asdict(config.nodes['n1'])}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         "mapping",
         multiple=True,
         metavar="FROM=TO",
-        help="PostgreSQL sink: write only these source columns, under these names; can be repeated.",
+        help="Map names of the source to names of the target: columns of a PostgreSQL sink; others are not written.",
     ),
     click.option("--partitions", default="", metavar="0,2,…", help="Process only these partitions. [default: all]"),
     click.option("--until-empty", is_flag=True, help="Stop when the tube is empty and all backfills are finished."),

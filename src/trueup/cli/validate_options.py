@@ -80,13 +80,13 @@ CHANGEABLE: tuple[Decorator, ...] = (
 START: tuple[Decorator, ...] = (
     click.option("--from", "source", metavar="NODE", help="Source node, where rows are changed."),
     click.option("--to", "target", metavar="NODE", help="Target node, where the syncer applies the changes."),
-    _repeated("--tables", "tables", "T,…", "Tables of the source, separated by commas; SCHEMA.* for a schema."),
+    _repeated("--tables", "tables", "T,…", "Only tables with these names, separated by commas; SCHEMA.* for a schema."),
     click.option("--name", default="", metavar="NAME", help="Name of the validation. [default: FROM_TO]"),
-    _repeated("--map", "routes", "T=T2", "Table with another name on the target; also SCHEMA.*=SCHEMA2.*."),
-    _repeated("--rename", "renames", "T.C=C2", "Column with another name on the target."),
-    _repeated("--filter", "filters", "'T: SQL'", "Condition for the rows that the syncer copies to the target."),
+    _repeated("--map", "routes", "T=T2", "Map names of the source to names of the target: tables; also S.*=S2.*."),
+    _repeated("--map-columns", "renames", "T.C=C2", "Column with another name on the target."),
+    _repeated("--filter", "filters", "'T: SQL'", "Only rows that meet this condition are in the target."),
     _repeated("--constant", "constants", "T.C=V", "Column that only the target has, with this value in all rows."),
-    _repeated("--exclude-columns", "exclude_columns", "T.C", "Column that is not compared."),
+    _repeated("--exclude-columns", "exclude_columns", "T.C", "Do not compare these columns."),
     _option(
         *("--syncer", str, "KIND:NAME"),
         "What applies the changes: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS."
@@ -108,7 +108,7 @@ START: tuple[Decorator, ...] = (
         type=ENGINES,
         default="auto",
         show_default=True,
-        help="local: threads of this process; spark: a streaming job; auto: spark if a master or remote is configured.",
+        help="Where the work runs: local (threads), spark (a stream), or auto (spark if a master or remote is set).",
     ),
     click.option("--detach", is_flag=True, help="Run in the background and write a log file."),
     click.option("--log", "log_file", metavar="FILE", help="Log file of --detach. [default: trueup-validate-NAME.log]"),
@@ -124,6 +124,6 @@ LIMIT = click.option(
     default=100,
     show_default=True,
     metavar="N",
-    help="Maximum errors to show.",
+    help="Maximum entries to show.",
 )
-WATCH = click.option("--watch", is_flag=True, help="Repeat until interrupted.")
+WATCH = click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")

@@ -189,7 +189,7 @@ def _columns(
     if lost:
         raise CheckFailed(
             [f"the key column {lost[0]} of {route.name} is excluded, or not on the target"],
-            cure="name it with --rename, or do not exclude it",
+            cure="name it with --map-columns, or do not exclude it",
         )
     named = {pair[1].name for pair in pairs}
     for column in target_table.columns:
@@ -236,7 +236,7 @@ def _column(table: Table, name: str) -> Column:
     if column is None:
         shown = display_name(table.schema, table.name)
         raise CheckFailed(
-            [f"column {name} does not exist in {shown}"], cure="check --rename, --constant and --exclude-columns"
+            [f"column {name} does not exist in {shown}"], cure="check --map-columns, --constant and --exclude-columns"
         )
     return column
 

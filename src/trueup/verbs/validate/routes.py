@@ -62,7 +62,7 @@ def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
     return Route(
         name,
         target,
-        dict(_of_columns(settings.renames, name, "--rename", all_names)),
+        dict(_of_columns(settings.renames, name, "--map-columns", all_names)),
         " AND ".join(f"({condition})" for condition in conditions) if len(conditions) > 1 else "".join(conditions),
         dict(_of_columns(settings.constants, name, "--constant", all_names)),
         frozenset(_column(text, "--exclude-columns", all_names)[1] for text in settings.excludes if _is_of(text, name)),
@@ -109,7 +109,7 @@ def _of_columns(texts: Sequence[str], name: Name, option: str, known: Sequence[N
             raise ConfigError(f"{option} {text!r} is not valid", cure="write SCHEMA.TABLE.COLUMN=VALUE")
         table, column = _column(left.strip(), option, known)
         if table == name:
-            columns.append((column, right.strip() if option == "--rename" else right))
+            columns.append((column, right.strip() if option == "--map-columns" else right))
     return columns
 
 

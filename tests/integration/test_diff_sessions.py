@@ -330,7 +330,7 @@ def test_nobody_is_left_behind_after_an_error(
     nodes = databases(2)
     on_all(nodes, TABLE + "CREATE TABLE broken (a int, b int); INSERT INTO broken VALUES (1, 1), (1, 1)")
     nodes[1].execute("UPDATE broken SET b = 2")
-    options: dict[str, dict[str, Any]] = {"looks": {"table_filter": "1 / (n - 5) > 0"}, "broken": {"key": ["a"]}}
+    options: dict[str, dict[str, Any]] = {"looks": {"filter": "1 / (n - 5) > 0"}, "broken": {"key": ["a"]}}
     try:
         assert compare(nodes, table, **options.get(table, {})).verdict == "INCOMPLETE"
     except TrueupError:

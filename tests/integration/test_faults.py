@@ -238,14 +238,14 @@ def test_a_block_past_its_time_is_hashed_in_pieces(
     from trueup.rows import digest
 
     pieces: list[object] = []
-    in_pieces = digest._digest_in_pieces
+    in_pieces = digest.digest_in_pieces
 
     def counted(*arguments: Any) -> Any:
         pieces.append(arguments)
         return in_pieces(*arguments)
 
-    monkeypatch.setattr(digest, "_digest_in_pieces", counted)
-    monkeypatch.setattr(digest, "_FIRST_STEP", 64)
+    monkeypatch.setattr(digest, "digest_in_pieces", counted)
+    monkeypatch.setattr(digest, "FIRST_STEP", 64)
     slow = "id > 1900 AND pg_sleep(0.004) IS NOT NULL"
     result = compare(nodes, "items", filter=slow, block_timeout=0.2, recheck=0, **WHOLE)
     assert pieces

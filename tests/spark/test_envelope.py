@@ -6,15 +6,18 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.fixtures import Spark
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Room, Tasks
 from trueup.errors import EngineError
+
+if TYPE_CHECKING:
+    # Workers load this module, and do not have the package.
+    from support.fixtures import Spark
 
 # Runs in the Python workers before anything else.
 HIDE = """
@@ -83,5 +86,5 @@ def test_another_python_is_named(spark: Spark, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_any_other_failure_says_what_failed(spark: Spark, workers_with: Any) -> None:
-    workers_with("import trueup.engine.envelope as it; it._settle = lambda: 1 / 0")
+    workers_with("import trueup.engine.envelope as it; it.freeze_imports = lambda: 1 / 0")
     assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"

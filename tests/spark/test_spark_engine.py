@@ -6,15 +6,18 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from support.fixtures import Compare, Databases, OnAll, ReportOf, Spark
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import QueryError
+
+if TYPE_CHECKING:
+    # Workers load this module, and do not have the package.
+    from support.fixtures import Compare, Databases, OnAll, ReportOf, Spark
 
 TABLE = """
     CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz);

@@ -62,7 +62,6 @@ LONG_STILL: set[str] = set()
 # Test files that still use private names of modules.
 PRIVATE_STILL: set[str] = {
     "cli/test_diff_command.py",
-    "integration/test_faults.py",
 }
 
 

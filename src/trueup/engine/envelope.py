@@ -47,7 +47,7 @@ class Slice:
             # As an answer: Spark would retry an error three times.
             yield _batch([reason.encode()])
             return
-        _freeze_imports()
+        freeze_imports()
         work, keep = _unpacked(self.work)
         for batch in batches:
             for number in batch.column(0).to_pylist():
@@ -132,6 +132,6 @@ def _batch(results: list[bytes]) -> pa.RecordBatch:
 
 
 @cache
-def _freeze_imports() -> None:
+def freeze_imports() -> None:
     """Exclude imported objects from garbage collection, once per worker: Spark runs a full one after every slice."""
     gc.freeze()

@@ -17,7 +17,7 @@ from trueup.rows.keys import Block, KeyValues, chain, in_block, key_texts, order
 from trueup.rows.spec import TableSpec
 
 # Rows of the first piece of a block that exceeded the timeout.
-_FIRST_STEP = 20_000
+FIRST_STEP = 20_000
 # Blocks per statement: fewer round trips, with a plan of limited size.
 _BLOCKS_PER_STATEMENT = 32
 
@@ -43,7 +43,7 @@ def digest(reader: Reader, spec: TableSpec, block: Block, *, timeout: float) -> 
     except QueryError as error:
         if not timed_out(error) or spec.is_keyless:
             raise
-    return _digest_in_pieces(reader, spec, block, timeout)
+    return digest_in_pieces(reader, spec, block, timeout)
 
 
 def digests(reader: Reader, spec: TableSpec, blocks: Sequence[Block], *, timeout: float) -> list[Digest]:
@@ -97,7 +97,7 @@ def digest_query(spec: TableSpec, label: sql.Composable, conditions: Sequence[sq
     )
 
 
-def _digest_in_pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> Digest:
+def digest_in_pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> Digest:
     total = EMPTY
     for piece in _pieces(reader, spec, block, timeout):
         total += piece
@@ -106,7 +106,7 @@ def _digest_in_pieces(reader: Reader, spec: TableSpec, block: Block, timeout: fl
 
 def _pieces(reader: Reader, spec: TableSpec, block: Block, timeout: float) -> Iterator[Digest]:
     """Yield the digests of the pieces of a block; make pieces smaller while they exceed the timeout, down to 1 row."""
-    step = _FIRST_STEP
+    step = FIRST_STEP
     rest = block
     while True:
         try:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from trueup.config.logs import log_fields
 from trueup.engine.progress import Progress, RecordedProgress, Silent
 from trueup.errors import Interrupted, TrueupError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    status: str
-    summary: Mapping[str, object]
-    error: str | None
-    report: str
 
 
 class OpenTask:
@@ -29,7 +20,7 @@ class OpenTask:
         self.task_id = task.task_id
         # Shown to the user, and written to the task store as heartbeats.
         self.progress: Progress = RecordedProgress(progress or Silent(), self.heartbeat)
-        self._outcome: _Outcome | None = None
+        self._status, self._summary, self._error, self._report = COMPLETED, dict[str, object](), "", ""
 
     @property
     def short_id(self) -> str:
@@ -44,21 +35,19 @@ class OpenTask:
         """Return what another process requested of this task: 'pause', 'stop', or ''."""
         return self.store.wanted(self.task_id)
 
-    def finish(
-        self, summary: Mapping[str, object], *, failed: bool = False, error: str | None = None, report: str = ""
-    ) -> None:
+    def finish(self, summary: Mapping[str, object], *, failed: bool = False, error: str = "", report: str = "") -> None:
         """Set the outcome that is recorded when the block ends without an error."""
-        self._outcome = _Outcome(FAILED if failed else COMPLETED, summary, error or None, report)
+        self._status = FAILED if failed else COMPLETED
+        self._summary, self._error, self._report = dict(summary), error, report
 
     def record(self) -> None:
         """Write the outcome to the task store."""
-        outcome = self._outcome or _Outcome(COMPLETED, {}, None, "")
         self.store.finish(
             self.task_id,
-            outcome.status,
-            summary=outcome.summary,
-            error=outcome.error,
-            diff_file_path=outcome.report,
+            self._status,
+            summary=self._summary,
+            error=self._error or None,
+            diff_file_path=self._report,
         )
 
 

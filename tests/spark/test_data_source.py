@@ -1,4 +1,4 @@
-"""spark.read.format("trueup"): every row once, whatever the key; only what was asked for; errors that name a cure."""
+"""The format trueup: every row is read once for any key, options limit what is read, errors have a cure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _read(spark: Spark, database: Any, table: str, **options: Any) -> Any:
 
 
 def _direct(database: Any, table: str, **options: Any) -> list[list[dict[str, Any]]]:
-    """The rows of each part, as Spark's workers would read them one after the other."""
+    """Return the rows of each part, read one after the other as the workers of Spark do."""
     given = {"address": database.uri, "table": table, **{name: str(value) for name, value in options.items()}}
     source = TrueupSource(given)
     reader = source.reader(source.schema())
@@ -45,7 +45,7 @@ KEYS = {
 }
 
 
-def test_every_row_is_in_one_part_whatever_the_key(databases: Databases) -> None:
+def test_every_row_is_in_one_part_for_any_key(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE DOMAIN small AS int")
     for at, (column, value) in enumerate(KEYS.items()):
@@ -59,7 +59,7 @@ def test_every_row_is_in_one_part_whatever_the_key(databases: Databases) -> None
         assert min(len(part) for part in parts) > 300, column
 
 
-def test_composite_keys_enums_partitions_and_keys_by_hand(databases: Databases) -> None:
+def test_composite_keys_enums_partitions_and_the_option_key(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TYPE mood AS ENUM ('z', 'a', 'm');
@@ -88,7 +88,7 @@ def test_composite_keys_enums_partitions_and_keys_by_hand(databases: Databases) 
         _direct(database, "many", partitions=4, key="maybe")
 
 
-def test_through_spark_in_parts(spark: Spark, databases: Databases) -> None:
+def test_spark_reads_several_partitions(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(
         "CREATE TABLE items (id uuid PRIMARY KEY, n int, name text);"
@@ -104,7 +104,7 @@ def test_through_spark_in_parts(spark: Spark, databases: Databases) -> None:
     assert _read(spark, database, "nothing", partitions=3).collect() == []
 
 
-def test_only_what_was_asked_for_reaches_the_server(fresh_server: FreshServer) -> None:
+def test_the_server_returns_only_selected_columns_and_rows(fresh_server: FreshServer) -> None:
     server = fresh_server(settings={"log_statement": "all"})
     database = server.create_database("shop")
     database.execute("""
@@ -138,7 +138,7 @@ def test_filters_are_one_expression_that_cannot_write(databases: Databases) -> N
         _direct(database, "items", filter="nextval('public.s') > 0")
 
 
-def test_a_held_snapshot_is_one_moment_for_all_parts(spark: Spark, databases: Databases) -> None:
+def test_all_parts_see_the_same_held_snapshot(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TABLE items (id int PRIMARY KEY, n int); INSERT INTO items SELECT i, 1 FROM generate_series(1, 2000) i;
@@ -179,7 +179,7 @@ def test_a_snapshot_does_not_hide_a_truncate(databases: Databases) -> None:
             _direct(database, "parted", snapshot=held.id)
 
 
-def test_a_snapshot_that_is_gone_is_an_error(databases: Databases) -> None:
+def test_a_snapshot_that_no_longer_exists_is_an_error(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT 1 AS id")
     with trueup.snapshot(address=database.uri) as held:
@@ -213,7 +213,7 @@ def _kill_the_workers_once(mark: str) -> Any:
     return run
 
 
-def test_parts_are_read_again_when_workers_die(spark: Spark, databases: Databases, tmp_path: Path) -> None:
+def test_parts_are_read_again_after_workers_are_killed(spark: Spark, databases: Databases, tmp_path: Path) -> None:
     [database] = databases(1)
     database.execute(
         "CREATE TABLE items (id int PRIMARY KEY, t text);"
@@ -227,7 +227,7 @@ def test_parts_are_read_again_when_workers_die(spark: Spark, databases: Database
     assert sorted(row.id for row in rows) == list(range(1, 30001))
 
 
-def test_passwords_are_not_seen(spark: Spark, server: Any, databases: Databases) -> None:
+def test_passwords_are_in_no_log(spark: Spark, server: Any, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(f"CREATE TABLE items AS SELECT 1 AS id; CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")
     address = f"postgresql://reader:{SECRET}@127.0.0.1:{server.port}/{database.name}"
@@ -255,7 +255,7 @@ def test_passwords_are_not_seen(spark: Spark, server: Any, databases: Databases)
         database.execute("DROP OWNED BY reader; DROP ROLE reader")
 
 
-def test_the_password_goes_with_the_read_wherever_it_came_from(
+def test_the_password_of_any_source_is_sent_with_the_read(
     server: Any, databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [database] = databases(1)
@@ -284,7 +284,7 @@ def test_the_password_goes_with_the_read_wherever_it_came_from(
         database.execute("DROP OWNED BY reader2; DROP ROLE reader2")
 
 
-def test_errors_name_the_place_and_the_cure(databases: Databases) -> None:
+def test_errors_have_node_object_and_cure(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("""
         CREATE TABLE items (id int PRIMARY KEY, secret text); CREATE SCHEMA closed; CREATE TABLE closed.t (a int);
@@ -331,7 +331,7 @@ def test_a_node_of_the_configuration(spark: Spark, databases: Databases, tmp_pat
         assert read.option("snapshot", held.id).option("table", "It").load().count() == 1
 
 
-def test_an_error_in_the_middle_is_not_an_end(databases: Databases) -> None:
+def test_an_error_after_the_first_batch_is_raised(databases: Databases) -> None:
     [database] = databases(1)
     database.execute("CREATE TABLE items AS SELECT i, repeat('x', 1000) AS t FROM generate_series(1, 20000) i")
     source = TrueupSource({"address": database.uri, "table": "items", "batch_bytes": "65536"})
@@ -345,8 +345,8 @@ def test_an_error_in_the_middle_is_not_an_end(databases: Databases) -> None:
         _direct(database, "items", filter="1 / (20000 - i) >= 0", batch_bytes=65536)
 
 
-def test_sparks_hook_for_filters_still_mixes_queries_up(spark: Spark) -> None:
-    """The reason why it is not used. If this fails, Spark has mended it, and `pushFilters` can be had."""
+def test_filter_pushdown_of_spark_still_affects_other_queries(spark: Spark) -> None:
+    """The reason why it is not used. If this fails, Spark has fixed it, and `pushFilters` can be used."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
 
     class Reader(DataSourceReader):

@@ -1,7 +1,7 @@
-"""spark.read.format("trueup"): every type arrives to the letter, or the read says that it cannot.
+"""The format trueup: values of every type are exact, or the read fails.
 
-What Spark holds is compared with what another driver reads: as Python values where the type is native on both sides, as
-the server's own text where it is a string in Spark.
+The values in Spark are compared with those of another driver: as Python values if the type is native on both sides, as
+the text of the server if it is a string in Spark.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ AS_TEXT: list[tuple[str, list[str]]] = [
 
 
 def _make(database: Any, columns: list[tuple[str, list[str]]]) -> None:
-    """A table with a row for each value; every other column is NULL there."""
+    """Create a table with a row per value; all other columns of the row are NULL."""
     database.execute(TYPES)
     names = [f"c{number}" for number in range(len(columns))]
     listed = ", ".join(f"{name} {kind}" for name, (kind, _) in zip(names, columns, strict=True))
@@ -126,10 +126,10 @@ def _read(spark: Spark, database: Any, table: str = "every", **options: Any) -> 
     return frame.options(**options).load(table)
 
 
-def _seen(value: Any) -> Any:
-    """A form that tells -0 from 0, and in which NaN is itself."""
+def _comparable(value: Any) -> Any:
+    """Return a form in which -0 and 0 differ, and NaN equals NaN."""
     if isinstance(value, list):
-        return [_seen(each) for each in value]
+        return [_comparable(each) for each in value]
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else (value, math.copysign(1, value))
     return bytes(value) if isinstance(value, bytearray) else value
@@ -148,7 +148,7 @@ def test_native_types(spark: Spark, databases: Databases) -> None:
     assert len(rows) == sum(len(values) for _, _, values in NATIVE)
     for at, (kind, _, _) in enumerate(NATIVE, 1):
         for row, right in zip(rows, expected, strict=True):
-            assert _seen(row[at]) == _seen(right[at]), (kind, right[at])
+            assert _comparable(row[at]) == _comparable(right[at]), (kind, right[at])
 
 
 def test_timestamps_with_a_time_zone_are_exact_moments(spark: Spark, databases: Databases) -> None:
@@ -180,7 +180,7 @@ def test_the_sample_of_every_row_of_the_table_of_types_is_read(spark: Spark, dat
             assert record[number + 1] == rows[number].sample
 
 
-def test_all_other_types_are_text_to_the_letter(spark: Spark, databases: Databases) -> None:
+def test_all_other_types_are_exact_text(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, AS_TEXT)
     frame = _read(spark, database)
@@ -214,7 +214,7 @@ UNFIT = [
 ]
 
 
-def test_what_spark_cannot_hold_is_an_error_null_or_text(spark: Spark, databases: Databases) -> None:
+def test_values_that_spark_cannot_represent_are_an_error_null_or_text(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, [(kind, [value]) for kind, value, _ in UNFIT])
     nulls = _read(spark, database, unfit="null").drop("id").collect()

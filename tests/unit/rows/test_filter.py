@@ -1,4 +1,4 @@
-"""A filter that is let through stays inside its brackets, whatever quotes and comments it plays with."""
+"""An accepted filter stays inside its brackets, with any quotes and comments."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_an_expression_is_let_through(text: str) -> None:
+def test_an_expression_is_accepted(text: str) -> None:
     assert problem_with(text) is None
 
 
 @pytest.mark.parametrize(("text", "why"), BAD.items())
-def test_anything_else_is_refused_with_a_reason(text: str, why: str) -> None:
+def test_anything_else_is_rejected_with_a_reason(text: str, why: str) -> None:
     assert why in (problem_with(text) or "")
 
 
 def escapes(text: str) -> str | None:
-    """What goes wrong when PostgreSQL scans `(\\n` + text + `\\n)`: a state machine after its scan.l, as an oracle."""
+    """Return the problem when PostgreSQL scans `(\\n` + text + `\\n)`: a state machine based on its scan.l."""
     at, depth = 0, 1
     whole = text + "\n"
     while at < len(whole):
@@ -126,7 +126,7 @@ def _dollar(text: str, at: int) -> str | None:
 
 
 def _end_of_quoted(text: str, at: int) -> int | None:
-    """The end of '…', "…" or E'…', with what continues it in later lines."""
+    """Return the end of '…', "…" or E'…', with its continuation in later lines."""
     escaped = text[at] in "eE"
     at += escaped
     quote, at = text[at], at + 1
@@ -147,7 +147,7 @@ def _end_of_quoted(text: str, at: int) -> int | None:
 
 
 def _continued(text: str, at: int) -> int | None:
-    """Behind the quote that continues a string: blanks, line comments and at least one line break come before it."""
+    """Return the position after the quote that continues a string, after blanks, comments and a line break."""
     broken = False
     while at < len(text):
         if text[at] in " \t\n\r\f\v":
@@ -175,19 +175,19 @@ PIECES = st.sampled_from(
 @example("E'a'\n'\\'' ) OR ( 1=1 --'")
 @example("$€$ ( $€$ ) OR ( $€$ ) $€$")
 @example("E'''\\'")
-def test_what_is_let_through_never_leaves_its_brackets(text: str) -> None:
+def test_an_accepted_filter_never_leaves_its_brackets(text: str) -> None:
     if problem_with(text) is None:
         assert escapes(text) is None
 
 
 @given(st.text(max_size=40))
 @settings(max_examples=500, deadline=None)
-def test_any_text_is_judged(text: str) -> None:
+def test_any_text_has_a_result(text: str) -> None:
     if problem_with(text) is None:
         assert escapes(text) is None
 
 
 @pytest.mark.parametrize("text", [text for text in BAD if "number" not in BAD[text] and "empty" not in BAD[text]])
-def test_the_oracle_sees_what_is_bad(text: str) -> None:
+def test_the_oracle_rejects_bad_filters(text: str) -> None:
     known = "NUL" in BAD[text] or "followed by a quote" in BAD[text]
     assert known or escapes(text) is not None

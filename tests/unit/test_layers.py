@@ -54,7 +54,6 @@ VERB_TO_VERB = {
 UPWARD_STILL: set[str] = set()
 ORDER_STILL: set[str] = {
     "trueup.api",
-    "trueup.demo",
 }
 LONG_STILL: set[str] = set()
 

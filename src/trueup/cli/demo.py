@@ -1,4 +1,4 @@
-"""`trueup demo`: see it work on three nodes of its own."""
+"""`trueup demo`: demos of the verbs on throw-away servers."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ import click
     help="Rows of the table, or visits of the log."
     " [default: 1000000; difflog 50000, switchover 300000, tube 500000, validate 20000]",
 )
-@click.option("--keep", is_flag=True, help="Leave the nodes up, with a trueup.toml to play with.")
-@click.option("--stop", is_flag=True, help="Stop nodes that were left up, and remove them.")
+@click.option("--keep", is_flag=True, help="Keep the nodes running, with a trueup.toml for them.")
+@click.option("--stop", is_flag=True, help="Stop and remove nodes that an earlier demo kept running.")
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
     metavar="S",
-    help="Of tube and validate: how long the table is written to, at least.",
+    help="For tube and validate: minimum time during which the table is written.",
 )
 @click.option(
     "--engine",
     type=click.Choice(["spark", "local"]),
     default="spark",
     show_default=True,
-    help="Where the diff runs: local starts quicker.",
+    help="Engine of the diff; local starts faster.",
 )
 @click.option(
     "--folder",
@@ -41,10 +41,10 @@ import click
     default=Path("trueup-demo"),
     show_default=True,
     metavar="DIR",
-    help="Where kept nodes and their trueup.toml are, for --keep and --stop; of difflog, all that it writes.",
+    help="Folder of kept nodes and their trueup.toml, for --keep and --stop; for difflog, of all its files.",
 )
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
-    """See it work: nodes that drift, and a diff; a version log; a copy that follows; a switchover; a validation.
+    """Run a demo on throw-away servers: a diff, a version log, a switchover, a tube, or a validation.
 
     \b
     Examples:
@@ -57,11 +57,11 @@ def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, en
       trueup demo validate
 
     diff starts three PostgreSQL servers, loads the same table on each, changes some rows, and finds every difference.
-    difflog patches three late side logs into the visits of a fast supplier, and proves that the table collapses.
-    switchover moves an application that keeps writing to another server, and back, and looks for every write.
-    tube keeps a copy in step with a table that is written to all the time, and proves that it is equal.
-    validate checks every change that PostgreSQL replicates, and finds rows that are spoiled on the replica.
-    Needs the extra: pip install 'trueup[demo]'.
+    difflog joins three late side logs to the visits of a fast supplier, and proves that the table collapses.
+    switchover moves an application that keeps writing to another server and back, and checks every write.
+    tube keeps a copy up to date while the table is written, and proves that it is equal.
+    validate checks every change that PostgreSQL replicates, and finds rows that were changed on the replica.
+    Requires the extra demo: pip install 'trueup[demo]'.
     """
     if what == "difflog":
         return _difflog(rows or 50_000, keep, folder)
@@ -82,7 +82,8 @@ def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
     if stop:
         stopped = demo_run.stop(folder)
         click.echo(
-            f"stopped {stopped} nodes in {folder}" if stopped else f"no nodes of a demo in {folder}", err=not stopped
+            f"stopped {stopped} nodes in {folder}" if stopped else f"{folder} contains no nodes of a demo",
+            err=not stopped,
         )
         return 0
     if keep:
@@ -91,9 +92,9 @@ def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
         result = demo_run.run(rows=rows, keep=keep, folder=folder.absolute(), engine=engine, progress=progress)
     click.echo(summary(result))
     if keep:
-        click.echo(f"  the nodes are up: cd {folder} && trueup diff {demo_run.TABLE} --cluster demo")
+        click.echo(f"  the nodes are running: cd {folder} && trueup diff {demo_run.TABLE} --cluster demo")
         click.echo(f"  stop them with: trueup demo --stop --folder {folder}")
-    # The demo shows differences on purpose: finding them is its success.
+    # The demo creates differences: it succeeds if they are found.
     return 0 if result.verdict == "DIFFER" else result.exit_code or 2
 
 
@@ -105,17 +106,17 @@ def _difflog(visits: int, keep: bool, folder: Path) -> int:
     from trueup.report.difflog import proof_summary, run_summary
 
     with TemporaryDirectory(prefix="trueup-demo-") as temporary:
-        place = folder.absolute() if keep else Path(temporary) / "log"
+        target = folder.absolute() if keep else Path(temporary) / "log"
         with Shown(quiet=False) as progress:
-            shown = difflog.run(visits=visits, folder=place, progress=progress)
+            shown = difflog.run(visits=visits, folder=target, progress=progress)
     for result in shown.runs:
         click.echo(run_summary(asdict(result)).rpartition("\n  next:")[0])
-    click.echo(f"the table holds {shown.signed_rows:,} signed rows; five visits as they collapse:")
+    click.echo(f"the table has {shown.signed_rows:,} signed rows; five visits after collapsing:")
     for row in shown.sample:
         click.echo("  " + "  ".join(str(value) for value in row))
     click.echo(proof_summary(shown.proof.as_json()))
     if keep:
-        click.echo(f"  all of it is in {folder}: cd {folder} && trueup difflog prove")
+        click.echo(f"  all files are in {folder}: cd {folder} && trueup difflog prove")
     return shown.proof.exit_code
 
 
@@ -139,7 +140,7 @@ def _tube(rows: int, seconds: float) -> int:
         )
     result = shown.result
     click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
-    # Equal, and nothing given up: all else is a failure of the demo.
+    # The demo succeeds if source and copy are equal and no row was given up.
     return result.exit_code or (2 if done.dead_letters else 0)
 
 
@@ -160,5 +161,5 @@ def _validate(rows: int, seconds: float) -> int:
     shown = validate.run(rows=rows, seconds=seconds, say=click.echo)
     click.echo(status_text(shown.status))
     click.echo(f"fence: validated through {shown.fence.position} after {shown.fence.seconds:.1f} s")
-    # The demo spoils rows on purpose: that they were found and are mended is its success.
+    # The demo changes rows of the replica: it succeeds if they are found and repaired.
     return shown.fence.exit_code

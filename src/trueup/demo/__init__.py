@@ -1,3 +1,7 @@
-"""The demo: throw-away servers, example data, and a walk through the verbs."""
+"""Demos of the verbs on throw-away servers with example data.
+
+Reading order: `run` (a diff of three nodes), `difflog` (a version log), `switchover` (moves an application to another
+server and back), `tube` (keeps a copy up to date), `validate` (checks replicated changes).
+"""
 
 from __future__ import annotations

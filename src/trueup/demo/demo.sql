@@ -20,11 +20,11 @@ SELECT i * 10, 'Customer ' || i, 'customer' || i || '@example.com', (i %% 100000
 ANALYZE public.customers
 
 -- name: drift_n1
--- A row that only n1 has, before everybody's first key.
+-- A row that only n1 has, before the first key of the other nodes.
 INSERT INTO public.customers VALUES (-5, 'Early bird', NULL, 0, '2023-12-31 00:00:00+00', NULL);
 
 -- name: drift_n2
--- Changed rows, missing rows, and a row after everybody's last key.
+-- Changed rows, missing rows, and a row after the last key of the other nodes.
 UPDATE public.customers SET balance = balance + 0.01 WHERE id IN (20, (%(rows)s / 2) * 10, %(rows)s * 10);
 UPDATE public.customers SET email = '' WHERE id = 70;
 DELETE FROM public.customers WHERE id IN (30, (%(rows)s / 3) * 10);

@@ -1,4 +1,4 @@
-"""The demo: three nodes, one table, some drift, one diff."""
+"""The demo of diff: three nodes with the same table, some differences, one diff."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TABLE = "public.customers"
 
 
 def run(*, rows: int, keep: bool, folder: Path, engine: str, progress: Progress) -> DiffResult:
-    """Start the nodes, fill them, let them drift, and compare; with `keep` they stay up behind a trueup.toml."""
+    """Start the nodes, load the table, change some rows, and compare. With `keep`, nodes and a trueup.toml remain."""
     if keep and _homes(folder):
         raise ConfigError(
-            f"there are nodes of an earlier demo in {folder}",
-            cure=f"remove them with `trueup demo --stop --folder {folder}`, or choose another --folder",
+            f"{folder} contains nodes of an earlier demo",
+            cure=f"remove them with `trueup demo --stop --folder {folder}`, or name another --folder",
         )
     with _nodes(folder if keep else None, keep=keep) as servers:
         progress.stage("starting nodes", len(NODES))
@@ -43,7 +43,7 @@ def run(*, rows: int, keep: bool, folder: Path, engine: str, progress: Progress)
 
 
 def stop(folder: Path) -> int:
-    """Stop nodes that were left up, and remove their data; returns how many there were."""
+    """Stop nodes of an earlier demo, remove their data, and return their number."""
     homes = _homes(folder)
     for home in homes:
         Server.attach(home).remove()
@@ -65,7 +65,7 @@ def _nodes(folder: Path | None, *, keep: bool) -> Iterator[list[Server]]:
 
 
 def _fill(server: Server, rows: int, progress: Progress) -> None:
-    """The same rows on every node, then the node's own drift."""
+    """Load the same rows on every node, then change some rows of this node."""
     statements = load_statements("trueup.demo", "demo.sql")
     database = server.database("postgres")
     database.execute(statements["create"])
@@ -77,7 +77,7 @@ def _fill(server: Server, rows: int, progress: Progress) -> None:
 
 def _write_config(folder: Path, servers: list[Server]) -> Path:
     path = folder / "trueup.toml"
-    lines = [f"# The demo's nodes. Stop them with: trueup demo --stop --folder {folder}", "[nodes]"]
+    lines = [f"# The nodes of the demo. Stop them with: trueup demo --stop --folder {folder}", "[nodes]"]
     lines += [f'{server.name} = "{server.uri()}"' for server in servers]
     lines += ["", "[clusters]", "demo = [" + ", ".join(f'"{server.name}"' for server in servers) + "]", ""]
     path.write_text("\n".join(lines), encoding="utf-8")

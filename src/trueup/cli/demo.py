@@ -33,7 +33,7 @@ import click
     type=click.Choice(["spark", "local"]),
     default="spark",
     show_default=True,
-    help="Engine of the diff; local starts faster.",
+    help="Where the diff runs; local starts faster.",
 )
 @click.option(
     "--folder",

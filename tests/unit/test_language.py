@@ -40,13 +40,11 @@ NOT_YET: set[str] = {
     "demo",
     "docs",
     "report",
-    "sinks",
     "testing",
     "verbs/difflog",
     "verbs/doctor",
     "verbs/schedule",
     "verbs/schema",
-    "verbs/tube",
 }
 
 

@@ -34,19 +34,19 @@ def open_sink(
     address: str, options: Mapping[str, Any] | None = None, *, nodes: Mapping[str, Node] | None = None
 ) -> Sink:
     """Return the sink of an address, or of the name of one of `nodes`; it connects in `setup`."""
-    given = dict(options or {})
+    values = dict(options or {})
     kind, _, rest = address.partition(":")
     if kind == "python":
         from trueup.sinks.function import python_sink
 
-        return python_sink(rest, given)
+        return python_sink(rest, values)
     if kind in _KINDS:
-        return _KINDS[kind](address, given)
+        return _KINDS[kind](address, values)
     name = address.partition("?")[0]
     if nodes and name in nodes:
         from trueup.sinks.postgres import PostgresSink
 
-        return PostgresSink(nodes[name], split_address(address, "PostgreSQL", given)[1])
+        return PostgresSink(nodes[name], split_address(address, "PostgreSQL", values)[1])
     # The address may contain a password: show only its kind.
     unknown = f"unknown kind of sink '{kind[:20]}:'" if ":" in address else f"unknown node '{name[:63]}'"
     raise ConfigError(unknown, cure=f"use one of {ADDRESSES}")
@@ -58,56 +58,56 @@ def _need(module: str, extra: str) -> None:
         raise ConfigError(f"this sink needs the library {module}", cure=f"run pip install 'trueup[{extra}]'")
 
 
-def _postgres(address: str, given: Mapping[str, Any]) -> Sink:
+def _postgres(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.config.load import load
     from trueup.sinks.postgres import OPTIONS, PostgresSink
 
-    place, options = split_address(address, "PostgreSQL", given, ours=OPTIONS)
+    place, options = split_address(address, "PostgreSQL", values, ours=OPTIONS)
     return PostgresSink(load(nodes={"sink": place}).nodes["sink"], options)
 
 
-def _redis(address: str, given: Mapping[str, Any]) -> Sink:
+def _redis(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.redis import RedisSink
 
     _need("redis", "redis")
-    return RedisSink(*split_address(address, "Redis", given))
+    return RedisSink(*split_address(address, "Redis", values))
 
 
-def _clickhouse(address: str, given: Mapping[str, Any]) -> Sink:
+def _clickhouse(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.clickhouse import OPTIONS, ClickHouseSink
 
     _need("clickhouse_connect", "sinks")
-    place, options = split_address(address, "ClickHouse", given, ours=OPTIONS)
+    place, options = split_address(address, "ClickHouse", values, ours=OPTIONS)
     return ClickHouseSink(place, options, embedded=False)
 
 
-def _chdb(address: str, given: Mapping[str, Any]) -> Sink:
+def _chdb(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.clickhouse import ClickHouseSink
 
     _need("chdb", "demo")
-    place, options = split_address(address, "chdb", given)
+    place, options = split_address(address, "chdb", values)
     return ClickHouseSink(_folder(place), options, embedded=True)
 
 
-def _parquet(address: str, given: Mapping[str, Any]) -> Sink:
+def _parquet(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.parquet import ParquetSink
 
-    place, options = split_address(address, "Parquet", given)
+    place, options = split_address(address, "Parquet", values)
     return ParquetSink(Path(_folder(place)), options)
 
 
-def _delta(address: str, given: Mapping[str, Any]) -> Sink:
+def _delta(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.delta import DeltaSink
 
     _need("deltalake", "sinks")
-    place, options = split_address(address, "Delta", given)
+    place, options = split_address(address, "Delta", values)
     return DeltaSink(Path(_folder(place)), options)
 
 
-def _bulk(address: str, given: Mapping[str, Any]) -> Sink:
+def _bulk(address: str, values: Mapping[str, Any]) -> Sink:
     from trueup.sinks.bulk import BulkSink
 
-    place, options = split_address(address, "search index", given)
+    place, options = split_address(address, "search index", values)
     return BulkSink(urlsplit(place), options)
 
 

@@ -154,23 +154,23 @@ class ClickHouseSink:
 
     def _ensure(self, name: str, columns: Columns) -> None:
         key = columns.source.key
-        wanted = {field.name: _type(field, field.name in (*key, SHARD, SEQ, AT)) for field in columns.schema()}
-        wanted |= {VERSION: "UInt64", DELETED: "UInt8"}
+        column_types = {field.name: _type(field, field.name in (*key, SHARD, SEQ, AT)) for field in columns.schema()}
+        column_types |= {VERSION: "UInt64", DELETED: "UInt8"}
         order = columns.identity
         self._backend().execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self._database)}")
-        defined = ", ".join(f"{identifier(each)} {kind}" for each, kind in wanted.items())
+        defined = ", ".join(f"{identifier(each)} {kind}" for each, kind in column_types.items())
         # A confirmed insert survives a power failure.
         self._backend().execute(
             f"CREATE TABLE IF NOT EXISTS {self._name(name)} ({defined})"
             f" ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({names(order)})"
             " SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
         )
-        for each in self._check(name, wanted, order):
+        for each in self._check(name, column_types, order):
             self._backend().execute(
-                f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(each)} {wanted[each]}"
+                f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(each)} {column_types[each]}"
             )
 
-    def _check(self, name: str, wanted: dict[str, str], order: Sequence[str]) -> list[str]:
+    def _check(self, name: str, column_types: dict[str, str], order: Sequence[str]) -> list[str]:
         """Return the missing columns; raise CheckFailed if the table does not replace rows as required."""
         where = f"database = {literal(self._database)} AND"
         found = {
@@ -193,7 +193,7 @@ class ClickHouseSink:
             reasons.append(f"it is partitioned by {partition}: all versions of a row must be in one partition")
         reasons += [
             f"its column {each} is {found[each]}, not {kind}"
-            for each, kind in wanted.items()
+            for each, kind in column_types.items()
             if each in found and _bare(found[each]) != _bare(kind)
         ]
         if reasons:
@@ -201,7 +201,7 @@ class ClickHouseSink:
                 [f"the table {self._database}.{name} cannot store the rows: {reason}" for reason in reasons],
                 cure=f"use another table, which trueup creates: ReplacingMergeTree({VERSION}, {DELETED})",
             )
-        return [each for each in wanted if each not in found]
+        return [each for each in column_types if each not in found]
 
     def _name(self, table: str) -> str:
         return f"{identifier(self._database)}.{identifier(table)}"

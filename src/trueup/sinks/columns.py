@@ -112,14 +112,14 @@ class Columns:
         return _CONVERT[arrow]
 
     def _moment(self, text: str, kind: str) -> date | datetime:
-        found = _TIME.fullmatch(text)
-        if not found or not self.years[0] <= int(found[1]) <= self.years[1]:
+        match = _TIME.fullmatch(text)
+        if not match or not self.years[0] <= int(match[1]) <= self.years[1]:
             raise ValueError(f"{text} is not between the years {self.years[0]} and {self.years[1]}")
-        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+        year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
         if kind == "date":
             return date(year, month, day)
         zone = timezone.utc if kind.endswith("with time zone") else None
-        return datetime(year, month, day, hour, minute, second, int((found[7] or "0").ljust(6, "0")), zone)
+        return datetime(year, month, day, hour, minute, second, int((match[7] or "0").ljust(6, "0")), zone)
 
 
 def _decimal(kind: str) -> tuple[int, int] | None:

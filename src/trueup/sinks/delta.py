@@ -97,18 +97,18 @@ class DeltaSink:
 
         columns, buckets = self._tables[table]
         delta, folder, now = self._open(table), self._path(table), int(time.time() * 1000)
-        there = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+        files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         touched: dict[int, list[int]] = {}
         for at, each in enumerate(documents):
             touched.setdefault(_bucket(each.key, buckets), []).append(at)
         actions: list[Any] = []
         for bucket, places in touched.items():
-            old = [each for each in there if int(each[f"partition.{BUCKET}"]) == bucket]
+            old = [each for each in files if int(each[f"partition.{BUCKET}"]) == bucket]
             kept = _read(folder, [each["path"] for each in old], columns.schema())
             names = rows.take(pa.array(places, pa.int64())).select(columns.identity)
             kept = kept.join(names, keys=columns.identity, join_type="left anti")
-            come = rows.take(pa.array([at for at in places if documents[at].row is not None], pa.int64()))
-            new = pa.concat_tables([kept.select(come.column_names), come])
+            added = rows.take(pa.array([at for at in places if documents[at].row is not None], pa.int64()))
+            new = pa.concat_tables([kept.select(added.column_names), added])
             if new.num_rows:
                 actions.append(_write(folder, new.combine_chunks(), bucket, now))
             actions += [
@@ -130,13 +130,13 @@ class DeltaSink:
         """Create or check the table; return the number of its buckets, which never changes."""
         from deltalake import DeltaTable, Field, Schema
 
-        path, wanted = self._path(table), _with_bucket(columns.schema())
+        path, arrow_schema = self._path(table), _with_bucket(columns.schema())
         if not DeltaTable.is_deltatable(str(path)):
             make_folder(path)
             count = self._buckets or BUCKETS
             DeltaTable.create(
                 str(path),
-                schema=Schema.from_arrow(wanted),
+                schema=Schema.from_arrow(arrow_schema),
                 partition_by=[BUCKET],
                 description=f"trueup tube, {count} buckets, by {', '.join(columns.identity)}",
             )
@@ -144,7 +144,7 @@ class DeltaSink:
         delta = self._open(table)
         found = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
         known = {field.name: field for field in delta.schema().fields}
-        ours = {field.name: field for field in Schema.from_arrow(wanted).fields}
+        ours = {field.name: field for field in Schema.from_arrow(arrow_schema).fields}
         reasons = [] if found else ["it was not created by trueup"]
         if found and self._buckets not in (0, int(found[1])):
             reasons.append(f"it has {found[1]} buckets, not {self._buckets}")

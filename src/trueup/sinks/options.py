@@ -15,9 +15,9 @@ _YES_NO = {"yes": True, "true": True, "1": True, "on": True, "no": False, "false
 class Options:
     """The options of a sink, read one by one; `end` refuses the rest."""
 
-    def __init__(self, kind: str, given: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, values: Mapping[str, str]) -> None:
         self.kind = kind
-        self._left = dict(given)
+        self._left = dict(values)
         self._known: list[str] = []
 
     def text(self, name: str, default: str = "") -> str:
@@ -48,14 +48,14 @@ class Options:
 
     def pairs(self, name: str) -> dict[str, str]:
         """Return pairs written as `a=b,c=d` or `a:b,c:d`."""
-        found: dict[str, str] = {}
+        result: dict[str, str] = {}
         value = self.text(name)
         for pair in filter(None, (each.strip() for each in value.split(","))):
             left, sign, right = pair.replace("=", ":", 1).partition(":")
             if not sign or not left.strip() or not right.strip():
                 raise self._wrong(name, pair, "of the form source=target, with commas between")
-            found[left.strip()] = right.strip()
-        return found
+            result[left.strip()] = right.strip()
+        return result
 
     def end(self) -> None:
         """Raise ConfigError for an unknown option."""
@@ -70,11 +70,11 @@ class Options:
 
 
 def split_address(
-    address: str, kind: str, given: Mapping[str, Any], *, ours: Sequence[str] | None = None
+    address: str, kind: str, values: Mapping[str, Any], *, ours: Sequence[str] | None = None
 ) -> tuple[str, Options]:
     """Return the address without our options, and the options; `ours` lists them if the address may have others."""
     place, sign, query = address.partition("?")
-    options = {str(name): str(value) for name, value in given.items()}
+    options = {str(name): str(value) for name, value in values.items()}
     kept = []
     for piece in filter(None, query.split("&")):
         name, _, value = piece.partition("=")

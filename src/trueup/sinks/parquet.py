@@ -129,9 +129,11 @@ def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -
     if not paths:
         raise StoreError(f"the folder {folder} contains no changes", cure="use the folder of a table: DIR/schema.table")
     names = json.loads(pq.read_schema(paths[-1]).metadata[_IDENTITY])
-    wanted = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
+    read_columns = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
     # File by file: a column that was added later is in newer files only.
-    changes = pa.concat_tables([pq.read_table(path, columns=wanted) for path in paths], promote_options="permissive")
+    changes = pa.concat_tables(
+        [pq.read_table(path, columns=read_columns) for path in paths], promote_options="permissive"
+    )
     same = [*names, VERSION]
     newest = changes.select(same).group_by(names).aggregate([(VERSION, "max")]).rename_columns(same)
     state = changes.join(newest, keys=same, join_type="inner")

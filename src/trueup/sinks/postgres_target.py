@@ -97,16 +97,16 @@ def ensure_target(
     schema, table = name
     columns = _columns(source, mapping)
     _check_is_no_source(connection, source, schema, table)
-    found = read_table(connection, schema, table)
-    if found is None:
+    current = read_table(connection, schema, table)
+    if current is None:
         _create(connection, source, schema, table, columns, routed=routed)
-    elif found.kind not in ("r", "p"):
+    elif current.kind not in ("r", "p"):
         raise _refused(schema, table, ["it is not a table"])
     else:
-        _add_missing(connection, source, found, columns, may_add=not mapping)
-    found = read_table(connection, schema, table)
-    assert found is not None
-    return _checked(source, found, columns, routed=routed)
+        _add_missing(connection, source, current, columns, may_add=not mapping)
+    current = read_table(connection, schema, table)
+    assert current is not None
+    return _checked(source, current, columns, routed=routed)
 
 
 def trusted(kind: str) -> sql.SQL:
@@ -178,21 +178,23 @@ def _create(
 
 
 def _add_missing(
-    connection: Connection, source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, may_add: bool
+    connection: Connection, source: SourceTable, current: Table, columns: list[tuple[str, str, str]], *, may_add: bool
 ) -> None:
-    there = {column.name for column in found.columns}
-    missing = [(to, kind) for _, to, kind in columns if to not in there]
+    existing = {column.name for column in current.columns}
+    missing = [(to, kind) for _, to, kind in columns if to not in existing]
     if missing and (not may_add or {to for to, _ in missing} & set(source.key)):
-        raise _refused(found.schema, found.name, [f"it has no column {to}" for to, _ in missing])
+        raise _refused(current.schema, current.name, [f"it has no column {to}" for to, _ in missing])
     known = _known_types(connection, [kind for _, kind in missing])
     for to, kind in missing:
         connection.execute(
             sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {}").format(
-                sql.Identifier(found.schema, found.name), defined([(to, known[kind])])
+                sql.Identifier(current.schema, current.name), defined([(to, known[kind])])
             )
         )
-    if not there.issuperset(MARKS):
-        connection.execute(sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(found.schema, found.name)))
+    if not existing.issuperset(MARKS):
+        connection.execute(
+            sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(current.schema, current.name))
+        )
 
 
 def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:
@@ -201,22 +203,22 @@ def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:
     return {kind: kind if known else "text" for kind, (known,) in zip(types, rows, strict=True)}
 
 
-def _checked(source: SourceTable, found: Table, columns: list[tuple[str, str, str]], *, routed: bool) -> Target:
-    there = {column.name: column for column in found.columns}
-    kept = [(name, to, there[to].type) for name, to, _ in columns if not there[to].generated]
+def _checked(source: SourceTable, current: Table, columns: list[tuple[str, str, str]], *, routed: bool) -> Target:
+    existing = {column.name: column for column in current.columns}
+    kept = [(name, to, existing[to].type) for name, to, _ in columns if not existing[to].generated]
     names, kinds = {name: to for name, to, _ in kept}, dict(source.columns)
     reasons = [f"its key column {name} is generated" for name in source.key if name not in names]
-    key = tuple(_key_column(there[names[name]]) for name in source.key if name in names)
+    key = tuple(_key_column(existing[names[name]]) for name in source.key if name in names)
     reasons += [
         f"its key column {each.name} is {each.type}, but {kinds[name]} in the source: the texts of keys may differ"
         for name, each in zip(source.key, key, strict=False)
         if not _same_text(kinds[name], each.type)
     ]
-    target = Target(source, found.schema, found.name, tuple(kept), key, routed)
-    if not any(set(each.columns) == set(target.arbiter) for each in found.keys):
+    target = Target(source, current.schema, current.name, tuple(kept), key, routed)
+    if not any(set(each.columns) == set(target.arbiter) for each in current.keys):
         reasons.append(f"it has no unique index over exactly ({', '.join(target.arbiter)}), NOT NULL")
     if reasons:
-        raise _refused(found.schema, found.name, reasons)
+        raise _refused(current.schema, current.name, reasons)
     return target
 
 

@@ -67,7 +67,7 @@ def timeout_option(default: float) -> Decorator:
     )
 
 
-# The options by name. An option that stands for a setting is named like the setting.
+# The options by name. An option for a setting has the name of the setting.
 SHARED: dict[str, Decorator] = {
     # Which nodes.
     "config": click.option("--config", metavar="FILE", help="Configuration file. [env: TRUEUP_CONFIG]"),

@@ -78,7 +78,7 @@ def _copy(bin_dir: Path, account: Account) -> Path:
         if account.can_run([str(bin_in(copy, bin_dir) / "postgres"), "--version"]):
             return copy
         raise NodeError(
-            f"{account.name or 'the current user'} cannot run {bin_dir / 'postgres'}, nor a copy of it",
+            f"{account.name or 'the current user'} cannot run {bin_dir / 'postgres'}, or a copy of it",
             cure="Run trueup as an ordinary user, or name the folder of another PostgreSQL server.",
         )
     except BaseException:

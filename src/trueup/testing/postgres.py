@@ -331,7 +331,7 @@ def _removed(path: Path) -> bool:
 
 
 def _after_fork() -> None:
-    """Disown the servers in a forked child: it must neither keep the pipes open nor remove the data."""
+    """Disown the servers in a forked child: it must not keep the pipes open or remove the data."""
     for server in _servers:
         if server._watchdog is not None and server._watchdog.stdin is not None:
             server._watchdog.stdin.close()

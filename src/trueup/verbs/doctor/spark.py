@@ -21,7 +21,7 @@ from trueup.verbs.doctor.machine import HERE, JAVA_SECONDS, level_without_java
 from trueup.verbs.doctor.model import Finding, fail, graded, ok, warn
 from trueup.verbs.doctor.request import DoctorRequest
 
-# Spark gives up on a master that does not answer after one minute.
+# Spark stops trying to reach a master that does not answer after one minute.
 SPARK_SECONDS = 150.0
 CONNECT_SECONDS = 5.0
 _COMPARED = ("trueup", "psycopg", "pandas", "pyarrow")

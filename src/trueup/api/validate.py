@@ -24,6 +24,7 @@ from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.run import run
 from trueup.verbs.validate.settings import CHANGELOG, FIXED, Settings, check_position
 from trueup.verbs.validate.status import Status, read_status
+from trueup.verbs.validate.stream import run_stream, run_with_spark
 from trueup.verbs.validate.tubes import drop_changelog
 
 _NAME = re.compile(r"[a-z0-9_]{1,40}")
@@ -156,8 +157,6 @@ class Validation:
             settings, meta_node = meta.need(self.name).settings, meta.node
         nodes = self._node(settings.source), self._node(settings.target)
         if engine == "spark" or (engine == "auto" and (self.config.spark.master or self.config.spark.remote)):
-            from trueup.verbs.validate.stream import run_stream, run_with_spark
-
             run_on_spark = run_stream if settings.changes == "log" else run_with_spark
             return run_on_spark(self.name, nodes, meta_node, self.config, log=log)
         # Two of the connections to each node are for reading changes and for queries of the driver.

@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trueup.config.model import Node
 from trueup.db.node import OPTIONAL, PINNED, error_from_text
 from trueup.db.snapshot import SNAPSHOT_CURE
 from trueup.errors import CheckFailed, QueryError, TrueupError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from trueup.config.model import Node
 
 # The message of the server within an error of ADBC: "[libpq] ...: ERROR:  division by zero".
 _SERVER_MESSAGE = r"(?P<severity>ERROR|FATAL|PANIC):\s+(?P<text>[^\n]*)"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg import sql
+from psycopg.pq.abc import PGconn, PGresult
 
 from trueup.db.connection import Connection
-
-if TYPE_CHECKING:
-    from psycopg import sql
-    from psycopg.pq.abc import PGconn, PGresult
 
 # Measured: chunks that fit into the CPU cache take a third less time than chunks of 1 MB.
 PIECE = 32 * 1024

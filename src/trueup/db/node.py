@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import conninfo
 
+from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.db.connection import Connection
 from trueup.errors import NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
-
-    from trueup.config.model import Node
 
 # Settings that change how a value is printed, compared or hidden. With `row_security = off`, a policy that would hide
 # rows is an error; `search_path` excludes operators of other schemas.

@@ -6,16 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from psycopg import sql
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, Cursor
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.errors import Interrupted, QueryError, TrueupError
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 TIMED_OUT = "57014"
 T = TypeVar("T")

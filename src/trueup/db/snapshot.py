@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg import errors, sql
 
+from trueup.config.model import Node
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 # The cure when an exported snapshot can no longer be joined.
 SNAPSHOT_CURE = "keep the session that exported the snapshot open until the last row is read, or take a new snapshot"

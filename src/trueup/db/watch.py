@@ -6,14 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 # Queries that run longer are reported.
 SLOW_SECONDS = 10.0

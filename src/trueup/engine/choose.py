@@ -6,14 +6,15 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from trueup.config.settings import SparkSettings
 from trueup.engine.local import LocalEngine
+from trueup.engine.session import existing_session, start_session
 from trueup.engine.slots import Share, cores_here
+from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Engine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from trueup.config.settings import SparkSettings
 
 
 def uses_spark(settings: SparkSettings, rows: int) -> bool:
@@ -64,8 +65,6 @@ class EngineStarter:
             self._spark.result().close()
 
     def _existing(self) -> SparkSession | None:
-        from trueup.engine.session import existing_session
-
         settings = self._settings
         return None if settings.master or settings.remote or settings.engine == "local" else existing_session()
 
@@ -73,9 +72,6 @@ class EngineStarter:
         self._spark = self._threads.submit(self._start, self._session)
 
     def _start(self, session: SparkSession | None) -> Engine:
-        from trueup.engine.session import start_session
-        from trueup.engine.spark import SparkEngine
-
         if session is not None:
             return SparkEngine(session, self._share, owned=False)
         settings = self._settings

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueup import __version__
 from trueup.config.secrets import mask
+from trueup.db.reader import close_idle
 from trueup.engine.work import Room, Work, perform
 from trueup.errors import EngineError
 
@@ -53,8 +54,6 @@ class Slice:
             for number in batch.column(0).to_pylist():
                 yield from _results(work, _unpacked(self.deals[number]))
         if not keep:
-            from trueup.db.reader import close_idle
-
             close_idle()
 
 

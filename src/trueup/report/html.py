@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from trueup.report.json_file import private_file
 from trueup.report.page import Page
+from trueup.report.text import difference_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,8 +48,6 @@ def write_html(path: Path, page: Page, pairs: Sequence[PairDifferences] = ()) ->
 
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from trueup.report.text import difference_lines
 
     environment = Environment(
         loader=PackageLoader("trueup.report"),

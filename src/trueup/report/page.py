@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trueup.report.difflog import MEANING as PROOF
 from trueup.report.text import KINDS, MEANING, moment
 
 # Colour of the verdict. "good" (green) is only for what is proven.
@@ -133,8 +134,6 @@ def _task_tone(verdict: str, trouble: Sequence[str]) -> Tone:
 
 def _task_meaning(verdict: str, kind: str) -> str:
     if kind == "DIFFLOG_PROVE":
-        from trueup.report.difflog import MEANING as PROOF
-
         return PROOF.get(verdict, "")
     return MEANING.get((verdict, "check"), "") if kind == "TABLE_CHECK" else ""
 

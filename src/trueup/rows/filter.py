@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from trueup.config.model import Node
+from trueup.db.connection import Connection
 from trueup.db.node import error_from_server
 from trueup.errors import QueryError
 from trueup.rows.keys import source, where
 from trueup.rows.spec import TableSpec
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.db.connection import Connection
 
 # For PostgreSQL every character beyond ASCII is a letter, including blanks and currency signs.
 _START = r"[A-Za-z_\x80-\U0010ffff]"

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from trueup.rows.spec import ColumnSpec, Encoding
+
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from trueup.rows.spec import ColumnSpec, Encoding
 
 # How a value enters the native row hash: the value, the bytes of `send`, the text with collation C, the text without
 # trailing zeros (numeric), the text with its blanks (bpchar), the text.

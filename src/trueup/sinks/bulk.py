@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+from urllib.parse import SplitResult
 
 from trueup.db.names import parse_table_name
 from trueup.errors import CheckFailed, ConfigError
@@ -21,9 +22,6 @@ from trueup.sinks.documents import JsonRows
 from trueup.sinks.http import HttpServer
 from trueup.sinks.keys import Place, Template, fixed_shard, key_text
 from trueup.sinks.options import Options
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 # Maximum bytes of a document id.
 _LONGEST = 512

@@ -7,14 +7,11 @@ import json
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import Any
+from urllib.parse import SplitResult, unquote
 
 from trueup.errors import ConfigError
 from trueup.sinks.base import SinkDown
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 # Long: after a timeout the request may still be running on the server and take effect late.
 SECONDS = 300.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from trueup.db.catalog import read_table
+from trueup.db.catalog import Column, Table, read_table
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
@@ -18,10 +18,7 @@ from trueup.rows.write.target import identifier
 from trueup.sinks.base import SourceTable
 
 if TYPE_CHECKING:
-    from psycopg import sql
     from typing_extensions import LiteralString
-
-    from trueup.db.catalog import Column, Table
 
 # Columns of each row: its shard, and number and time of its mark.
 MARKS = ("trueup_shard", "trueup_seq", "trueup_at")

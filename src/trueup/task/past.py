@@ -6,19 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trueup.config.model import Config
+from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
 from trueup.report.json_file import Keyed, showing, stream_keys
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
-
-if TYPE_CHECKING:
-    from trueup.config.model import Config
-    from trueup.config.settings import DiffSettings, SparkSettings
-    from trueup.store import TaskStore
+from trueup.store import TaskStore
 
 # The hash of a node's row; None: no row; UNKNOWN: the report does not have it.
 UNKNOWN = ""

@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from trueup.config.model import Node
 from trueup.db.arrow import stream
 from trueup.errors import CheckFailed
 from trueup.spark.errors import errors_for_spark
@@ -41,8 +42,6 @@ from trueup.spark.table.plan import Part, Scan, columns_of, plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from trueup.config.model import Node
 
 NAME = "trueup"
 _ATOMIC: tuple[type[DataType], ...] = (

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType, TimestampType
 
+from trueup.config.model import Node
 from trueup.errors import CheckFailed
 from trueup.spark.errors import errors_for_spark
 from trueup.spark.tube.claims import Claims
@@ -23,8 +24,6 @@ from trueup.spark.tube.tasks import StreamTask, rows_of, split_pods
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from trueup.config.model import Node
 
 NAME = "trueup_tube"
 SCHEMA = StructType(

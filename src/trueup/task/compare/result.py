@@ -13,8 +13,10 @@ from typing import Any
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
+from trueup.report.html import write_html
 from trueup.report.json_file import PairReport, report_path, write_report
 from trueup.report.model import DiffResult, PairCounts, Verdict
+from trueup.report.page import page_of_diff
 from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
@@ -167,8 +169,6 @@ def _with_report(
 def _with_page(
     ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], head: Mapping[str, Any]
 ) -> DiffResult:
-    from trueup.report.html import write_html
-    from trueup.report.page import page_of_diff
 
     reports = [(pair, counts, map(json.loads, lines)) for pair, counts, lines in _pair_reports(ending, pairs)]
     page = page_of_diff(head, {pair: counts for pair, counts, _ in reports}, result.report)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trueup.config.template import write_new
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # "# " starts an explanation; "#" directly before a key is an alternative setting.
 TEMPLATE = """\

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import conninfo, sql
+from psycopg.abc import Params
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
@@ -21,7 +22,6 @@ from trueup.db.node import error_from_server, is_lost
 from trueup.errors import ConfigError, NodeError, TrueupError
 
 if TYPE_CHECKING:
-    from psycopg.abc import Params
     from typing_extensions import LiteralString
 
 _FIRST_DELAY = 0.002

@@ -6,8 +6,8 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
@@ -17,9 +17,6 @@ from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import Route
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 # Seconds to wait for a node whose answer to the decision was lost.
 _LOOKUP_SECONDS = 15.0

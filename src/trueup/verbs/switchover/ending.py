@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.locks import FAMILY, SWITCHOVER, holders, try_lock, unlock
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.fence import open_session
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import changelog, state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from trueup.config.model import Node
-    from trueup.verbs.switchover.request import SwitchoverRequest
 
 # Seconds for terminated sessions to end.
 _END_SECONDS = 30.0

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psycopg
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, holders, try_lock
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.switchover.phases import FENCE, Budget, spent
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 APPLICATION_NAME = "trueup switchover"
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from psycopg import sql
+
 from trueup.db.connection import Connection, Cursor
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
@@ -16,7 +18,6 @@ from trueup.verbs.switchover import pointer
 from trueup.verbs.sync.sequences import Values
 
 if TYPE_CHECKING:
-    from psycopg import sql
     from typing_extensions import LiteralString
 
 SCHEMA = "schema equal"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trueup.verbs.switchover.gate import Condition
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.request import ROLLBACK
-
-if TYPE_CHECKING:
-    from trueup.verbs.switchover.gate import Condition
 
 
 @dataclass(frozen=True)

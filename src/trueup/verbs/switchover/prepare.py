@@ -8,10 +8,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_keys import TableName
 from trueup.db.names import parse_table_name
+from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.fence import Fence, open_session
@@ -27,13 +30,6 @@ from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import other_tables
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from trueup.config.model import Node
-    from trueup.db.foreign_keys import TableName
-    from trueup.engine.progress import Progress
 
 
 def plan_sync(source: Node, target: Node) -> Plan:

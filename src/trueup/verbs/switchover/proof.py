@@ -12,10 +12,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from psycopg import sql
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.rows.digest import EMPTY, Digest, digest_query
@@ -26,9 +27,6 @@ from trueup.rows.spec import TableSpec
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.task.together import both, together
 from trueup.verbs.sync.model import SyncTable
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 T = TypeVar("T")
 R = TypeVar("R")

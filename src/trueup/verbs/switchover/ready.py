@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_keys import TableName
 from trueup.task.together import both
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.fence import Fence
@@ -19,9 +19,6 @@ from trueup.verbs.switchover.validated import Validated
 from trueup.verbs.sync import sequences
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
-
-if TYPE_CHECKING:
-    from trueup.db.foreign_keys import TableName
 
 # A statement is looked up when it first runs, prepared the second time, and fast the third time.
 _WARM_UPS = 3

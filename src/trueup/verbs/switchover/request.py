@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from trueup.config.model import Node
 from trueup.errors import ConfigError
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 EXECUTE = "execute"
 ROLLBACK = "rollback"

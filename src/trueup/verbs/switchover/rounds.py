@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_keys import ForeignKey, TableName
 from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.proof import Prover, count_rows, keys_digest, whole_digest
+from trueup.verbs.sync.link import Link
+from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
-
-if TYPE_CHECKING:
-    from trueup.db.foreign_keys import ForeignKey, TableName
-    from trueup.verbs.sync.link import Link
-    from trueup.verbs.sync.model import Round, SyncTable
-    from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.runner import Runner
 
 # Maximum keys of a final round without tasks: tasks would open sessions first.
 FINAL_KEYS = 200_000

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from trueup.engine.progress import Progress
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.switchover import decision, gate, pointer
@@ -31,9 +31,6 @@ from trueup.verbs.switchover.phases import (
 from trueup.verbs.switchover.prepare import prepare
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, Route, SwitchoverRequest
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
 
 TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK"}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trueup.config.model import Node
 from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, SYNC
 from trueup.db.node import connect
 from trueup.db.statements import load
@@ -12,11 +13,8 @@ from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME, describe_session
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync.status import waiting
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.verbs.switchover.request import SwitchoverRequest
 
 _LOCKS = {APPLICATION: "applications", SWITCHOVER: "switchover", SYNC: "sync"}
 

@@ -11,28 +11,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, Budget, spent
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import state
+from trueup.verbs.sync.link import Link
+from trueup.verbs.sync.model import Round
 from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.pending import key_values
 from trueup.verbs.validate.status import Status, read_status
 from trueup.verbs.validate.syncer import find_syncer
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.verbs.switchover.request import SwitchoverRequest
-    from trueup.verbs.sync.link import Link
-    from trueup.verbs.sync.model import Round
 
 _APPLICATION = "trueup switchover proof"
 _CURE = "see trueup validate status, or use --proof keys, which needs no validation"

@@ -10,20 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from psycopg import sql
 
 from trueup.capture.triggers import tubes
 from trueup.capture.triggers.install import install as install_functions
 from trueup.capture.triggers.session import Session
+from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.locks import SYNC, holders, try_lock, unlock
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import LOG_SCHEMA, SyncTable
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
 
 
 def open_log(node: Node) -> Session:

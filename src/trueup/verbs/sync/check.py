@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
@@ -12,9 +11,7 @@ from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
 from trueup.verbs.sync.request import Scope, SyncRequest
-
-if TYPE_CHECKING:
-    from trueup.verbs.sync.state import State
+from trueup.verbs.sync.state import State
 
 
 def create(request: SyncRequest, source: Connection, target: Connection) -> State:

@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
+from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all
@@ -29,10 +30,6 @@ from trueup.rows.write.triggers import silence_triggers
 from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.model import REPLICA, SyncTable
 from trueup.verbs.sync.state import check_epoch, statement
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.engine.progress import Progress
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
 PART_BYTES = 64 * 1024 * 1024

@@ -11,20 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from psycopg.conninfo import conninfo_to_dict
 
 from trueup.config.address import join
+from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.db.connection import Connection, one_value
+from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
-
-if TYPE_CHECKING:
-    from trueup.config.model import Node
-    from trueup.engine.progress import Progress
-    from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.request import SyncRequest
 
 PRE, POST = "pre-data", "post-data"
 _VERSION = re.compile(r"\(PostgreSQL\) (\d+)")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from trueup.db.connection import one_value
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
+from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
@@ -25,9 +25,6 @@ from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import REPLICA, Round, SyncTable
 from trueup.verbs.sync.round import Changes, Checks, finish, record, round_of
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
 
 KEYS_PER_TASK = 5_000
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
@@ -17,12 +18,10 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.check import check_plan
 from trueup.verbs.sync.model import LOG_SCHEMA, REPLICA, Plan, SyncTable
+from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
-
-    from trueup.config.model import Node
-    from trueup.verbs.sync.state import State
 
 
 @dataclass(frozen=True)

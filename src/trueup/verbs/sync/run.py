@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trueup.engine.choose import EngineStarter
+from trueup.engine.progress import Progress
 from trueup.errors import NodeError
 from trueup.verbs.sync import changelog, check, create_schema, snapshot_copy, state
 from trueup.verbs.sync.link import open_ends, open_link
@@ -20,9 +21,6 @@ from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.totals import Totals, Until
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
 
 RETRY_SECONDS = 2.0
 REPORT_SECONDS = 5.0

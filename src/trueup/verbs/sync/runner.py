@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from trueup.db import reader
 from trueup.db.connection import one_value
 from trueup.db.foreign_keys import TableName
 from trueup.engine.choose import EngineStarter
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine
 from trueup.errors import QueryError
 from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import round as small
@@ -20,12 +21,8 @@ from trueup.verbs.sync import sequences, state
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import ORDERED, Round
+from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.engine.work import Engine
-    from trueup.verbs.sync.request import SyncRequest
 
 # Maximum keys of a large round; the rest waits for the next one.
 LARGE = 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
@@ -13,6 +12,8 @@ from trueup.db import reader
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
 from trueup.db.node import connect, error_from_server
+from trueup.engine.progress import Progress
+from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import create_schema, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
@@ -20,10 +21,6 @@ from trueup.verbs.sync.link import Link, application, open_link
 from trueup.verbs.sync.model import ORDERED, REPLICA, Plan, SyncTable
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
-
-if TYPE_CHECKING:
-    from trueup.engine.progress import Progress
-    from trueup.engine.work import Engine
 
 
 def copy_all(

@@ -15,11 +15,10 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
+from trueup.verbs.sync.request import Scope
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
-
-    from trueup.verbs.sync.request import Scope
 
 # The SQLSTATE of `trueup.sync_check_epoch`.
 TAKEN_OVER = "TU001"

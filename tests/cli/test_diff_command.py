@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 
 from support.fixtures import Cli, Databases, Spark
 from trueup.cli.main import trueup as group
+from trueup.report import html
+from trueup.report.json_file import private_file
 
 # The promise of `--json`.
 PROMISED = {
@@ -429,13 +432,14 @@ def test_output_can_be_configured(cli: Cli, given: Any, drifted: Any, monkeypatc
 def test_a_page_that_cannot_be_written_costs_no_answer(
     cli: Cli, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trueup.report import html
+    @contextmanager
+    def full(path: Path) -> Iterator[Any]:
+        with private_file(path) as file:
+            file.write("<html>")
+            raise OSError(28, "No space left on device")
+            yield file
 
-    def full(*given: Any) -> Iterator[str]:
-        yield "{"
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(html, "_data", full)
+    monkeypatch.setattr(html, "private_file", full)
     ran = cli("diff", "items", *given(drifted), "--output", "html", "--json")
     assert (ran.code, ran.json["verdict"], ran.json["page"]) == (1, "DIFFER", "")
     assert Path(ran.json["report"]).is_file()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,10 @@ def at_work(store: TaskStore) -> list[Task]:
 
 def ended(job: str) -> list[Task]:
     return [task for task in runs(job) if task.finished_at]
+
+
+def has_ended(job: str, count: int) -> bool:
+    return len(ended(job)) >= count
 
 
 def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Cli, tmp_path: Path) -> None:
@@ -137,3 +143,18 @@ def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], written: Any
     written(equal, '[schedule.night]\nverb = "tube"\narguments = "list --node n1"\ncron = "0 3 * * 0"')
     ran = cli("schedule", "--list")
     assert (ran.code, ran.out.splitlines()[1].split()[:7]) == (0, ["night", "0", "3", "*", "*", "0", "(UTC)"])
+
+
+def test_notes_of_the_schedule_are_log_records(equal: list[Database], written: Any) -> None:
+    file = written(equal, '[schedule.quick]\nverb = "tasks"\narguments = "--limit 1 --json"\nevery = "1s"')
+    command = [sys.executable, "-m", "trueup", "schedule", "--config", str(file)]
+    for options in (["--log-format", "json"], ["--quiet"]):
+        count = len(ended("quick")) + 1
+        with subprocess.Popen([*command, *options], stdout=-1, stderr=-1, text=True) as process:
+            assert wait_until(partial(has_ended, "quick", count), 60)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "")
+        records = [json.loads(line) for line in err.splitlines()]
+        assert {record.get("job") for record in records} == ({"quick", None} if options[0] != "--quiet" else set())
+        assert [record["message"] for record in records][-1:] == (["stopping"] if records else [])

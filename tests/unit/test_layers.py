@@ -50,17 +50,6 @@ VERB_TO_VERB = {
     ("doctor", "switchover"): "`doctor --switchover` runs the checks of a switchover",
 }
 
-# Not moved yet. Whoever fixes one takes its line away; a line that is not needed fails the test.
-UPWARD_STILL: set[str] = set()
-ORDER_STILL: set[str] = set()
-LONG_STILL: set[str] = set()
-
-
-# Test files that still use private names of modules.
-PRIVATE_STILL: set[str] = {
-    "cli/test_diff_command.py",
-}
-
 
 def name_of(path: Path) -> str:
     parts = ["trueup", *path.relative_to(HOME).with_suffix("").parts]
@@ -99,7 +88,7 @@ def wrong_imports(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_go_downward_only(path: Path) -> None:
-    assert bool(list(wrong_imports(path))) == (name_of(path) in UPWARD_STILL), list(wrong_imports(path))
+    assert list(wrong_imports(path)) == []
 
 
 def test_every_permission_between_verbs_is_used() -> None:
@@ -109,8 +98,7 @@ def test_every_permission_between_verbs_is_used() -> None:
         if parts[1:2] == ["verbs"] and len(parts) > 2:
             targets = (name.split(".") for name in imported(path))
             used |= {(parts[2], target[2]) for target in targets if target[1] == "verbs" and len(target) > 2}
-    if not UPWARD_STILL:
-        assert {(one, other) for one, other in used if one != other} == set(VERB_TO_VERB)
+    assert {(one, other) for one, other in used if one != other} == set(VERB_TO_VERB)
     assert len(VERB_TO_VERB) <= 4
 
 
@@ -128,8 +116,6 @@ def test_the_docstring_of_a_package_is_its_reading_order(path: Path) -> None:
     folder = path.parent
     modules = {each.stem for each in folder.glob("*.py")} - {"__init__"}
     modules |= {each.parent.name for each in folder.glob("*/__init__.py")}
-    if name_of(path) in ORDER_STILL:
-        return
     order = re.search(r"Reading order: (.+?)(?:\n\n|\Z)", text, re.DOTALL)
     assert order, f"{name_of(path)}: the docstring has no paragraph `Reading order: ...`"
     named = re.findall(r"`(\w+)`", order[1])
@@ -138,7 +124,7 @@ def test_the_docstring_of_a_package_is_its_reading_order(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(HOME.glob("verbs/*/run.py")), ids=name_of)
 def test_the_path_of_a_verb_fits_on_one_screen(path: Path) -> None:
-    assert (len(path.read_text(encoding="utf-8").splitlines()) > 130) == (name_of(path) in LONG_STILL)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 130
 
 
 def test_no_package_is_too_large() -> None:
@@ -213,8 +199,7 @@ def private_names(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", TEST_FILES)
 def test_tests_use_public_names_only(name: str) -> None:
-    found = list(private_names(TEST_FILES[name]))
-    assert bool(found) == (name in PRIVATE_STILL), found
+    assert list(private_names(TEST_FILES[name])) == []
 
 
 def test_only_main_turns_errors_into_exit_codes() -> None:

@@ -58,7 +58,8 @@ def schedule(
         env = {"TRUEUP_TASKS_DB": str(store.path.absolute())}
         if settings.path is not None:
             env["TRUEUP_CONFIG"] = str(settings.path.absolute())
-        run(jobs, store=store, env=env, say=(lambda text: None) if quiet else _say)
+        # --quiet hides its log records.
+        run(jobs, store=store, env=env)
     return 0
 
 
@@ -86,9 +87,3 @@ def _check_subcommand(group: click.Group, context: click.Context) -> None:
     name, command, arguments = group.resolve_command(context, rest)
     assert command is not None
     command.make_context(name, arguments, parent=context).close()
-
-
-def _say(text: str) -> None:
-    from datetime import datetime, timezone
-
-    click.echo(f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M:%S} {text}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,7 @@ from trueup.errors import StoreError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
 from trueup.verbs.schedule.model import SCHEDULED, Job
 
+_log = logging.getLogger(__name__)
 # Lines of the output of a job that the task store keeps.
 _KEPT_LINES = 20
 _POLL_SECONDS = 0.2
@@ -29,10 +31,9 @@ _MEANING = {0: "ok", 1: "differences", 2: "trouble", 130: "interrupted"}
 class Runner:
     """Runs jobs, never the same job twice at a time, and ends running jobs."""
 
-    def __init__(self, store: TaskStore, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+    def __init__(self, store: TaskStore, env: Mapping[str, str]) -> None:
         self._store = store
         self._env = env
-        self._output = say
         self._lock = threading.Lock()
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = False
@@ -42,7 +43,7 @@ class Runner:
         try:
             self._run(job)
         except Exception as error:
-            self._say(f"{job.name}: cannot be run: {type(error).__name__}: {error}")
+            _note(job, f"cannot be run: {type(error).__name__}: {error}", logging.ERROR)
 
     def stop(self, *, kill: bool = False) -> list[str]:
         """Start no more jobs, and terminate (or kill) the running ones. Return their names."""
@@ -61,14 +62,10 @@ class Runner:
         """Whether a job is running."""
         return bool(self._running)
 
-    def _say(self, text: str) -> None:
-        # The configuration and the output of a command may contain a password.
-        self._output(mask(text))
-
     def _run(self, job: Job) -> None:
         lock = _lock_of(self._store, job)
         if lock is None:
-            self._say(f"{job.name}: still running; this time is skipped")
+            _note(job, "still running; this time is skipped", logging.WARNING)
             return
         with lock:
             task = self._store.start(SCHEDULED, table=job.name, context=_context(job))
@@ -93,7 +90,8 @@ class Runner:
         # A job that was terminated exits with 130 or by a signal.
         stopped = self._stopping and code not in (0, 1)
         meaning = _MEANING.get(code, f"killed by signal {-code}" if code < 0 else f"exit code {code}")
-        self._say(f"{job.name}: {meaning}, {time.monotonic() - started:.1f} s")
+        level = logging.INFO if code in (0, 1) else logging.WARNING
+        _note(job, f"{meaning}, {time.monotonic() - started:.1f} s", level)
         self._store.finish(
             task.task_id,
             INTERRUPTED if stopped else COMPLETED if code in (0, 1) else FAILED,
@@ -110,7 +108,7 @@ class Runner:
         with self._lock:
             if self._stopping:
                 return None
-            self._say(f"{job.name}: {job.command}")
+            _note(job, job.command)
             # Not a pipe: a job that outlives the scheduler would fail at its next output.
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
             with open(os.open(_file(self._store, job, "log"), flags, 0o600), "wb") as log:
@@ -140,7 +138,7 @@ class Runner:
                 for line in [*lines, *([rest] if has_ended else [])]:
                     if line.strip():
                         kept.append(line.rstrip())
-                        self._say(f"{job.name} | {line.rstrip()}")
+                        _log.info("%s | %s", job.name, mask(line.rstrip()), extra={"job": job.name})
                 if not has_ended:
                     time.sleep(_POLL_SECONDS)
         return kept
@@ -149,6 +147,11 @@ class Runner:
         """Return the tasks that the process recorded in the store."""
         recent = self._store.list(limit=200)
         return [other.task_id for other in recent if other.pid == pid and other.started_at >= task.started_at]
+
+
+def _note(job: Job, text: str, level: int = logging.INFO) -> None:
+    # The configuration and the output of a command may contain a password.
+    _log.log(level, "%s: %s", job.name, mask(text), extra={"job": job.name})
 
 
 def _context(job: Job) -> dict[str, str]:

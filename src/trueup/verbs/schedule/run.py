@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any
@@ -16,25 +16,26 @@ from trueup.verbs.schedule.model import Job
 from trueup.verbs.schedule.process import Runner
 from trueup.verbs.schedule.times import next_time, trigger_of
 
+_log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 
 
-def run(jobs: Sequence[Job], *, store: TaskStore, env: Mapping[str, str], say: Callable[[str], None]) -> None:
+def run(jobs: Sequence[Job], *, store: TaskStore, env: Mapping[str, str]) -> None:
     """Run the jobs at their times until Ctrl-C or SIGTERM; return when all running jobs have ended.
 
     `env` is added to the environment of every job.
     """
-    runner = Runner(store, env, say)
-    scheduler = _scheduler(jobs, runner, store, say)
+    runner = Runner(store, env)
+    scheduler = _scheduler(jobs, runner, store)
     with _signals() as received:
         scheduler.start()
         try:
             for job in scheduler.get_jobs():
-                say(f"{job.id}: next at {times.iso(job.next_run_time)[:19]}Z")
+                _log.info("%s: next at %sZ", job.id, times.iso(job.next_run_time)[:19], extra={"job": job.id})
             while not received:
                 time.sleep(_POLL_SECONDS)
         finally:
-            _stop(runner, received, say)
+            _stop(runner, received)
             scheduler.shutdown(wait=True)
 
 
@@ -54,7 +55,7 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Callable[[str], None]) -> Any:
+def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore) -> Any:
     from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, JobEvent
     from apscheduler.executors.pool import ThreadPoolExecutor
     from apscheduler.schedulers.background import BackgroundScheduler
@@ -76,21 +77,22 @@ def _scheduler(jobs: Sequence[Job], runner: Runner, store: TaskStore, say: Calla
 
     def report(event: JobEvent) -> None:
         if event.code == EVENT_JOB_MAX_INSTANCES:
-            say(f"{event.job_id}: still running; this time is skipped")
+            _log.warning("%s: still running; this time is skipped", event.job_id, extra={"job": event.job_id})
         else:
-            say(f"{event.job_id}: {event.exception}")
+            _log.error("%s: %s", event.job_id, event.exception, extra={"job": event.job_id})
 
     scheduler.add_listener(report, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
     return scheduler
 
 
-def _stop(runner: Runner, received: Sequence[int], say: Callable[[str], None]) -> None:
+def _stop(runner: Runner, received: Sequence[int]) -> None:
     """Terminate running jobs and wait for their end; kill them at a second signal."""
     running = runner.stop()
-    say(f"stopping; waiting for {', '.join(running)} (a second signal kills them)" if running else "stopping")
+    waiting = f"; waiting for {', '.join(running)} (a second signal kills them)" if running else ""
+    _log.info("stopping%s", waiting)
     before = len(received)
     while runner.is_busy:
         if len(received) > before:
-            say(f"killing {', '.join(runner.stop(kill=True))}")
+            _log.warning("killing %s", ", ".join(runner.stop(kill=True)))
             before = len(received)
         time.sleep(_POLL_SECONDS)

@@ -497,7 +497,7 @@ def test_a_full_disk(
         return process(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
     message = refuse("diff", "wide", *addresses(own), "--report-dir", reports, run=limited)
-    assert ("cannot write the report" if fails == "report" else "cannot write /") in message
+    assert ("cannot write the report" if fails == "report" else "cannot write the journal /") in message
     assert str(reports if fails == "report" else tmp_path / "tasks.db.d") in message
     assert "free space there" in message
     assert list(reports.iterdir()) == []

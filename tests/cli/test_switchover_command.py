@@ -102,5 +102,5 @@ def test_the_doctor_says_what_a_switchover_lacks(cli: Cli, owned: Any, server: S
     as_admin[both[1].name].execute(f"ALTER DATABASE {both[1].name} OWNER TO postgres")
     lacking = cli("doctor", "--switchover", "n1,n2", "--no-spark", "--quiet", *nodes)
     assert lacking.code == 2
-    assert "may not make the schema trueup" in lacking.out
+    assert "the role cannot create the schema trueup" in lacking.out
     assert "theirs" in lacking.out

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @row_options
 @compare_options
 def diff(table: str | None, **options: Any) -> int:
-    """Compare one table or many on two or more nodes, down to the rows that differ.
+    """Compare TABLE, or many tables, on two or more nodes, down to the rows that differ.
 
     \b
     Examples:
@@ -57,7 +57,7 @@ def diff(table: str | None, **options: Any) -> int:
 @block_options
 @compare_options
 def check(table: str | None, **options: Any) -> int:
-    """Check whether one table or many are equal on all nodes, by digests: reads no rows, writes no report.
+    """Check whether TABLE, or many tables, are equal on all nodes, by digests: reads no rows, writes no report.
 
     \b
     Examples:

@@ -430,7 +430,7 @@ def test_a_folder_is_given_back_and_taken_again(tmp_path: Path) -> None:
         _ensure(house)
         with pytest.raises(NodeError, match="cannot be opened") as caught, open_target(second):
             pass
-        assert "one folder in a process" in caught.value.cure
+        assert "a process can open only one folder" in caught.value.cure
         with open_target(first) as again:
             assert again.columns()
         code = (

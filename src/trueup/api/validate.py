@@ -170,8 +170,7 @@ class Validation:
         """Request the running process to stop, and wait for it; return whether it was running."""
         with self._meta() as meta:
             # A process that is reconnecting reads the request when it is connected again.
-            meta.rows("want", name=self.name, wanted="stop")
-            if not meta.is_running(self.name):
+            if not meta.request_stop(self.name):
                 return False
             deadline = time.monotonic() + timeout
             while meta.is_running(self.name):

@@ -14,6 +14,7 @@ import pytest
 import trueup
 from support.validate import PG_BIN, Copy
 from trueup.testing.postgres import Server
+from trueup.verbs.validate.validator import Validator
 
 TABLES = """
 CREATE TABLE t (id int PRIMARY KEY, n int);
@@ -135,6 +136,49 @@ def test_a_restart_continues_from_the_checkpoint(plain: Copy) -> None:
     plain.go_on()
     plain.until(lambda: [error.key for error in plain.errors()] == [("2",)])
     assert {table.source: table.updates for table in plain.status().tables}["public.t"] == 1
+
+
+def test_a_stop_during_the_start_is_not_lost(plain: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain.create(changes="changelog", syncer="lag:0.2")
+    open_all = Validator.open
+    stopped: list[bool] = []
+    requests: list[threading.Thread] = []
+
+    def open_during_the_stop(validator: Validator) -> None:
+        requests.append(threading.Thread(target=lambda: stopped.append(plain.validation.stop(timeout=20))))
+        requests[0].start()
+        plain.until(lambda: validator.sessions.meta.need(plain.name).wanted == "stop")
+        open_all(validator)
+
+    monkeypatch.setattr(Validator, "open", open_during_the_stop)
+    starts = threading.Thread(target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True)
+    starts.start()
+    plain.until(lambda: bool(plain.ended))
+    requests[0].join()
+    assert (stopped, plain.ended) == ([True], ["stopped by the user"])
+    monkeypatch.undo()
+    # A request from before the start does not stop it.
+    assert not plain.validation.stop()
+    plain.go_on()
+    assert plain.fence().validated
+
+
+def test_a_fence_waits_for_a_validation_that_is_starting(plain: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain.create(changes="changelog", syncer="lag:0.2")
+    open_all, is_held, may_open = Validator.open, threading.Event(), threading.Event()
+
+    def open_later(validator: Validator) -> None:
+        is_held.set()
+        may_open.wait()
+        open_all(validator)
+
+    monkeypatch.setattr(Validator, "open", open_later)
+    threading.Timer(1.0, may_open.set).start()
+    threading.Thread(target=lambda: plain.ended.append(plain.validation.start(engine="local")), daemon=True).start()
+    is_held.wait()
+    assert plain.fence().validated
+    assert plain.validation.stop()
+    assert plain.until(lambda: plain.ended) == ["stopped by the user"]
 
 
 def test_two_validations_of_a_table_are_independent(plain: Copy) -> None:

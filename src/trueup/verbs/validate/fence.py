@@ -82,7 +82,9 @@ def wait_for(
         reason = ""
         # A process that has lost its session with the meta database may come back.
         last_seen = seconds if status.reason != GONE else last_seen
-        if status.state != "running" and (status.reason != GONE or seconds - last_seen > _GONE_SECONDS):
+        is_gone = status.reason != GONE or seconds - last_seen > _GONE_SECONDS
+        # A process that is starting has the lock already.
+        if status.state != "running" and is_gone and not meta.is_running(name):
             reason = f"the validation is stopped: {status.reason or 'it was not started'}"
         elif seconds >= timeout:
             reason = _obstacle(meta, name, status, position)

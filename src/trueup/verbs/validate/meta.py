@@ -140,6 +140,16 @@ class Meta:
                 cure=f"see trueup validate status {name}, or stop it with trueup validate stop {name}",
             )
 
+    def request_stop(self, name: str) -> bool:
+        """Request the validation to stop; return whether it is running.
+
+        A starting process clears `wanted` and takes the lock in one transaction, and both transactions lock the row of
+        the validation first: the process either starts after this check, or it is running and gets the request.
+        """
+        with self.transaction():
+            self.rows("want", name=name, wanted="stop")
+            return self.is_running(name)
+
     def is_running(self, name: str) -> bool:
         """Return whether a session holds the lock of the validation."""
         return bool(self.value("is_running", name=name))

@@ -85,11 +85,15 @@ def _is_transient(error: TrueupError) -> bool:
     return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT
 
 
-def lock_meta(name: str, node: Node) -> Meta:
-    """Open the meta database and take the lock of the validation."""
+def lock_meta(name: str, node: Node, *, is_start: bool = False) -> Meta:
+    """Open the meta database and take the lock of the validation; a start clears the requests from before it."""
     meta = Meta(node, application=f"trueup validate {name} meta")
     try:
-        meta.take_lock(name)
+        with meta.transaction():
+            if is_start:
+                # In the transaction of the lock, and before it: see `request_stop`.
+                meta.rows("want", name=name, wanted="")
+            meta.take_lock(name)
     except BaseException:
         meta.close()
         raise

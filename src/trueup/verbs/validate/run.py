@@ -30,7 +30,7 @@ def run(
 
     Raises SlotLost if changes were lost. Whatever ends it, the next start goes on from the last checkpoint.
     """
-    validator = Validator(name, nodes, lock_meta(name, meta_node), engine, log)
+    validator = Validator(name, nodes, lock_meta(name, meta_node, is_start=True), engine, log)
     reason = _STOPPED
     try:
         _open(validator)
@@ -89,7 +89,6 @@ def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
 def _open(validator: Validator) -> None:
     validator.open()
     sessions, positions = validator.sessions, validator.positions
-    sessions.meta.rows("want", name=sessions.name, wanted="")
     sessions.meta.rows("state", name=sessions.name, state="running", reason="")
     sessions.log(
         f"validating {len(validator.tables.pairs)} tables of {sessions.settings.source} on {sessions.settings.target},"

@@ -27,7 +27,7 @@ from trueup.store import TaskStore
 from trueup.task.compare.model import Found, Hashed, Ranges
 from trueup.task.open import OpenTask
 
-_MAKE_ROOM = "free disk space, or set TRUEUP_TASKS_DB to a file on another disk"
+_MAKE_ROOM = "free space there, or set TRUEUP_TASKS_DB to a file on another disk"
 _HEAD = struct.Struct(">II")
 _SYNC_SECONDS = 1.0
 # A journal contains rows of the table; it is deleted after this time.

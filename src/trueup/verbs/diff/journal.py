@@ -6,6 +6,7 @@ ignored. A block is finished when its `Done` record exists, which is written aft
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -22,7 +23,8 @@ from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.report.model import DiffResult
 from trueup.rows.align import Pair, pack, unpack
-from trueup.rows.spec import TableSpec
+from trueup.rows.keys import Block
+from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
 from trueup.store import TaskStore
 from trueup.task.compare.model import Found, Hashed, Ranges
 from trueup.task.open import OpenTask
@@ -197,7 +199,7 @@ def remove_old_journals(store: TaskStore) -> None:
 
 
 def _records(path: Path) -> Iterator[Any]:
-    """Yield all complete records. Records are pickles: raise if other users can write the file."""
+    """Yield all complete records. They are pickles: raise if other users can write the file."""
     try:
         state = path.stat()
     except OSError:
@@ -210,4 +212,35 @@ def _records(path: Path) -> Iterator[Any]:
             data = file.read(length)
             if len(data) < length or zlib.crc32(data) != check:
                 return
-            yield pickle.loads(data)
+            try:
+                yield _Unpickler(io.BytesIO(data)).load()
+            except (pickle.UnpicklingError, TypeError, AttributeError) as error:
+                text = f"cannot read the journal {path}, which another version of trueup wrote ({error})"
+                raise StoreError(text, cure="start a new run, without --resume") from None
+
+
+# By name only: an older version may have had them in other modules. Nothing else is loaded.
+_CLASSES = {
+    kind.__name__: kind
+    for kind in (
+        Plan,
+        Positions,
+        Done,
+        _Found,
+        Hashed,
+        Ranges,
+        Block,
+        Position,
+        TableSpec,
+        ColumnSpec,
+        KeySpec,
+        Counter,
+    )
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if name not in _CLASSES:
+            raise pickle.UnpicklingError(f"unknown class {module}.{name}")
+        return _CLASSES[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,6 +92,24 @@ def test_a_failed_node_is_rolled_back_and_the_other_is_repaired(nodes_with: Node
     # The undo takes back what was written, and knows that the third node never was.
     assert nodes.undo(done, execute=True).verdict == "UNDONE"
     assert nodes.rows()[1:] == [[], [(7, "other")]]
+
+
+def test_an_undo_file_that_cannot_be_completed_stops_the_repair(
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = nodes_with(ITEMS, "INSERT INTO items VALUES (1, 'a')", "")
+    report = nodes.diff()
+    before = sorted(Path().rglob("*"))
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", no_space)
+        with pytest.raises(trueup.StoreError, match=r"cannot write the undo file .* No space left"):
+            nodes.repair(report, source_of_truth="n1", execute=True)
+    assert nodes.rows()[1] == []
+    assert sorted(Path().rglob("*")) == before
 
 
 TREE = """

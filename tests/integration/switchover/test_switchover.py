@@ -283,3 +283,30 @@ def test_a_writer_without_the_pointer_loses_nothing(moving: Moving) -> None:
     assert "new is in use" in str(ended[0])
     assert [row[0] for row in moving.new.execute("SELECT b FROM places WHERE a = 'w' ORDER BY 1")] == committed
     assert moving.differences() == []
+
+
+def test_names_with_percent_signs_and_braces(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = switchover.pause
+
+    def with_changes(*arguments: Any) -> Any:
+        old.execute("""INSERT INTO "child %b" VALUES (2, 'b'); DELETE FROM "50% {off}" WHERE "v{0}" LIKE '1%'""")
+        return pause(*arguments)
+
+    old, new = databases(2)
+    for database in (old, new):
+        database.execute("""CREATE TYPE "kind%s" AS ENUM ('a', 'b'); CREATE DOMAIN "part{}%" AS int;
+            CREATE TABLE "50% {off}" ("id%(x)s" "kind%s" PRIMARY KEY, "v{0}" text UNIQUE);
+            CREATE TABLE "child %b"
+                ("{a}" "part{}%", "k%" "kind%s" REFERENCES "50% {off}", PRIMARY KEY ("{a}", "k%"))""")
+    tables = ('"50% {off}"', '"child %b"')
+    old.execute("""INSERT INTO "50% {off}" VALUES ('a', '1'), ('b', '2'); INSERT INTO "child %b" VALUES (1, 'a')""")
+    moving = begin(old, new)
+    old.execute("""UPDATE "50% {off}" SET "v{0}" = "v{0}" || '%s {}'; DELETE FROM "child %b" """)
+    moving.run_sync()
+    assert moving.differences(tables) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(switchover, "pause", with_changes)
+        assert moving.execute(proof="keys").keys == 2
+    new.execute("""INSERT INTO "child %b" VALUES (3, 'b'); TRUNCATE "child %b" """)
+    moving.rollback(proof="keys")
+    assert moving.differences(tables) == []

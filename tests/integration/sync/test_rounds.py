@@ -178,6 +178,30 @@ def test_a_part_of_a_swap_is_not_written_alone_and_only_one_sync_runs(synced: Pa
                 patch.setattr(round, "SMALL", small_keys)
                 with pytest.raises(CheckFailed, match="another process has taken over"):
                     runner.round()
+        synced.source.execute("SELECT setval('orders_id_seq', 5000000)")
+        with Runner(link, synced.request, Silent()) as runner, pytest.raises(CheckFailed, match="has taken over"):
+            runner.copy_sequences()
+        assert synced.target.execute("SELECT count(*) FROM tags WHERE tag = 'late'") == [(0,)]
+        assert synced.target.execute("SELECT last_value < 5000000 FROM orders_id_seq") == [(True,)]
+        # The large round did not clear the position of the process that took over.
+        assert synced.target.execute("SELECT source_lsn > '0/0' FROM trueup.sync_mark") == [(True,)]
+    synced.run()
+    synced.check_equal(["tags"])
+    assert synced.target.execute("SELECT last_value FROM orders_id_seq") == [(5000000,)]
+
+
+@pytest.mark.parametrize("small_keys", [round.SMALL, 0])
+def test_a_dropped_check_of_the_epoch_is_named_and_created_again(
+    synced: Pair, monkeypatch: pytest.MonkeyPatch, small_keys: int
+) -> None:
+    """Also for a sync that was started by a version of trueup without this function."""
+    with running(synced) as (_, runner):
+        synced.target.execute("DROP FUNCTION trueup.sync_check_epoch")
+        synced.source.execute("INSERT INTO tags VALUES ('late')")
+        with monkeypatch.context() as patch:
+            patch.setattr(round, "SMALL", small_keys)
+            with pytest.raises(CheckFailed, match=r"trueup\.sync_check_epoch was dropped .* nothing was written"):
+                runner.round()
         assert synced.target.execute("SELECT count(*) FROM tags WHERE tag = 'late'") == [(0,)]
     synced.run()
     synced.check_equal(["tags"])

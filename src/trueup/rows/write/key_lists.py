@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from trueup.rows.spec import KeySpec, TableSpec
-from trueup.rows.write.target import identifier
 
 
 @dataclass(frozen=True)
@@ -55,30 +54,35 @@ def in_key_list(spec: TableSpec, keys: KeyList | None = None) -> sql.Composed:
     """Return the condition that the key of a row `t` is in a list; without `keys`, the literals are parameters."""
     key = spec.key
     values: list[sql.Composable] = [sql.Placeholder()] * len(key)
-    quote = identifier
+    # In a statement with parameters, a percent sign is doubled.
+    percent = "%%"
     if keys is not None:
         values = [sql.Literal(text) for text in keys.literals]
-        quote = sql.Identifier
-    columns = [_column(part, quote("t", part.column.name)) for part in key]
+        percent = "%"
+    types = [sql.SQL(part.column.type.replace("%", percent)) for part in key]
+    columns = [
+        _column(part, sql.Identifier("t", part.column.name.replace("%", percent)), type_name)
+        for part, type_name in zip(key, types, strict=True)
+    ]
     if len(key) == 1 and not _is_array(key[0]):
-        return sql.SQL("{} = ANY({}::{}[])").format(columns[0], values[0], sql.SQL(key[0].column.type))
+        return sql.SQL("{} = ANY({}::{}[])").format(columns[0], values[0], types[0])
     names = [sql.Identifier(f"k{number}") for number in range(len(key))]
     # unnest would split an array of arrays into its elements: such keys are unnested as texts and cast one by one.
     arrays = sql.SQL(", ").join(
-        sql.SQL("{}::{}[]").format(value, sql.SQL("text" if _is_array(part) else part.column.type))
-        for part, value in zip(key, values, strict=True)
+        sql.SQL("{}::{}[]").format(value, sql.SQL("text") if _is_array(part) else type_name)
+        for part, value, type_name in zip(key, values, types, strict=True)
     )
     selected = sql.SQL(", ").join(
-        sql.SQL("l.{}::{}").format(name, sql.SQL(part.column.type)) if _is_array(part) else sql.SQL("l.{}").format(name)
-        for part, name in zip(key, names, strict=True)
+        sql.SQL("l.{}::{}").format(name, type_name) if _is_array(part) else sql.SQL("l.{}").format(name)
+        for part, name, type_name in zip(key, names, types, strict=True)
     )
     return sql.SQL("({key}) IN (SELECT {selected} FROM unnest({arrays}) l({names}))").format(
         key=sql.SQL(", ").join(columns), selected=selected, arrays=arrays, names=sql.SQL(", ").join(names)
     )
 
 
-def _column(part: KeySpec, name: sql.Identifier) -> sql.Composable:
-    return sql.SQL("{}::{}").format(name, sql.SQL(part.column.type)) if part.column.is_domain else name
+def _column(part: KeySpec, name: sql.Identifier, type_name: sql.SQL) -> sql.Composable:
+    return sql.SQL("{}::{}").format(name, type_name) if part.column.is_domain else name
 
 
 def _is_array(part: KeySpec) -> bool:

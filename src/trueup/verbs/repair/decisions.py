@@ -60,8 +60,9 @@ class Decisions:
         """Put the undo file onto the disk under its name; None if there is nothing to write."""
         if self.is_empty or self.undo is None:
             return None
+        self.undo.keep()
+        # From here on `close` keeps the file.
         undo, self.undo = self.undo, None
-        undo.keep()
         self.undo_path = str(undo.path)
         return undo
 

@@ -25,6 +25,7 @@ from trueup.rows.pages import on_pages, page_count
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.key_lists import KeyList, in_key_list
+from trueup.rows.write.target import identifier
 from trueup.task.together import both, together
 from trueup.verbs.sync.model import SyncTable
 
@@ -156,7 +157,7 @@ class Prover:
         # In a query with parameters, a % in a name would be a placeholder.
         hashed = sql.SQL(row_hash(self.specs[table.name]).as_string(None).replace("%", "%%"))
         return sql.SQL("SELECT count(*), coalesce(sum({}), 0)::text FROM {} t WHERE {}").format(
-            hashed, sql.Identifier(*table.name), in_key_list(table.spec)
+            hashed, identifier(*table.name), in_key_list(table.spec)
         )
 
     def _digests(self, side: Side, tables: Sequence[SyncTable]) -> dict[str, Digest]:
@@ -189,7 +190,7 @@ def keys_digest(connection: Connection, query: sql.Composed, keys: KeyList) -> D
 
 def count_rows(connection: Connection, table: SyncTable, keys: KeyList) -> int:
     """Return how many of these keys have a row."""
-    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(sql.Identifier(*table.name), in_key_list(table.spec))
+    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(identifier(*table.name), in_key_list(table.spec))
     return int(one_value(connection.execute(query, keys.literals)))
 
 

@@ -24,7 +24,7 @@ from trueup.verbs.sync import state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import REPLICA, Round, SyncTable
-from trueup.verbs.sync.round import Changes, Checks, finish, record, round_of
+from trueup.verbs.sync.round import Changes, Checks, checked_transaction, finish, record, round_of
 
 KEYS_PER_TASK = 5_000
 
@@ -55,7 +55,8 @@ def large_round(
         if number not in changes.reload
         for keys in key_batches(tables[number].spec, texts, KEYS_PER_TASK)
     ]
-    link.target.execute(state.statement("clear_position"), {"sync": link.name})
+    with checked_transaction(link):
+        link.target.execute(state.statement("clear_position"), {"sync": link.name})
     deletes = [KeyTask(job, table, keys, insert=False) for table, keys in lists]
     deletes += [KeyTask(job, table, None, insert=False) for table in whole]
     progress.stage("delete keys", len(deletes))

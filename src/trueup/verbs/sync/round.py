@@ -173,7 +173,7 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
 def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | None]], began: float) -> tuple[int, bool]:
     """Delete all keys and insert all rows in one transaction of the target; return the rows, and whether to stop."""
     tables = link.by_number()
-    with _pipelined(link):
+    with checked_transaction(link):
         for number, keys in changes.keys.items():
             delete_keys(link.target, tables[number].spec, keys)
         inserts = [
@@ -189,8 +189,8 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
 
 
 @contextmanager
-def _pipelined(link: Link) -> Iterator[None]:
-    """Send the statements of the block as one transaction of the target, in one round trip."""
+def checked_transaction(link: Link) -> Iterator[None]:
+    """Send the statements of the block as one transaction of the target, in one round trip, after the epoch check."""
     try:
         with link.target.pipeline():
             link.target.execute("BEGIN")
@@ -200,8 +200,7 @@ def _pipelined(link: Link) -> Iterator[None]:
     except psycopg.Error as error:
         with suppress(psycopg.Error):
             link.target.execute("ROLLBACK")
-        if error.sqlstate == state.TAKEN_OVER:
-            raise state.taken_over(link.name) from None
+        state.raise_if_refused(error, link.name)
         raise
 
 
@@ -227,7 +226,7 @@ def record(link: Link, changes: Changes, began: float) -> Cursor:
 
 def record_empty(link: Link, changes: Changes) -> bool:
     """Record the position after a round without entries; return whether to stop."""
-    with _pipelined(link):
+    with checked_transaction(link):
         _set_position(link, changes)
         stop = link.target.execute(state.statement("count_empty_round"), {"sync": link.name})
     return bool(one_value(stop))

@@ -72,7 +72,9 @@ class Runner:
 
     def copy_sequences(self) -> None:
         """Set the target's sequences to the current values of the source's."""
-        sequences.write(self.link.target, sequences.read(self.link.source, self.link.plan.sequences))
+        values = sequences.read(self.link.source, self.link.plan.sequences)
+        with small.checked_transaction(self.link):
+            sequences.write(self.link.target, values)
 
     def _round(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
         link, began = self.link, time.monotonic()

@@ -121,6 +121,9 @@ def set_phase(target: Connection, name: str, phase: str) -> None:
 
 def take_over(target: Connection, name: str) -> int:
     """Become the only writer of the sync and return the new epoch; wait for transactions of the former writer."""
+    if not one_value(target.execute("SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL")):
+        # It was dropped, or the sync was started by a version of trueup that did not have it.
+        install(target)
     return int(one_value(target.execute(statement("take_over"), [name])))
 
 
@@ -129,17 +132,22 @@ def check_epoch(target: Connection, name: str, epoch: int) -> None:
     try:
         target.execute(statement("check_epoch"), {"sync": name, "epoch": epoch})
     except psycopg.Error as error:
-        if error.sqlstate == TAKEN_OVER:
-            raise taken_over(name) from None
+        raise_if_refused(error, name)
         raise
 
 
-def taken_over(name: str) -> CheckFailed:
-    """Return the error for a process whose epoch is too old."""
-    return CheckFailed(
-        [f"another process has taken over the sync {name}: nothing was written"],
-        cure="run only one trueup sync per source at a time",
-    )
+def raise_if_refused(error: psycopg.Error, name: str) -> None:
+    """Raise CheckFailed if an error of the target means that the epoch is too old or cannot be checked."""
+    if error.sqlstate == TAKEN_OVER:
+        raise CheckFailed(
+            [f"another process has taken over the sync {name}: nothing was written"],
+            cure="run only one trueup sync per source at a time",
+        ) from None
+    if isinstance(error, psycopg.errors.UndefinedFunction) and "sync_check_epoch" in str(error):
+        raise CheckFailed(
+            ["the function trueup.sync_check_epoch was dropped on the target: nothing was written"],
+            cure="run the same command again: it creates the function",
+        ) from None
 
 
 def remove(target: Connection, name: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.browser import MakeReport, WritePage
 from trueup.report import html
 from trueup.report.page import page_of_diff, page_of_task
 
@@ -62,8 +63,8 @@ def rows(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
     ]
 
 
-def test_the_file_is_private_and_needs_nothing_else(made: Any, written: Any) -> None:
-    path = written(made(rows(3)))
+def test_the_file_is_private_and_needs_nothing_else(make_report: MakeReport, write_page: WritePage) -> None:
+    path = write_page(make_report(rows(3)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text(encoding="utf-8")
     assert "://" not in text
@@ -78,9 +79,9 @@ def test_the_file_is_private_and_needs_nothing_else(made: Any, written: Any) -> 
     assert "unsafe" not in policy
 
 
-def test_every_value_is_in_the_data_as_it_is(made: Any, written: Any) -> None:
+def test_every_value_is_in_the_data_as_it_is(make_report: MakeReport, write_page: WritePage) -> None:
     pairs = [({"id": text, "name": text, "note": None}, {"id": text, "name": "", "note": text}) for text in NASTY]
-    path = written(made(pairs))
+    path = write_page(make_report(pairs))
     (pair,) = data_of(path)["pairs"]
     assert [each["key"] for each in pair["differences"]] == [[text] for text in NASTY]
     assert [each["rows"] for each in pair["differences"]] == [[[t, t, None], [t, "", t]] for t in NASTY]
@@ -90,13 +91,13 @@ def test_every_value_is_in_the_data_as_it_is(made: Any, written: Any) -> None:
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_names_and_reasons_are_escaped_too(made: Any, written: Any, nasty: str) -> None:
-    report = made(
+def test_names_and_reasons_are_escaped_too(make_report: MakeReport, write_page: WritePage, nasty: str) -> None:
+    report = make_report(
         rows(1), columns=("id", "name", "note"), nodes=("n1", nasty), verdict="INCOMPLETE", incomplete=[nasty]
     )
     report["summary"].update(table=nasty, table_filter=nasty)
     report["remarks"] = [nasty]
-    path = written(report)
+    path = write_page(report)
     found = read(path)
     assert [tag for tag, _ in found.elements if tag in ("img", "script")] == ["script", "script"]
     # What could turn the text around, or is no text at all, is written out.
@@ -104,26 +105,34 @@ def test_names_and_reasons_are_escaped_too(made: Any, written: Any, nasty: str) 
     assert all(each.isprintable() or each == "\n" for each in outside)
 
 
-def test_rows_that_were_cut_are_said_to_be(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_were_cut_are_said_to_be(
+    make_report: MakeReport, write_page: WritePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(html, "MAX_ROWS", 5)
-    (pair,) = data_of(written(made(rows(5))))["pairs"]
+    (pair,) = data_of(write_page(make_report(rows(5))))["pairs"]
     assert (len(pair["differences"]), pair["cut"]) == (5, False)
-    (pair,) = data_of(written(made(rows(6))))["pairs"]
+    (pair,) = data_of(write_page(make_report(rows(6))))["pairs"]
     assert (len(pair["differences"]), pair["cut"], pair["changed"]) == (5, True, 6)
 
 
-def test_long_values_leave_every_pair_its_share(made: Any, written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_values_leave_every_pair_its_share(
+    make_report: MakeReport, write_page: WritePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(html, "MAX_BYTES", 30_000)
     long = [({**left, "note": "x" * 3000}, right) for left, right in rows(20)]
-    path = written(made(long, nodes=("n1", "n2", "n3")))
+    path = write_page(make_report(long, nodes=("n1", "n2", "n3")))
     found = data_of(path)["pairs"]
     assert [pair["cut"] for pair in found] == [True, True, True]
     assert all(len(pair["differences"]) == 3 for pair in found)
 
 
-def test_names_of_nodes_may_hold_a_slash(made: Any, written: Any) -> None:
-    report = made(rows(1), nodes=("a/b", "c", "b/c"))
-    assert [pair["nodes"] for pair in data_of(written(report))["pairs"]] == [["a/b", "c"], ["a/b", "b/c"], ["c", "b/c"]]
+def test_names_of_nodes_may_hold_a_slash(make_report: MakeReport, write_page: WritePage) -> None:
+    report = make_report(rows(1), nodes=("a/b", "c", "b/c"))
+    assert [pair["nodes"] for pair in data_of(write_page(report))["pairs"]] == [
+        ["a/b", "c"],
+        ["a/b", "b/c"],
+        ["c", "b/c"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -139,8 +148,10 @@ def test_names_of_nodes_may_hold_a_slash(made: Any, written: Any) -> None:
         ("OTHER", 0, [], "trouble"),
     ],
 )
-def test_only_what_is_proven_is_green(made: Any, verdict: str, count: int, incomplete: list[str], tone: str) -> None:
-    report = made(rows(count), verdict=verdict, incomplete=incomplete)
+def test_only_what_is_proven_is_green(
+    make_report: MakeReport, verdict: str, count: int, incomplete: list[str], tone: str
+) -> None:
+    report = make_report(rows(count), verdict=verdict, incomplete=incomplete)
     assert page_of_diff(report, report["diffs"], "x.json").tone == tone
 
 
@@ -156,7 +167,7 @@ def test_only_what_is_proven_is_green(made: Any, verdict: str, count: int, incom
         ("A_KIND_TO_COME", "FAILED", {}, "trouble"),
     ],
 )
-def test_a_page_of_any_other_task(tmp_path: Path, kind: str, status: str, summary: Any, tone: str) -> None:
+def test_a_page_of_any_other_task(tmp_path: Path, kind: str, status: str, summary: dict[str, Any], tone: str) -> None:
     task = {
         **{"task_id": "1234", "task_type": kind, "task_status": status, "schema": "", "table_name": "<b>"},
         **{"started_at": "2026-10-01T12:04:13.000Z", "time_taken": None},

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.browser import MakeReport, OpenPage, Tab, WritePage
 from support.fixtures import Compare, Databases, OnAll
 
 NASTY = "</script x><!--<script x></script><img src=x onerror='window.hacked=1'> \" &amp;"
@@ -18,6 +19,8 @@ GREEN = """(() => {{
     const [red, green, blue] = colour.match(/[0-9.]+/g).map(Number);
     return green > red && green > blue;
 }})()"""
+
+OpenDiff = Callable[..., Tab]
 
 
 def row(at: int, **values: Any) -> dict[str, Any]:
@@ -31,10 +34,10 @@ def drift(count: int) -> list[tuple[Any, Any]]:
 
 
 @pytest.fixture
-def compared(databases: Databases, on_all: OnAll, compare: Compare, tab: Any) -> Callable[..., Any]:
-    """`compared(on both, on the second only, nodes)`: a real diff with its page, open in the browser."""
+def open_diff(databases: Databases, on_all: OnAll, compare: Compare, tab: Tab) -> Callable[..., Any]:
+    """`open_diff(on both, on the second only, nodes)`: a real diff with its page, open in the browser."""
 
-    def run(before: str, after: str, count: int = 2, **options: Any) -> Any:
+    def run(before: str, after: str, count: int = 2, **options: Any) -> Tab:
         nodes = databases(count)
         on_all(nodes, before)
         nodes[1].execute(after)
@@ -47,8 +50,8 @@ def compared(databases: Databases, on_all: OnAll, compare: Compare, tab: Any) ->
     return run
 
 
-def test_a_real_diff_of_nasty_values(compared: Any) -> None:
-    tab = compared(
+def test_a_real_diff_of_nasty_values(open_diff: OpenDiff) -> None:
+    tab = open_diff(
         "CREATE TABLE items (id text PRIMARY KEY, name text, long text);"
         "INSERT INTO items VALUES ('1', 'a', 'x'), ('2', 'same', 'x'), ('<b>3', 'gone', NULL)",
         f"UPDATE items SET name = $${NASTY}$$, long = repeat('é', 400000) || U&'\\202e' WHERE id = '1';"
@@ -71,8 +74,8 @@ def test_a_real_diff_of_nasty_values(compared: Any) -> None:
     assert tab.count(".whole") == 0
 
 
-def test_a_table_without_a_key(compared: Any) -> None:
-    tab = compared(
+def test_a_table_without_a_key(open_diff: OpenDiff) -> None:
+    tab = open_diff(
         "CREATE TABLE items (name text); INSERT INTO items VALUES ('three'), ('three'), ('three'), ('gone')",
         "DELETE FROM items WHERE ctid IN ('(0,1)', '(0,2)', '(0,4)')",
     )
@@ -80,8 +83,8 @@ def test_a_table_without_a_key(compared: Any) -> None:
     assert found == {("−missing\ncopies 3 → 1", "n1, n2", "three"), ("−missing\ncopies 1 → 0", "n1", "gone")}
 
 
-def test_every_pair_of_three_nodes(compared: Any) -> None:
-    tab = compared(
+def test_every_pair_of_three_nodes(open_diff: OpenDiff) -> None:
+    tab = open_diff(
         "CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (1, 'a'), (2, 'b')",
         "UPDATE items SET name = 'x' WHERE id = 2",
         count=3,
@@ -94,8 +97,8 @@ def test_every_pair_of_three_nodes(compared: Any) -> None:
     assert tab.text("#rows") == "No differences between n1 and n3."
 
 
-def test_filter_kinds_and_columns(made: Any, shown: Any) -> None:
-    tab = shown(made(drift(250)))
+def test_filter_kinds_and_columns(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report(drift(250)))
     assert tab.text("#status") == "1–100 of 250"
     assert tab.texts(".kinds button") == ["− missing 1", "+ extra 1", "≠ changed 248"]
     tab.press("/", "/")
@@ -116,8 +119,8 @@ def test_filter_kinds_and_columns(made: Any, shown: Any) -> None:
     assert tab.text("#status") == "1–100 of 250, 1 of 2 columns"
 
 
-def test_pages_are_turned_with_the_mouse_and_the_keyboard(made: Any, shown: Any) -> None:
-    tab = shown(made(drift(250)))
+def test_pages_are_turned_with_the_mouse_and_the_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report(drift(250)))
     assert tab.js("document.getElementById('previous').disabled")
     tab.click("#next")
     assert (tab.text("#status"), tab.count("#rows tbody")) == ("101–200 of 250", 100)
@@ -129,8 +132,8 @@ def test_pages_are_turned_with_the_mouse_and_the_keyboard(made: Any, shown: Any)
     assert tab.texts(".key > span")[0] == "100"
 
 
-def test_all_can_be_reached_with_the_keyboard(made: Any, shown: Any) -> None:
-    tab = shown(made([(row(1, note="x" * 500), row(1, note="y" * 500))]))
+def test_all_can_be_reached_with_the_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report([(row(1, note="x" * 500), row(1, note="y" * 500))]))
     seen = []
     for _ in range(14):
         tab.press("Tab")
@@ -144,18 +147,20 @@ def test_all_can_be_reached_with_the_keyboard(made: Any, shown: Any) -> None:
     assert tab.count(".whole") == 1
 
 
-def test_what_changed_is_marked_and_cells_that_agree_are_one(made: Any, shown: Any) -> None:
+def test_what_changed_is_marked_and_cells_that_agree_are_one(make_report: MakeReport, open_page: OpenPage) -> None:
     left, right = row(1, name="a long, long text 1 more", note=None), row(1, name="a long, long text 2 more", note="")
-    tab = shown(made([(left, right)]))
+    tab = open_page(make_report([(left, right)]))
     assert tab.texts("td.changed.first mark") == ["1", "NULL"]
     assert tab.texts("td.changed.second mark") == ["2", "empty text"]
     # Not by colour alone.
     assert "underline" in tab.js("getComputedStyle(document.querySelector('mark')).textDecorationLine")
-    tab = shown(made([(row(1), row(1, name="x"))]))
+    tab = open_page(make_report([(row(1), row(1, name="x"))]))
     assert tab.texts("td.same") == ["n"]
     assert tab.js("document.querySelector('td.same').rowSpan") == 2
     # Far inside a long value, the part that changed is what is shown.
-    tab = shown(made([(row(1, note="a" * 5000 + "🙂" + "b" * 5000), row(1, note="a" * 5000 + "😀" + "b" * 5000))]))
+    tab = open_page(
+        make_report([(row(1, note="a" * 5000 + "🙂" + "b" * 5000), row(1, note="a" * 5000 + "😀" + "b" * 5000))])
+    )
     assert tab.texts("mark") == ["🙂", "😀"]
 
 
@@ -171,15 +176,17 @@ def test_what_changed_is_marked_and_cells_that_agree_are_one(made: Any, shown: A
         ("NULL", "NULL"),
     ],
 )
-def test_characters_that_cannot_be_seen_are_shown(made: Any, shown: Any, text: str, seen: str) -> None:
-    tab = shown(made([(row(1, name=text), None)]))
+def test_characters_that_cannot_be_seen_are_shown(
+    make_report: MakeReport, open_page: OpenPage, text: str, seen: str
+) -> None:
+    tab = open_page(make_report([(row(1, name=text), None)]))
     cell = "document.querySelector('#rows tbody td:nth-of-type(3)')"
     assert tab.js(f"{cell}.textContent") == seen
     assert tab.js(f"{cell}.querySelectorAll('.null').length") == 0
 
 
-def test_the_key_is_copied(made: Any, shown: Any) -> None:
-    tab = shown(made([(row(7), None)], key=("id", "name")))
+def test_the_key_is_copied(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report([(row(7), None)], key=("id", "name")))
     tab.js("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
     tab.click("button.copy")
     tab.wait("document.querySelector('button.copy').textContent === 'copied'")
@@ -191,8 +198,8 @@ def test_the_key_is_copied(made: Any, shown: Any) -> None:
     assert "item 7" in tab.js("getSelection().toString()")
 
 
-def test_dark_mode_follows_the_system_until_it_is_chosen(made: Any, shown: Any) -> None:
-    tab = shown(made(drift(3)))
+def test_dark_mode_follows_the_system_until_it_is_chosen(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report(drift(3)))
     light = "getComputedStyle(document.body).backgroundColor"
     day = tab.js(light)
     tab.media(prefers_color_scheme="dark")
@@ -203,16 +210,16 @@ def test_dark_mode_follows_the_system_until_it_is_chosen(made: Any, shown: Any) 
     tab.click("#theme")
     assert (tab.text("#theme"), tab.js(light)) == ("theme: light", day)
     # The choice is kept.
-    tab = shown(made(drift(3)))
+    tab = open_page(make_report(drift(3)))
     assert (tab.text("#theme"), tab.js(light)) == ("theme: light", day)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_incomplete_looks_like_trouble(made: Any, shown: Any, tab: Any, scheme: str) -> None:
+def test_incomplete_looks_like_trouble(make_report: MakeReport, open_page: OpenPage, tab: Tab, scheme: str) -> None:
     tab.media(prefers_color_scheme=scheme)
-    shown(made([], verdict="MATCH"))
+    open_page(make_report([], verdict="MATCH"))
     assert tab.js(GREEN.format(".verdict strong", "color"))
-    shown(made(drift(3), verdict="INCOMPLETE", incomplete=["node n2: the connection was lost"]))
+    open_page(make_report(drift(3), verdict="INCOMPLETE", incomplete=["node n2: the connection was lost"]))
     assert tab.text(".verdict strong") == "⚠ INCOMPLETE"
     assert tab.texts(".notes.trouble li") == ["node n2: the connection was lost"]
     for place in (".verdict", ".verdict strong", ".notes.trouble h2"):
@@ -221,10 +228,12 @@ def test_incomplete_looks_like_trouble(made: Any, shown: Any, tab: Any, scheme: 
     assert "✓" not in tab.text("body")
 
 
-def test_ten_thousand_differences_of_twenty_columns(made: Any, shown: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_differences_of_twenty_columns(
+    make_report: MakeReport, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     columns = ["id", *(f"c{at}" for at in range(19))]
     values = [{"id": str(at), **{name: f"{name} {at}" for name in columns[1:]}} for at in range(10_001)]
-    tab = shown(made([(each, {**each, "c7": "x"}) for each in values], columns=columns))
+    tab = open_page(make_report([(each, {**each, "c7": "x"}) for each in values], columns=columns))
     assert tab.text("#status") == "1–100 of 10,000"
     # Few of them are elements: that is what keeps it quick.
     assert tab.js("document.querySelectorAll('*').length") < 10_000
@@ -237,8 +246,8 @@ def test_ten_thousand_differences_of_twenty_columns(made: Any, shown: Any, monke
     assert tab.texts(".key > span") == ["9999"]
 
 
-def test_without_scripts_the_first_rows_are_there(made: Any, written: Any, tab: Any) -> None:
-    path = written(made([*drift(10), (row(99), row(99, name=NASTY))]))
+def test_without_scripts_the_first_rows_are_there(make_report: MakeReport, write_page: WritePage, tab: Tab) -> None:
+    path = write_page(make_report([*drift(10), (row(99), row(99, name=NASTY))]))
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     tab.open(path)
     assert "item 5" in tab.text("noscript pre")
@@ -247,8 +256,8 @@ def test_without_scripts_the_first_rows_are_there(made: Any, written: Any, tab: 
     assert not tab.js("document.getElementById('explorer').checkVisibility()")
 
 
-def test_paper_has_more_than_one_page_of_rows(made: Any, shown: Any) -> None:
-    tab = shown(made(drift(250)))
+def test_paper_has_more_than_one_page_of_rows(make_report: MakeReport, open_page: OpenPage) -> None:
+    tab = open_page(make_report(drift(250)))
     tab.click("#next")
     tab.js("document.documentElement.dataset.theme = 'dark'")
     tab.media("print")
@@ -275,8 +284,10 @@ def test_paper_has_more_than_one_page_of_rows(made: Any, shown: Any) -> None:
         ),
     ],
 )
-def test_the_policy_of_the_page_holds(made: Any, shown: Any, attempt: str, refused_by: str) -> None:
-    tab = shown(made(drift(3)))
+def test_the_policy_of_the_page_holds(
+    make_report: MakeReport, open_page: OpenPage, attempt: str, refused_by: str
+) -> None:
+    tab = open_page(make_report(drift(3)))
     found = tab.js(f"""new Promise((done) => {{
         document.addEventListener("securitypolicyviolation", (event) => done(event.effectiveDirective));
         try {{ {attempt} }} catch {{ }}
@@ -284,14 +295,14 @@ def test_the_policy_of_the_page_holds(made: Any, shown: Any, attempt: str, refus
     assert found == refused_by
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(made: Any, shown: Any, tab: Any) -> None:
+def test_on_a_phone_nothing_is_wider_than_the_screen(make_report: MakeReport, open_page: OpenPage, tab: Tab) -> None:
     tab.size(390, 844, mobile=True)
-    shown(made(drift(20), incomplete=["x" * 300]))
+    open_page(make_report(drift(20), incomplete=["x" * 300]))
     assert tab.js("document.documentElement.scrollWidth") <= 390
 
 
 def test_ticked_rows_become_a_plan_that_repairs(
-    databases: Databases, on_all: OnAll, compare: Compare, tab: Any
+    databases: Databases, on_all: OnAll, compare: Compare, tab: Tab
 ) -> None:
     """Tick rows, choose an action, copy or download the plan, and it is done as it was chosen."""
     import trueup

@@ -1,4 +1,4 @@
-"""Fixtures for tests of the command line: run it here or as a process, on two nodes with a small table."""
+"""Fixtures for tests of the command line: run it in this process or a new one, on two nodes with a small table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support.cli import NodeOptions, WriteConfig
 from support.fixtures import Cli, Databases, OnAll, Ran
 from trueup.cli.main import run
 from trueup.testing.postgres import Database
@@ -30,14 +31,14 @@ DRIFT = """
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    """`cli("diff", "items", …)`: the command, in this process."""
+    """`cli("diff", "items", …)`: run the command in this process."""
     before = signal.getsignal(signal.SIGTERM)
 
     def call(*arguments: object) -> Ran:
         capsys.readouterr()
-        code = run([str(each) for each in arguments])
-        said = capsys.readouterr()
-        return Ran(code, said.out, said.err)
+        code = run([str(argument) for argument in arguments])
+        output = capsys.readouterr()
+        return Ran(code, output.out, output.err)
 
     yield call
     signal.signal(signal.SIGTERM, before)
@@ -45,10 +46,10 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Iterator[Cli]:
 
 @pytest.fixture
 def process() -> Callable[..., Ran]:
-    """`process("diff", "items", …, env={…})`: the command as a process of its own."""
+    """`process("diff", "items", …, env={…})`: run the command in a new process."""
 
     def call(*arguments: object, env: dict[str, str] | None = None, **options: Any) -> Ran:
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, "-m", "trueup", *map(str, arguments)],
             capture_output=True,
             text=True,
@@ -57,20 +58,20 @@ def process() -> Callable[..., Ran]:
             check=False,
             **options,
         )
-        return Ran(done.returncode, done.stdout, done.stderr)
+        return Ran(completed.returncode, completed.stdout, completed.stderr)
 
     return call
 
 
 @pytest.fixture
-def given() -> Callable[[Sequence[Database]], list[str]]:
-    """`given(databases)`: the options `--node n1=… --node n2=…`, with local threads and no waiting."""
+def node_options() -> NodeOptions:
+    """`node_options(databases)`: the options `--node n1=… --node n2=…`, with local threads and without waits."""
 
     def options(nodes: Sequence[Database]) -> list[str]:
-        found = ["--engine", "local", "--recheck", "1", "--recheck-wait", "0"]
+        arguments = ["--engine", "local", "--recheck", "1", "--recheck-wait", "0"]
         for number, node in enumerate(nodes, 1):
-            found += ["--node", f"n{number}={node.uri}"]
-        return found
+            arguments += ["--node", f"n{number}={node.uri}"]
+        return arguments
 
     return options
 
@@ -85,14 +86,14 @@ def equal(databases: Databases, on_all: OnAll) -> list[Database]:
 
 @pytest.fixture
 def drifted(equal: list[Database]) -> list[Database]:
-    """The same, and then the second drifts: one row changed, two missing, three extra."""
+    """The nodes of `equal`, with drift on the second: one row changed, two missing, three extra."""
     equal[1].execute(DRIFT)
     return equal
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., Path]:
-    """`written(databases, **sections)`: a trueup.toml with nodes n1, n2, … and a cluster `both`."""
+def write_config(tmp_path: Path) -> WriteConfig:
+    """`write_config(databases, more)`: write a trueup.toml with nodes n1, n2, … and a cluster `both`."""
 
     def write(nodes: Sequence[Database], more: str = "", folder: Path = tmp_path, name: str = "trueup.toml") -> Path:
         lines = ["[nodes]", *(f'n{number} = "{node.uri}"' for number, node in enumerate(nodes, 1))]

@@ -8,7 +8,7 @@ import socket
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from psycopg import sql
@@ -22,6 +22,9 @@ PASSWORD = "Gr33n/Ch33se@M00n"
 WRITTEN = "Gr33n%2FCh33se%40M00n"
 PIECES = ("Gr33n", "Ch33se", "M00n")
 
+# `refuse(arguments…)`, `addresses(databases, n2=…)`
+Refuse: TypeAlias = Callable[..., str]
+Addresses: TypeAlias = Callable[..., list[str]]
 CATALOG = """
     SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_type),
            (SELECT count(*) FROM pg_namespace), (SELECT count(*) FROM pg_trigger),
@@ -79,7 +82,7 @@ def own(databases: Databases, nodes: list[Database]) -> list[Database]:
 
 
 @pytest.fixture
-def addresses(server: Server, clerk: str) -> Callable[..., list[str]]:
+def addresses(server: Server, clerk: str) -> Addresses:
     """`addresses(databases)`: `--node` options with the clerk's password, and no waiting."""
 
     def options(nodes: Sequence[Database], **changed: str) -> list[str]:
@@ -95,14 +98,12 @@ def addresses(server: Server, clerk: str) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def refuse(
-    request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list[Database], tmp_path: Path
-) -> Callable[..., str]:
+def refuse(request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list[Database], tmp_path: Path) -> Refuse:
     """`refuse(arguments…)`: the command must fail well; returns its message."""
 
     watched = [*nodes, *(request.getfixturevalue("own") if "own" in request.fixturenames else [])]
 
-    def call(*arguments: object, run: Any = cli) -> str:
+    def call(*arguments: object, run: Cli = cli) -> str:
         before = [node.execute(CATALOG) for node in watched]
         files = _files(tmp_path)
         ran = run(*arguments)
@@ -144,42 +145,44 @@ def _leaks(out: str, err: str, folder: Path) -> list[str]:
 # Names.
 
 
-def test_a_wrong_table_and_the_nearest(refuse: Any, addresses: Any, nodes: Any) -> None:
+def test_a_wrong_table_and_the_nearest(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     message = refuse("diff", "itmes", *addresses(nodes))
     assert "nodes n1 and n2: there is no table public.itmes (did you mean public.items?)" in message
     assert "did you mean" not in refuse("check", "quite_something_else", *addresses(nodes))
 
 
-def test_a_wrong_schema_and_where_the_table_is(refuse: Any, addresses: Any, nodes: Any) -> None:
+def test_a_wrong_schema_and_where_the_table_is(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     assert "there is no table shop.items (did you mean public.items?)" in refuse(
         "diff", "shop.items", *addresses(nodes)
     )
 
 
-def test_a_table_that_only_one_node_has(refuse: Any, addresses: Any, own: Any) -> None:
+def test_a_table_that_only_one_node_has(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
     own[1].execute("CREATE TABLE lonely (id int PRIMARY KEY)")
     message = refuse("diff", "lonely", *addresses(own))
     assert "trueup: node n1: there is no table public.lonely\n" in message
 
 
 @pytest.mark.parametrize(("name", "why"), [("a.b.c", "more than two parts"), ('"a', "not closed"), ("", "empty")])
-def test_what_is_no_name(refuse: Any, addresses: Any, nodes: Any, name: str, why: str) -> None:
+def test_what_is_no_name(refuse: Refuse, addresses: Addresses, nodes: list[Database], name: str, why: str) -> None:
     assert why in refuse("diff", name, *addresses(nodes))
 
 
 @pytest.mark.parametrize(("table", "kind"), [("seen", "view"), ("numbers", "sequence"), ("items_pkey", "index")])
-def test_what_is_no_table(refuse: Any, addresses: Any, nodes: Any, table: str, kind: str) -> None:
+def test_what_is_no_table(refuse: Refuse, addresses: Addresses, nodes: list[Database], table: str, kind: str) -> None:
     assert f"public.{table} is a{'n' * kind.startswith('i')} {kind};" in refuse("diff", table, *addresses(nodes))
 
 
 @pytest.mark.parametrize("option", ["--columns", "--exclude-columns", "--key"])
-def test_a_wrong_column_and_the_nearest(refuse: Any, addresses: Any, nodes: Any, option: str) -> None:
+def test_a_wrong_column_and_the_nearest(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], option: str
+) -> None:
     message = refuse("diff", "items", *addresses(nodes), option, "nmae")
     assert f"{option}: there is no column nmae; did you mean name?" in message
     assert "the columns are id, name, price" in refuse("diff", "items", *addresses(nodes), option, "zzz")
 
 
-def test_all_reasons_are_listed_together(refuse: Any, addresses: Any, own: Any) -> None:
+def test_all_reasons_are_listed_together(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
     own[1].execute("ALTER TABLE items ALTER price TYPE text, ADD extra int")
     message = refuse("diff", "items", *addresses(own), "--key", "ident")
     assert "cannot start:" in message
@@ -191,7 +194,7 @@ def test_all_reasons_are_listed_together(refuse: Any, addresses: Any, own: Any) 
 # Nodes.
 
 
-def test_a_node_that_is_down(refuse: Any, addresses: Any, nodes: Any, clerk: str) -> None:
+def test_a_node_that_is_down(refuse: Refuse, addresses: Addresses, nodes: list[Database], clerk: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
@@ -202,20 +205,22 @@ def test_a_node_that_is_down(refuse: Any, addresses: Any, nodes: Any, clerk: str
     assert "check that the server is running" in message
 
 
-def test_all_nodes_that_are_down_are_named(refuse: Any, addresses: Any, nodes: Any) -> None:
+def test_all_nodes_that_are_down_are_named(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     address = f"postgresql://u:{WRITTEN}@127.0.0.1:1/shop?connect_timeout=2"
     message = refuse("diff", "items", *addresses(nodes, n1=address, n2=address))
     assert "- node n1: " in message
     assert "- node n2: " in message
 
 
-def test_a_host_that_is_not_known(refuse: Any, addresses: Any, nodes: Any) -> None:
+def test_a_host_that_is_not_known(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     message = refuse("diff", "items", *addresses(nodes, n1=f"postgresql://u:{WRITTEN}@nowhere.invalid/shop"))
     assert "node n1" in message
     assert "nowhere.invalid" in message
 
 
-def test_a_wrong_password(refuse: Any, addresses: Any, nodes: Any, server: Server, clerk: str) -> None:
+def test_a_wrong_password(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, clerk: str
+) -> None:
     wrong = server.uri(nodes[1].name, clerk, "Ch33se-wrong-M00n")
     message = refuse("diff", "items", *addresses(nodes, n2=wrong))
     assert "trueup: node n2: " in message
@@ -223,7 +228,9 @@ def test_a_wrong_password(refuse: Any, addresses: Any, nodes: Any, server: Serve
     assert "what to do: check the password" in message
 
 
-def test_a_wrong_database_and_a_wrong_user(refuse: Any, addresses: Any, nodes: Any, server: Server, clerk: str) -> None:
+def test_a_wrong_database_and_a_wrong_user(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, clerk: str
+) -> None:
     message = refuse("diff", "items", *addresses(nodes, n1=server.uri("nowhere", clerk, PASSWORD)))
     assert "node n1: " in message
     assert '"nowhere" does not exist' in message
@@ -233,7 +240,7 @@ def test_a_wrong_database_and_a_wrong_user(refuse: Any, addresses: Any, nodes: A
 
 
 def test_a_server_with_a_password_of_its_own(
-    fresh_server: FreshServer, refuse: Any, addresses: Any, nodes: Any, cli: Cli, tmp_path: Path
+    fresh_server: FreshServer, refuse: Refuse, addresses: Addresses, nodes: list[Database], cli: Cli, tmp_path: Path
 ) -> None:
     own = fresh_server(name="guarded", password=PASSWORD)
     own.database("postgres").execute("CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)")
@@ -245,7 +252,9 @@ def test_a_server_with_a_password_of_its_own(
     assert "check the password" in refuse("diff", "items", *addresses(nodes, n2=no_password))
 
 
-def test_unknown_nodes_and_clusters(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path, server: Server) -> None:
+def test_unknown_nodes_and_clusters(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path, server: Server
+) -> None:
     known = [server.uri(node.name) for node in nodes]
     config = tmp_path / "trueup.toml"
     config.write_text(f'[nodes]\nleft = "{known[0]}"\nright = "{known[1]}"\n[clusters]\nboth = ["left", "right"]\n')
@@ -256,7 +265,7 @@ def test_unknown_nodes_and_clusters(refuse: Any, addresses: Any, nodes: Any, tmp
     assert 'the node "left" is listed twice' in refuse("diff", "items", "--nodes", "left,left")
 
 
-def test_too_few_nodes_or_a_name_twice(refuse: Any, addresses: Any, nodes: Any) -> None:
+def test_too_few_nodes_or_a_name_twice(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     assert "there is none" in refuse("diff", "items")
     assert "there is only n1" in refuse("diff", "items", *addresses(nodes[:1]))
     twice = addresses(nodes[:1])[-2:] * 2
@@ -277,7 +286,7 @@ def test_too_few_nodes_or_a_name_twice(refuse: Any, addresses: Any, nodes: Any) 
         f"all=postgresql://u:{WRITTEN}@h/d",
     ],
 )
-def test_what_is_no_address(refuse: Any, node: str) -> None:
+def test_what_is_no_address(refuse: Refuse, node: str) -> None:
     assert "--node" in refuse("diff", "items", "--node", node, "--node", "n2=postgresql://h/d")
 
 
@@ -308,12 +317,14 @@ def test_what_is_no_address(refuse: Any, node: str) -> None:
         (["--columns", "id,"], "ends with a comma"),
     ],
 )
-def test_invalid_options(refuse: Any, addresses: Any, nodes: Any, options: list[str], expected: str) -> None:
+def test_invalid_options(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], options: list[str], expected: str
+) -> None:
     message = refuse("diff", "items", *addresses(nodes)[:2], *addresses(nodes)[6:], *options)
     assert expected in message
 
 
-def test_a_wrong_command_and_the_nearest(refuse: Any) -> None:
+def test_a_wrong_command_and_the_nearest(refuse: Refuse) -> None:
     assert "there is no command 'dfif'; did you mean 'diff'?" in refuse("dfif", "items")
     assert "commands: check, completion, demo, diff" in refuse("zzzz")
     assert "see trueup diff --help" in refuse("diff")
@@ -341,7 +352,9 @@ def test_a_wrong_command_and_the_nearest(refuse: Any) -> None:
         "id = $1",
     ],
 )
-def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes: Any, text: str) -> None:
+def test_a_filter_that_is_not_one_expression(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], text: str
+) -> None:
     assert "filter: " in refuse("diff", "items", *addresses(nodes), "--filter", text)
 
 
@@ -358,7 +371,9 @@ def test_a_filter_that_is_not_one_expression(refuse: Any, addresses: Any, nodes:
         ("public.writes_when_planned()", "DELETE is not allowed"),
     ],
 )
-def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: Any, text: str, expected: str) -> None:
+def test_a_filter_that_no_node_understands(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], text: str, expected: str
+) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--filter", text)
     assert "nodes n1 and n2: filter: " in message
     assert expected in message
@@ -375,7 +390,7 @@ def test_a_filter_that_no_node_understands(refuse: Any, addresses: Any, nodes: A
     ],
 )
 def test_a_filter_that_fails_at_its_first_row(
-    refuse: Any, addresses: Any, nodes: Any, text: str, expected: str, snapshot: list[str]
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], text: str, expected: str, snapshot: list[str]
 ) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--filter", text, *snapshot)
     assert expected in message
@@ -383,7 +398,9 @@ def test_a_filter_that_fails_at_its_first_row(
 
 
 @pytest.mark.parametrize("snapshot", [[], ["--no-snapshot"]], ids=["snapshot", "no-snapshot"])
-def test_a_filter_that_opens_the_session_for_writing(cli: Cli, addresses: Any, own: Any, snapshot: list[str]) -> None:
+def test_a_filter_that_opens_the_session_for_writing(
+    cli: Cli, addresses: Addresses, own: list[Database], snapshot: list[str]
+) -> None:
     """The first statement would take the lock off the session, and the next ones would write."""
     text = """set_config('default_transaction_read_only', 'off', false) IS NOT NULL
               AND CASE current_setting('transaction_read_only') WHEN 'off' THEN public.writes(id) ELSE true END"""
@@ -397,27 +414,29 @@ def test_a_filter_that_opens_the_session_for_writing(cli: Cli, addresses: Any, o
 # Tables that cannot be compared.
 
 
-def test_a_column_of_another_type(refuse: Any, addresses: Any, own: Any) -> None:
+def test_a_column_of_another_type(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
     own[1].execute("ALTER TABLE items ALTER name TYPE varchar(50)")
     message = refuse("diff", "items", *addresses(own))
     assert "column name of public.items has different types: text on n1, character varying(50) on n2" in message
 
 
-def test_a_column_that_one_node_lacks(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
+def test_a_column_that_one_node_lacks(refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli) -> None:
     own[1].execute("ALTER TABLE items DROP price")
     message = refuse("diff", "items", *addresses(own))
     assert "column price of public.items is not on n2; leave it out with --exclude-columns" in message
     assert cli("diff", "items", *addresses(own), "--exclude-columns", "price").code == 0
 
 
-def test_keys_that_differ(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
+def test_keys_that_differ(refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli) -> None:
     own[1].execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (name)")
     message = refuse("diff", "items", *addresses(own))
     assert "the keys of public.items differ: (id) on n1, (name) on n2; choose one with --key" in message
     assert cli("diff", "items", *addresses(own), "--key", "id").code == 0
 
 
-def test_a_key_by_hand_with_nulls_or_with_doubles(refuse: Any, addresses: Any, own: Any, cli: Cli) -> None:
+def test_a_key_by_hand_with_nulls_or_with_doubles(
+    refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli
+) -> None:
     own[1].execute("UPDATE items SET name = NULL WHERE id = 3")
     message = refuse("diff", "items", *addresses(own), "--key", "name")
     assert "node n2: --key: rows have NULL in name" in message
@@ -425,7 +444,7 @@ def test_a_key_by_hand_with_nulls_or_with_doubles(refuse: Any, addresses: Any, o
     assert cli("diff", "items", *addresses(own), "--key", "name").code == 2
 
 
-def test_encodings_that_differ(refuse: Any, addresses: Any, nodes: Any, server: Server) -> None:
+def test_encodings_that_differ(refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server) -> None:
     name = f"latin_{os.getpid()}"
     control = server.database("postgres")
     control.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
@@ -438,7 +457,7 @@ def test_encodings_that_differ(refuse: Any, addresses: Any, nodes: Any, server: 
         server.database(name).drop()
 
 
-def test_key_collations_that_differ(refuse: Any, addresses: Any, own: Any, on_all: OnAll) -> None:
+def test_key_collations_that_differ(refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll) -> None:
     on_all(own, "CREATE TABLE words (word text PRIMARY KEY)")
     own[1].execute('ALTER TABLE words ALTER word TYPE text COLLATE "C"')
     message = refuse("diff", "words", *addresses(own))
@@ -447,7 +466,7 @@ def test_key_collations_that_differ(refuse: Any, addresses: Any, own: Any, on_al
     assert " on n2" in message
 
 
-def test_a_right_that_is_missing(refuse: Any, own: Any, server: Server) -> None:
+def test_a_right_that_is_missing(refuse: Refuse, own: list[Database], server: Server) -> None:
     role = f"reader_{os.getpid()}"
     own[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'; GRANT SELECT (id, name) ON items TO {role}")
     own[1].execute(f"GRANT SELECT ON items TO {role}")
@@ -465,13 +484,15 @@ def test_a_right_that_is_missing(refuse: Any, own: Any, server: Server) -> None:
 # Files.
 
 
-def test_a_missing_report_folder(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_a_missing_report_folder(refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--report-dir", tmp_path / "nowhere")
     assert f"{tmp_path / 'nowhere'}" in message
     assert "--report-dir" in message
 
 
-def test_a_report_folder_that_cannot_be_written(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_a_report_folder_that_cannot_be_written(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
     message = refuse("diff", "items", *addresses(nodes), "--report-dir", file / "below")
@@ -481,7 +502,7 @@ def test_a_report_folder_that_cannot_be_written(refuse: Any, addresses: Any, nod
 
 @pytest.mark.parametrize("fails", ["report", "differences"])
 def test_a_full_disk(
-    refuse: Any, addresses: Any, own: Any, on_all: OnAll, process: Cli, tmp_path: Path, fails: str
+    refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll, process: Cli, tmp_path: Path, fails: str
 ) -> None:
     """A limit on the size of files says the same to a writer as a full disk does: the system call fails."""
     # Names are written into the report again for every row, but not into the files that gather differences.
@@ -503,7 +524,7 @@ def test_a_full_disk(
     assert list(reports.iterdir()) == []
 
 
-def test_a_damaged_task_store(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_a_damaged_task_store(refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path) -> None:
     store = tmp_path / "tasks.db"
     store.write_bytes(b"this is no database " * 100)
     for arguments in (("diff", "items", *addresses(nodes)), ("tasks",), ("report", "abc")):
@@ -513,7 +534,9 @@ def test_a_damaged_task_store(refuse: Any, addresses: Any, nodes: Any, tmp_path:
     assert store.read_bytes() == b"this is no database " * 100
 
 
-def test_a_task_store_that_is_something_else(refuse: Any, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_a_task_store_that_is_something_else(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path
+) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE precious (id)")
@@ -551,7 +574,9 @@ def test_a_damaged_configuration(
         assert not any(piece in ran.err for piece in PIECES)
 
 
-def test_verbose_shows_where_it_came_from_and_no_password(cli: Cli, addresses: Any, nodes: Any, tmp_path: Path) -> None:
+def test_verbose_shows_where_it_came_from_and_no_password(
+    cli: Cli, addresses: Addresses, nodes: list[Database], tmp_path: Path
+) -> None:
     broken = addresses(nodes, n2=f"postgresql://u:{WRITTEN}@127.0.0.1:1/x")
     for arguments in (("-v", "diff", "items", *broken), ("diff", "items", *broken, "--verbose")):
         ran = cli(*arguments)

@@ -8,8 +8,8 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,6 +26,8 @@ shop = ["n1", "n2"]
 shop_test = ["other"]
 """
 
+Complete = Callable[[str], list[str]]
+
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -35,8 +37,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def completed(cli: Cli, environment: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`completed("trueup diff --cl")`: what may stand in the place of the last word."""
+def complete(cli: Cli, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Complete:
+    """`complete("trueup diff --cl")`: the completions of the last word."""
 
     def ask(line: str) -> list[str]:
         words = line.split(" ")
@@ -76,19 +78,19 @@ def tasks(tmp_path: Path) -> list[str]:
         ("trueup nonsense x", []),
     ],
 )
-def test_words(completed: Any, line: str, expected: list[str]) -> None:
-    assert completed(line) == expected
+def test_words(complete: Complete, line: str, expected: list[str]) -> None:
+    assert complete(line) == expected
 
 
-def test_tasks_and_tables(completed: Any, tasks: list[str]) -> None:
-    assert completed("trueup tasks show ") == [tasks[1][:8], tasks[0][:8]]
-    assert completed(f"trueup report {tasks[0][:3]}") == [tasks[0][:8]]
-    assert completed(f"trueup report {tasks[0][:12]}") == [tasks[0]]
-    assert completed("trueup diff pub") == ["public.orders"]
-    assert completed("trueup doctor public.orders pub") == ["public.orders"]
+def test_tasks_and_tables(complete: Complete, tasks: list[str]) -> None:
+    assert complete("trueup tasks show ") == [tasks[1][:8], tasks[0][:8]]
+    assert complete(f"trueup report {tasks[0][:3]}") == [tasks[0][:8]]
+    assert complete(f"trueup report {tasks[0][:12]}") == [tasks[0]]
+    assert complete("trueup diff pub") == ["public.orders"]
+    assert complete("trueup doctor public.orders pub") == ["public.orders"]
 
 
-def test_files_are_left_to_the_shell(cli: Cli, environment: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_left_to_the_shell(cli: Cli, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for line, kind in (("trueup diff --config ", "file,"), ("trueup diff --report-dir ", "dir,")):
         monkeypatch.setenv("COMP_WORDS", line)
         monkeypatch.setenv("COMP_CWORD", "3")
@@ -96,20 +98,20 @@ def test_files_are_left_to_the_shell(cli: Cli, environment: Any, monkeypatch: py
         assert cli().out.strip() == kind
 
 
-def test_trouble_is_silence(completed: Any, tmp_path: Path) -> None:
+def test_trouble_is_silence(complete: Complete, tmp_path: Path) -> None:
     (tmp_path / "trueup.toml").write_text("[nodes\nbroken")
-    assert completed("trueup diff --cluster ") == []
+    assert complete("trueup diff --cluster ") == []
     (tmp_path / "tasks.db").write_text("this is not a database, whatever its name says" * 100)
-    assert completed("trueup tasks show ") == []
-    assert completed("trueup diff ") == []
+    assert complete("trueup tasks show ") == []
+    assert complete("trueup diff ") == []
 
 
-def test_a_store_is_not_made_by_asking(completed: Any, tmp_path: Path) -> None:
-    assert completed("trueup tasks show ") == []
+def test_a_store_is_not_made_by_asking(complete: Complete, tmp_path: Path) -> None:
+    assert complete("trueup tasks show ") == []
     assert not (tmp_path / "tasks.db").exists()
 
 
-def test_zsh_and_fish_are_answered_with_help(process: Cli, environment: Any) -> None:
+def test_zsh_and_fish_are_answered_with_help(process: Cli, environment: dict[str, str]) -> None:
     asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
     ran = process(env={**environment, **asked})
     assert (ran.code, ran.out.split("\n")[:3], ran.err) == (0, ["plain", "shop", "n1, n2"], "")

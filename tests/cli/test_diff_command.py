@@ -16,10 +16,12 @@ from typing import Any
 import click
 import pytest
 
-from support.fixtures import Cli, Databases, Spark
+from support.cli import NodeOptions, WriteConfig
+from support.fixtures import Cli, Databases, Ran, Spark
 from trueup.cli.main import trueup as group
 from trueup.report import html
 from trueup.report.json_file import private_file
+from trueup.testing.postgres import Database, Server
 
 # The promise of `--json`.
 PROMISED = {
@@ -28,8 +30,10 @@ PROMISED = {
 }
 HEAVY = ("pyspark", "py4j", "rich", "jinja2", "pandas", "numpy", "pyarrow", "psycopg", "sqlite3", "platformdirs")
 
+SessionsSeen = Callable[[Database, Callable[[], object]], int]
 
-def summary_of(ran: Any) -> dict[str, Any]:
+
+def summary_of(ran: Ran) -> dict[str, Any]:
     """The summary of the report that a run with --json wrote."""
     report: dict[str, Any] = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
     found: dict[str, Any] = report["summary"]
@@ -39,15 +43,15 @@ def summary_of(ran: Any) -> dict[str, Any]:
 # What comes out.
 
 
-def test_equal_tables_exit_0(cli: Cli, given: Any, equal: Any) -> None:
-    ran = cli("diff", "items", *given(equal))
+def test_equal_tables_exit_0(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
+    ran = cli("diff", "items", *node_options(equal))
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.startswith("MATCH: public.items on n1, n2: ")
     assert "50 rows in 2 blocks, none differs" in ran.out
 
 
-def test_differences_exit_1_and_are_counted(cli: Cli, given: Any, drifted: Any) -> None:
-    ran = cli("diff", "items", *given(drifted))
+def test_differences_exit_1_and_are_counted(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
+    ran = cli("diff", "items", *node_options(drifted))
     assert (ran.code, ran.err) == (1, "")
     lines = ran.out.splitlines()
     assert lines[0].startswith("DIFFER: public.items on n1, n2: ")
@@ -57,16 +61,18 @@ def test_differences_exit_1_and_are_counted(cli: Cli, given: Any, drifted: Any) 
     assert Path(next(line for line in lines if "report:" in line).partition(": ")[2]).is_file()
 
 
-def test_what_was_cut_short_exits_2(cli: Cli, given: Any, drifted: Any) -> None:
-    ran = cli("diff", "items", *given(drifted), "--max-diff-rows", 2)
+def test_what_was_cut_short_exits_2(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
+    ran = cli("diff", "items", *node_options(drifted), "--max-diff-rows", 2)
     assert ran.code == 2
     assert ran.out.startswith("INCOMPLETE: ")
     assert "limit reached, more may exist" in ran.out
     assert "not compared: n1/n2: more than 2 differences" in ran.out
 
 
-def test_json_is_one_object_with_all_that_was_promised(cli: Cli, given: Any, drifted: Any) -> None:
-    ran = cli("diff", "items", *given(drifted), "--json")
+def test_json_is_one_object_with_all_that_was_promised(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database]
+) -> None:
+    ran = cli("diff", "items", *node_options(drifted), "--json")
     assert (ran.code, ran.err) == (1, "")
     assert ran.out.count("\n") == 1
     found = ran.json
@@ -80,53 +86,59 @@ def test_json_is_one_object_with_all_that_was_promised(cli: Cli, given: Any, dri
     assert summary_of(ran)["task_id"] == found["task_id"]
 
 
-def test_the_order_of_the_nodes_says_what_missing_means(cli: Cli, given: Any, drifted: Any) -> None:
-    found = cli("diff", "items", *given(drifted), "--nodes", "n2,n1", "--json").json
+def test_the_order_of_the_nodes_says_what_missing_means(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database]
+) -> None:
+    found = cli("diff", "items", *node_options(drifted), "--nodes", "n2,n1", "--json").json
     assert list(found["pairs"]) == ["n2/n1"]
     assert (found["pairs"]["n2/n1"]["missing"], found["pairs"]["n2/n1"]["extra"]) == (3, 2)
 
 
 @pytest.mark.parametrize("verb", ["diff", "check"])
 @pytest.mark.parametrize("option", ["--quiet", "-q"])
-def test_quiet_prints_nothing(cli: Cli, given: Any, drifted: Any, verb: str, option: str) -> None:
-    ran = cli(verb, "items", *given(drifted), option)
+def test_quiet_prints_nothing(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], verb: str, option: str
+) -> None:
+    ran = cli(verb, "items", *node_options(drifted), option)
     assert (ran.code, ran.out, ran.err) == (1, "", "")
 
 
-def test_quiet_and_json_print_the_json(cli: Cli, given: Any, equal: Any) -> None:
-    ran = cli("diff", "items", *given(equal), "--quiet", "--json")
+def test_quiet_and_json_print_the_json(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
+    ran = cli("diff", "items", *node_options(equal), "--quiet", "--json")
     assert (ran.code, ran.json["verdict"], ran.err) == (0, "MATCH", "")
 
 
 def test_check_says_how_many_blocks_differ_and_writes_no_report(
-    cli: Cli, given: Any, drifted: Any, tmp_path: Path
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], tmp_path: Path
 ) -> None:
-    ran = cli("check", "items", *given(drifted))
+    ran = cli("check", "items", *node_options(drifted))
     assert ran.code == 1
     assert "53 rows in 2 blocks, 2 differ" in ran.out
     assert "next: trueup diff public.items" in ran.out
-    found = cli("check", "items", *given(drifted), "--json").json
+    found = cli("check", "items", *node_options(drifted), "--json").json
     assert (found["verdict"], found["mismatched_blocks"], found["report"]) == ("DIFFER", 2, "")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".json"] == []
     drifted[1].execute("TRUNCATE items")
     drifted[0].execute("TRUNCATE items")
-    assert cli("check", "items", *given(drifted)).code == 0
+    assert cli("check", "items", *node_options(drifted)).code == 0
 
 
-def test_the_command_as_a_process(process: Cli, given: Any, drifted: Any, equal: Any) -> None:
-    ran = process("diff", "items", *given(drifted), "--json")
+def test_the_command_as_a_process(
+    process: Cli, node_options: NodeOptions, drifted: list[Database], equal: list[Database]
+) -> None:
+    ran = process("diff", "items", *node_options(drifted), "--json")
     assert (ran.code, ran.json["verdict"], ran.err) == (1, "DIFFER", "")
-    ran = process("diff", "itmes", *given(drifted))
+    ran = process("diff", "itmes", *node_options(drifted))
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("trueup: ")
     drifted[1].execute("DELETE FROM items WHERE id < 8")
     drifted[0].execute("DELETE FROM items WHERE id < 8")
-    ran = process("check", "items", *given(drifted))
+    ran = process("check", "items", *node_options(drifted))
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_a_reader_that_goes_away_is_no_crash(given: Any, drifted: Any) -> None:
-    command = [sys.executable, "-m", "trueup", "diff", "items", *given(drifted), "--json"]
+def test_a_reader_that_goes_away_is_no_crash(node_options: NodeOptions, drifted: list[Database]) -> None:
+    command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(drifted), "--json"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.close()
@@ -141,9 +153,9 @@ def test_a_reader_that_goes_away_is_no_crash(given: Any, drifted: Any) -> None:
 
 
 def test_nodes_of_a_configuration(
-    cli: Cli, equal: Any, written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, equal: list[Database], write_config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere = written(equal, folder=tmp_path / "elsewhere", name="nodes.toml")
+    elsewhere = write_config(equal, folder=tmp_path / "elsewhere", name="nodes.toml")
     quick = ("--recheck", "0", "--json")
     assert cli("diff", "items", *quick).code == 2
     for cluster in ([], ["--cluster", "both"], ["--nodes", "n1,n2"], ["--cluster", "both", "--nodes", "all"]):
@@ -151,20 +163,22 @@ def test_nodes_of_a_configuration(
     monkeypatch.setenv("TRUEUP_CONFIG", str(elsewhere))
     assert cli("check", "items", *quick).code == 0
     monkeypatch.delenv("TRUEUP_CONFIG")
-    written(equal)
+    write_config(equal)
     found = cli("diff", "items", "--cluster", "both", "--nodes", "n2,n1", *quick)
     assert found.json["nodes"] == ["n2", "n1"]
     assert summary_of(found)["cluster"] == "both"
 
 
-def test_a_node_given_by_address_overrides_the_file(cli: Cli, equal: Any, databases: Databases, written: Any) -> None:
-    written(databases(2))  # without the table
+def test_a_node_given_by_address_overrides_the_file(
+    cli: Cli, equal: list[Database], databases: Databases, write_config: WriteConfig
+) -> None:
+    write_config(databases(2))  # without the table
     nodes = [option for number in (0, 1) for option in ("--node", f"n{number + 1}={equal[number].uri}")]
     assert cli("check", "items", *nodes, "--recheck", "0").code == 0
     assert cli("check", "items", *nodes, "--cluster", "both", "--recheck", "0").code == 0
 
 
-def test_variables_in_an_address(cli: Cli, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_in_an_address(cli: Cli, equal: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT_OF_N1", str(equal[0].server.port))
     address = equal[0].uri.replace(str(equal[0].server.port), "${PORT_OF_N1}")
     nodes = ("--node", f"a={address}", "--node", f"b={equal[1].uri}")
@@ -177,17 +191,19 @@ def test_variables_in_an_address(cli: Cli, equal: Any, monkeypatch: pytest.Monke
 
 
 def test_a_setting_from_file_then_environment_then_option(
-    cli: Cli, equal: Any, written: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, equal: list[Database], write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(equal, "[diff]\nblock_size = 2000\nrecheck = 0")
+    write_config(equal, "[diff]\nblock_size = 2000\nrecheck = 0")
     assert summary_of(cli("diff", "items", "--json"))["block_size"] == 2000
     monkeypatch.setenv("TRUEUP__DIFF__BLOCK_SIZE", "3000")
     assert summary_of(cli("diff", "items", "--json"))["block_size"] == 3000
     assert summary_of(cli("diff", "items", "--json", "--block-size", 4000))["block_size"] == 4000
 
 
-def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Cli, equal: Any, written: Any) -> None:
-    path = written(equal, "[nodes.n9]\nhost = 'h'\npassword = 'swordfish'")
+def test_a_file_with_a_password_that_others_can_read_is_warned_of(
+    cli: Cli, equal: list[Database], write_config: WriteConfig
+) -> None:
+    path = write_config(equal, "[nodes.n9]\nhost = 'h'\npassword = 'swordfish'")
     path.chmod(0o644)
     ran = cli("check", "items", "--cluster", "both")
     assert ran.code == 0
@@ -200,10 +216,10 @@ def test_a_file_with_a_password_that_others_can_read_is_warned_of(cli: Cli, equa
 # Every option takes effect.
 
 
-def test_columns(cli: Cli, given: Any, drifted: Any) -> None:
+def test_columns(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
     drifted[1].execute("DELETE FROM items WHERE id < 0")
     drifted[0].execute("DELETE FROM items WHERE id < 3")
-    base = ("diff", "items", *given(drifted))
+    base = ("diff", "items", *node_options(drifted))
     assert cli(*base).code == 1
     assert cli(*base, "--columns", "price,note").code == 0
     assert cli(*base, "--columns", "name").code == 1
@@ -212,29 +228,29 @@ def test_columns(cli: Cli, given: Any, drifted: Any) -> None:
     assert summary_of(cli(*base, "--columns", "note", "--json"))["columns"] == ["id", "note"]
 
 
-def test_key(cli: Cli, given: Any, equal: Any) -> None:
+def test_key(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     for node in equal:
         node.execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ALTER id DROP NOT NULL")
     equal[1].execute("UPDATE items SET note = 'x' WHERE id = 5")
-    keyless = cli("diff", "items", *given(equal), "--json")
+    keyless = cli("diff", "items", *node_options(equal), "--json")
     assert (keyless.json["pairs"]["n1/n2"]["changed"], keyless.json["pairs"]["n1/n2"]["missing"]) == (0, 1)
-    keyed = cli("diff", "items", *given(equal), "--json", "--key", "name,id")
+    keyed = cli("diff", "items", *node_options(equal), "--json", "--key", "name,id")
     assert keyed.json["pairs"]["n1/n2"]["changed"] == 1
     assert summary_of(keyed)["primary_key"] == ["name", "id"]
 
 
-def test_table_filter(cli: Cli, given: Any, drifted: Any) -> None:
-    ran = cli("diff", "items", *given(drifted), "--filter", "id BETWEEN 8 AND 20", "--json")
+def test_table_filter(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
+    ran = cli("diff", "items", *node_options(drifted), "--filter", "id BETWEEN 8 AND 20", "--json")
     assert (ran.code, ran.json["rows_checked"]) == (0, 13)
     assert summary_of(ran)["table_filter"] == "id BETWEEN 8 AND 20"
-    assert cli("diff", "items", *given(drifted), "--filter", "note = 'n' AND id = 7").code == 1
+    assert cli("diff", "items", *node_options(drifted), "--filter", "note = 'n' AND id = 7").code == 1
     # Signs that mean something to Python's or psycopg's formatting.
-    assert cli("diff", "items", *given(drifted), "--filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
+    assert cli("diff", "items", *node_options(drifted), "--filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
 
 
-def test_no_snapshot(cli: Cli, given: Any, equal: Any) -> None:
+def test_no_snapshot(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     def proof(*options: str) -> Any:
-        ran = cli("diff", "items", *given(equal), "--json", *options)
+        ran = cli("diff", "items", *node_options(equal), "--json", *options)
         report = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
         return report["proof"]["one_snapshot_a_node"], bool(report["proof"]["nodes"]["n1"]["snapshot"]), ran.json
 
@@ -244,18 +260,18 @@ def test_no_snapshot(cli: Cli, given: Any, equal: Any) -> None:
     assert "no snapshot" in found["remarks"][0]
 
 
-def test_block_size_and_its_limits(cli: Cli, given: Any, equal: Any) -> None:
-    refused = cli("diff", "items", *given(equal), "--block-size", 10)
+def test_block_size_and_its_limits(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
+    refused = cli("diff", "items", *node_options(equal), "--block-size", 10)
     assert refused.code == 2
     assert "--block-size: must be between 1000 and 1000000" in refused.err
     assert "--override-block-size" in refused.err
-    allowed = cli("diff", "items", *given(equal), "--block-size", 10, "--override-block-size", "--json")
+    allowed = cli("diff", "items", *node_options(equal), "--block-size", 10, "--override-block-size", "--json")
     assert allowed.code == 0
     assert 5 <= allowed.json["blocks"] <= 8
     assert summary_of(allowed)["block_size"] == 10
 
 
-def test_settings_are_in_the_report(cli: Cli, given: Any, equal: Any) -> None:
+def test_settings_are_in_the_report(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     options = {
         "compare_unit_size": 7,
         "concurrency_factor": 1.5,
@@ -266,36 +282,38 @@ def test_settings_are_in_the_report(cli: Cli, given: Any, equal: Any) -> None:
         "numeric": "representation",
     }
     flat = [part for name, value in options.items() for part in ("--" + name.replace("_", "-"), value)]
-    found = summary_of(cli("diff", "items", *given(equal), *flat, "--block-timeout", 30, "--json"))
+    found = summary_of(cli("diff", "items", *node_options(equal), *flat, "--block-timeout", 30, "--json"))
     assert {name: found[name] for name in options} == options
 
 
-def test_numeric(cli: Cli, given: Any, equal: Any) -> None:
+def test_numeric(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     equal[0].execute("UPDATE items SET price = 3000.00 WHERE id = 9")
     equal[1].execute("UPDATE items SET price = 3000.0 WHERE id = 9")
-    assert cli("diff", "items", *given(equal)).code == 0
-    assert cli("diff", "items", *given(equal), "--numeric", "representation").code == 1
+    assert cli("diff", "items", *node_options(equal)).code == 0
+    assert cli("diff", "items", *node_options(equal), "--numeric", "representation").code == 1
 
 
-def test_compare_unit_size_splits_down(cli: Cli, given: Any, drifted: Any) -> None:
+def test_compare_unit_size_splits_down(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
     # The answer is the same however small the parts are.
     for size in (1, 2, 7, 1000):
-        found = cli("diff", "items", *given(drifted), "--compare-unit-size", size, "--json").json["pairs"]["n1/n2"]
+        found = cli("diff", "items", *node_options(drifted), "--compare-unit-size", size, "--json").json["pairs"][
+            "n1/n2"
+        ]
         assert (found["missing"], found["extra"], found["changed"]) == (2, 3, 1)
 
 
-def test_recheck_and_its_wait(cli: Cli, given: Any, drifted: Any) -> None:
+def test_recheck_and_its_wait(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
     def seconds(*options: object) -> float:
-        return float(cli("diff", "items", *given(drifted), *options, "--json").json["seconds"])
+        return float(cli("diff", "items", *node_options(drifted), *options, "--json").json["seconds"])
 
     assert seconds("--recheck", 2, "--recheck-wait", 0.3) >= 0.6
     assert seconds("--recheck", 0, "--recheck-wait", 30) < 20
 
 
-def test_report_dir_and_task_db(cli: Cli, given: Any, drifted: Any, tmp_path: Path) -> None:
+def test_report_dir_and_task_db(cli: Cli, node_options: NodeOptions, drifted: list[Database], tmp_path: Path) -> None:
     reports, store = tmp_path / "reports", tmp_path / "own" / "tasks.db"
     reports.mkdir()
-    ran = cli("diff", "items", *given(drifted), "--report-dir", reports, "--task-db", store, "--json")
+    ran = cli("diff", "items", *node_options(drifted), "--report-dir", reports, "--task-db", store, "--json")
     assert Path(ran.json["report"]).parent == reports
     assert [path.suffix for path in reports.iterdir()] == [".json"]
     assert oct(Path(ran.json["report"]).stat().st_mode)[-3:] == "600"
@@ -304,10 +322,10 @@ def test_report_dir_and_task_db(cli: Cli, given: Any, drifted: Any, tmp_path: Pa
 
 
 @pytest.fixture
-def sessions_seen(server: Any) -> Callable[..., Any]:
+def sessions_seen(server: Server) -> SessionsSeen:
     """`sessions_seen(database, work)`: the most sessions of trueup in that database while the work goes on."""
 
-    def watch(database: Any, work: Callable[[], object]) -> int:
+    def watch(database: Database, work: Callable[[], object]) -> int:
         most, done = 0, threading.Event()
         query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%%' AND datname = %s"
 
@@ -334,18 +352,20 @@ def sessions_seen(server: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("most", [2, 3])
-def test_max_connections(cli: Cli, given: Any, drifted: Any, sessions_seen: Any, most: int) -> None:
+def test_max_connections(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], sessions_seen: SessionsSeen, most: int
+) -> None:
     slow = "pg_sleep(0.002) IS NOT NULL"
     options = ("--block-size", 5, "--override-block-size", "--concurrency-factor", 4, "--filter", slow)
 
     def work() -> None:
-        assert cli("diff", "items", *given(drifted), *options, "--max-connections", most).code == 1
+        assert cli("diff", "items", *node_options(drifted), *options, "--max-connections", most).code == 1
 
     assert sessions_seen(drifted[0], work) == most
 
 
-def test_the_engine_by_hand(cli: Cli, given: Any, equal: Any, spark: Spark) -> None:
-    local = given(equal)
+def test_the_engine_by_hand(cli: Cli, node_options: NodeOptions, equal: list[Database], spark: Spark) -> None:
+    local = node_options(equal)
     assert cli("diff", "items", *local, "--json").json["engine"] == "local"
     ran = cli("diff", "items", *local, "--engine", "spark", "--json")
     assert (ran.code, ran.json["engine"], ran.json["verdict"]) == (0, "spark", "MATCH")
@@ -405,8 +425,10 @@ def test_no_arguments_show_the_help(cli: Cli) -> None:
     assert ran.err.startswith("Usage: trueup")
 
 
-def test_output_writes_a_page_besides_the_report(cli: Cli, given: Any, drifted: Any, tmp_path: Path) -> None:
-    ran = cli("diff", "items", *given(drifted), "--output", "json", "--output", "html", "--json")
+def test_output_writes_a_page_besides_the_report(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], tmp_path: Path
+) -> None:
+    ran = cli("diff", "items", *node_options(drifted), "--output", "json", "--output", "html", "--json")
     assert ran.code == 1
     page, report = Path(ran.json["page"]), Path(ran.json["report"])
     assert (page.suffix, page.stem) == (".html", report.stem)
@@ -414,23 +436,25 @@ def test_output_writes_a_page_besides_the_report(cli: Cli, given: Any, drifted: 
     # The same page is made of the report afterwards.
     cli("report", report, "--output", "html", "--to", tmp_path / "later.html")
     assert (tmp_path / "later.html").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
-    alone = cli("diff", "items", *given(drifted), "--output", "html")
+    alone = cli("diff", "items", *node_options(drifted), "--output", "html")
     assert "  page: " in alone.out
     assert "next: open the page" in alone.out
-    assert cli("diff", "items", *given(drifted), "--json").json["page"] == ""
+    assert cli("diff", "items", *node_options(drifted), "--json").json["page"] == ""
 
 
-def test_output_can_be_configured(cli: Cli, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_can_be_configured(
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "json, html")
-    assert Path(cli("diff", "items", *given(drifted), "--json").json["page"]).is_file()
+    assert Path(cli("diff", "items", *node_options(drifted), "--json").json["page"]).is_file()
     monkeypatch.setenv("TRUEUP__DIFF__OUTPUT", "pdf")
-    ran = cli("diff", "items", *given(drifted))
+    ran = cli("diff", "items", *node_options(drifted))
     assert ran.code == 2
     assert 'must be "json", "html" or both' in ran.err
 
 
 def test_a_page_that_cannot_be_written_costs_no_answer(
-    cli: Cli, given: Any, drifted: Any, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, node_options: NodeOptions, drifted: list[Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def full(path: Path) -> Iterator[Any]:
@@ -440,7 +464,7 @@ def test_a_page_that_cannot_be_written_costs_no_answer(
             yield file
 
     monkeypatch.setattr(html, "private_file", full)
-    ran = cli("diff", "items", *given(drifted), "--output", "html", "--json")
+    ran = cli("diff", "items", *node_options(drifted), "--output", "html", "--json")
     assert (ran.code, ran.json["verdict"], ran.json["page"]) == (1, "DIFFER", "")
     assert Path(ran.json["report"]).is_file()
     (remark,) = ran.json["remarks"]

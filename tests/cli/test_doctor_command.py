@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.cli import WriteConfig
 from support.fixtures import Cli, Spark
+from trueup.testing.postgres import Database
 
 
-def test_lines_for_people(cli: Cli, equal: Any, written: Any) -> None:
-    written(equal)
+def test_lines_for_people(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
+    write_config(equal)
     ran = cli("doctor", "items", "--cluster", "both", "--no-spark")
     *lines, last = ran.out.splitlines()
     assert (ran.code, ran.err) == (0, "")
@@ -22,8 +23,8 @@ def test_lines_for_people(cli: Cli, equal: Any, written: Any) -> None:
     assert "\x1b" not in ran.out
 
 
-def test_a_failure_is_exit_code_2(cli: Cli, equal: Any, written: Any) -> None:
-    written(equal)
+def test_a_failure_is_exit_code_2(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
+    write_config(equal)
     ran = cli("doctor", "itmes", "--no-spark", "--quiet")
     *lines, last = ran.out.splitlines()
     assert ran.code == 2
@@ -32,7 +33,7 @@ def test_a_failure_is_exit_code_2(cli: Cli, equal: Any, written: Any) -> None:
     assert last.startswith("not healthy: ")
 
 
-def test_json(cli: Cli, equal: Any) -> None:
+def test_json(cli: Cli, equal: list[Database]) -> None:
     inline = [f"--node=n{number}={node.uri}" for number, node in enumerate(equal, 1)]
     ran = cli("doctor", "items", *inline, "--engine", "local", "--json")
     assert (ran.code, ran.err) == (0, "")
@@ -43,8 +44,8 @@ def test_json(cli: Cli, equal: Any) -> None:
     assert {"n1", "n2"} <= {each["where"] for each in found["findings"]}
 
 
-def test_nodes_by_name_among_those_by_address(cli: Cli, equal: Any, written: Any) -> None:
-    written(equal)
+def test_nodes_by_name_among_those_by_address(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
+    write_config(equal)
     ran = cli("doctor", "--node", f"x={equal[0].uri}", "--nodes", "n2,x", "--no-spark", "--json")
     assert [each["where"] for each in ran.json["findings"] if each["check"] == "version"] == ["n2", "x"]
     assert cli("doctor", "--node", "x", "--no-spark").code == 2

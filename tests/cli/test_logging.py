@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from support.cli import NodeOptions, WriteConfig
 from support.fixtures import Cli
 from trueup.testing.postgres import Database
-
-Given = Callable[[Sequence[Database]], list[str]]
 
 
 def test_an_error_as_json(cli: Cli) -> None:
@@ -55,9 +53,11 @@ def test_variables(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "use one of debug, info, warning, error" in cli("tasks").err
 
 
-def test_notes_are_log_records_with_task_and_table(cli: Cli, drifted: list[Database], given: Given) -> None:
+def test_notes_are_log_records_with_task_and_table(
+    cli: Cli, drifted: list[Database], node_options: NodeOptions
+) -> None:
     """A diff of many tables notes each table when it is done."""
-    words = ["diff", "--schema", "public", *given(drifted)]
+    words = ["diff", "--schema", "public", *node_options(drifted)]
     ran = cli(*words, "--log-format", "json", "--json")
     entries = [json.loads(line) for line in ran.err.splitlines()]
     done = [entry for entry in entries if entry["message"] == "public.items: DIFFER"]
@@ -70,11 +70,11 @@ def test_notes_are_log_records_with_task_and_table(cli: Cli, drifted: list[Datab
 
 
 def test_a_warning_of_the_configuration(
-    cli: Cli, equal: list[Database], written: Callable[..., Path], given: Given
+    cli: Cli, equal: list[Database], write_config: WriteConfig, node_options: NodeOptions
 ) -> None:
-    path = written(equal, '[nodes.n9]\nhost = "h"\npassword = "Kxq77"\n')
+    path = write_config(equal, '[nodes.n9]\nhost = "h"\npassword = "Kxq77"\n')
     path.chmod(0o644)
-    options = ("check", "items", "--config", path, *given(equal))
+    options = ("check", "items", "--config", path, *node_options(equal))
     ran = cli(*options)
     assert f"trueup: warning: {path} contains a password" in ran.err
     assert "Kxq77" not in ran.err

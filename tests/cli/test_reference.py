@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -17,6 +16,7 @@ from trueup.cli.main import trueup as group
 from trueup.cli.reference import contexts, examples_of, reference, undocumented
 from trueup.config.load import load
 from trueup.errors import ConfigError, TrueupError
+from trueup.testing.postgres import Database
 from trueup.verbs.difflog.config import load_difflog
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def test_every_option_has_a_variable(name: str) -> None:
         assert OPTIONS[name].envvar == variable
 
 
-def test_variables_stand_for_options(cli: Cli, equal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_stand_for_options(cli: Cli, equal: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole diff without one option."""
     nodes = " ".join(f"n{number}={node.uri}" for number, node in enumerate(equal, 1))
     monkeypatch.setenv("TRUEUP_DIFF_NODE", nodes)

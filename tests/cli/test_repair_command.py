@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from support.cli import NodeOptions, WriteConfig
 from support.fixtures import Cli
+from trueup.testing.postgres import Database
 
 
-def test_from_a_diff_to_a_repair_and_back(cli: Cli, drifted: Any, given: Any, written: Any) -> None:
-    written(drifted)
-    task = cli("diff", "items", *given(drifted), "--json").json["task_id"][:8]
+def test_from_a_diff_to_a_repair_and_back(
+    cli: Cli, drifted: list[Database], node_options: NodeOptions, write_config: WriteConfig
+) -> None:
+    write_config(drifted)
+    task = cli("diff", "items", *node_options(drifted), "--json").json["task_id"][:8]
     rows = drifted[1].execute("SELECT * FROM items ORDER BY 1")
     dry = cli("repair", task, "--source-of-truth", "n1", "--engine", "local")
     assert dry.code == 1
@@ -42,10 +45,10 @@ def test_from_a_diff_to_a_repair_and_back(cli: Cli, drifted: Any, given: Any, wr
     assert "keys of the earlier report differ" in page.read_text(encoding="utf-8")
 
 
-def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: Any, given: Any) -> None:
-    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
+    report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
     drifted[1].execute("ALTER TABLE items ADD CHECK (id <> 1)")
-    addresses, how = given(drifted)[6:], ["--engine", "local", "--recheck", "0"]
+    addresses, how = node_options(drifted)[6:], ["--engine", "local", "--recheck", "0"]
     failed = cli("repair", report, "--source-of-truth", "n1", "--execute", "--quiet", *how, *addresses)
     assert (failed.code, failed.out) == (2, "")
     assert "items_id_check" in failed.err
@@ -53,19 +56,21 @@ def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: Any, given:
     assert (told.code, told.json["verdict"], list(told.json["failed"])) == (2, "FAILED", ["n2"])
 
 
-def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: Any, given: Any) -> None:
-    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
+    report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
     made = cli("repair", report, "--write-plan", "plan.yaml")
     assert (made.code, made.out) == (0, "plan.yaml\n")
     plan = Path("plan.yaml")
     assert plan.stat().st_mode & 0o777 == 0o600
     plan.write_text(plan.read_text(encoding="utf-8").replace("# default:", "default:"), encoding="utf-8")
-    done = cli("repair", report, "--plan", "plan.yaml", "--execute", "--json", "--engine", "local", *given(drifted)[6:])
+    done = cli(
+        "repair", report, "--plan", "plan.yaml", "--execute", "--json", "--engine", "local", *node_options(drifted)[6:]
+    )
     assert done.json["verdict"] == "REPAIRED"
 
 
-def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: Any, given: Any) -> None:
-    report = cli("diff", "items", *given(drifted), "--json").json["report"]
+def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
+    report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
     for arguments, said in [
         (("repair", report), "no repair mode is given"),
         (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.cli import WriteConfig
 from support.fixtures import Cli
 from trueup.store import Task, TaskStore
 from trueup.testing.postgres import Database
@@ -39,9 +40,9 @@ Start = Callable[[], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start(equal: list[Database], written: Any, tmp_path: Path) -> Iterator[Start]:
+def start(equal: list[Database], write_config: WriteConfig, tmp_path: Path) -> Iterator[Start]:
     """Starts the schedule of these jobs, as often as it is called."""
-    file = written(equal, JOBS)
+    file = write_config(equal, JOBS)
     started: list[subprocess.Popen[str]] = []
 
     def begin() -> subprocess.Popen[str]:
@@ -133,14 +134,14 @@ def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, t
             os.kill(orphan, signal.SIGKILL)
 
 
-def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], written: Any, cli: Cli) -> None:
-    written(equal, '[schedule.night]\nverb = "check"\narguments = "items --clutser both"\nevery = "1h"')
+def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], write_config: WriteConfig, cli: Cli) -> None:
+    write_config(equal, '[schedule.night]\nverb = "check"\narguments = "items --clutser both"\nevery = "1h"')
     ran = cli("schedule", "--list")
     assert (ran.code, "schedule.night: No such option" in ran.err) == (2, True)
-    written(equal, '[schedule.night]\nverb = "tube"\narguments = "lst"\nevery = "1h"')
+    write_config(equal, '[schedule.night]\nverb = "tube"\narguments = "lst"\nevery = "1h"')
     ran = cli("schedule")
     assert (ran.code, "schedule.night: No such command 'lst'" in ran.err) == (2, True)
-    written(equal, '[schedule.night]\nverb = "tube"\narguments = "list --node n1"\ncron = "0 3 * * 0"')
+    write_config(equal, '[schedule.night]\nverb = "tube"\narguments = "list --node n1"\ncron = "0 3 * * 0"')
     ran = cli("schedule", "--list")
     assert (ran.code, ran.out.splitlines()[1].split()[:7]) == (0, ["night", "0", "3", "*", "*", "0", "(UTC)"])
 

@@ -5,31 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
+from support.cli import NodeOptions
 from support.fixtures import Cli, OnAll
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
 
 SLOW = ("--max-rows-per-second", "150", "--block-size", "10", "--override-block-size", "--compare-unit-size", "5")
 
+SlowRun = tuple["subprocess.Popen[str]", TaskStore, list[str]]
+
 
 @pytest.fixture
-def slow_run(equal: Any, given: Any, on_all: OnAll) -> Any:
+def slow_run(equal: list[Database], node_options: NodeOptions, on_all: OnAll) -> Iterator[SlowRun]:
     """A diff of 600 rows that takes some seconds, as a process; and the store it writes to."""
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; ANALYZE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
-    command = [sys.executable, "-m", "trueup", "diff", "items", *given(equal), *SLOW]
+    command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *SLOW]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
     with TaskStore() as store:
-        yield process, store, given(equal)
+        yield process, store, node_options(equal)
     process.kill()
     process.wait()
 
 
-def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Cli) -> None:
+def test_paused_let_go_stopped_and_taken_up(slow_run: SlowRun, cli: Cli) -> None:
     process, store, nodes = slow_run
     assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
     task = store.list(status="RUNNING")[0].task_id
@@ -55,10 +59,12 @@ def test_paused_let_go_stopped_and_taken_up(slow_run: Any, cli: Cli) -> None:
     assert ran.json["rows"] == {"n1": 600, "n2": 600}
 
 
-def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: OnAll, cli: Cli) -> None:
+def test_a_run_of_many_tables_is_steered_as_one(
+    equal: list[Database], node_options: NodeOptions, on_all: OnAll, cli: Cli
+) -> None:
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; CREATE TABLE more AS TABLE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
-    command = [sys.executable, "-m", "trueup", "diff", "--tables", "public.*", *given(equal), *SLOW]
+    command = [sys.executable, "-m", "trueup", "diff", "--tables", "public.*", *node_options(equal), *SLOW]
     with TaskStore() as store:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         try:
@@ -78,23 +84,23 @@ def test_a_run_of_many_tables_is_steered_as_one(equal: Any, given: Any, on_all: 
         assert f"--resume {whole[:8]}" in err
         assert store.get(whole).task_status == "INTERRUPTED"
         assert store.list(status="RUNNING") == []
-    again = [each for each in given(equal) if "=" in each or each == "--node"]
+    again = [each for each in node_options(equal) if "=" in each or each == "--node"]
     ran = cli("diff", "--resume", whole[:8], *again, "--json")
     assert (ran.code, ran.json["verdict"]) == (1, "DIFFER")
     assert {each["table"]: each["differences"] for each in ran.json["tables"]} == {"public.items": 3, "public.more": 0}
 
 
-def test_a_table_or_a_task_but_not_both(cli: Cli, given: Any, equal: Any) -> None:
+def test_a_table_or_a_task_but_not_both(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     for arguments in ((), ("items", "--resume", "3f9a")):
-        ran = cli("diff", *arguments, *given(equal))
+        ran = cli("diff", *arguments, *node_options(equal))
         assert ran.code == 2
         assert "--resume TASK" in ran.err
 
 
-def test_only_a_diff_can_be_taken_up(cli: Cli, given: Any, equal: Any) -> None:
+def test_only_a_diff_can_be_taken_up(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     with TaskStore() as store:
         task = store.start("DIFFLOG_RUN", context={}).task_id
         store.finish(task, "FAILED", error="no")
-    ran = cli("diff", "--resume", task, *given(equal))
+    ran = cli("diff", "--resume", task, *node_options(equal))
     assert ran.code == 2
     assert "is not a diff or check" in ran.err

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import pytest
 from psycopg import sql
 
 from support.fixtures import Cli, Databases
 from trueup.store import TaskStore
-from trueup.testing.postgres import Server
+from trueup.testing.postgres import Database, Server
 
 SECRET = "s3cret-of-the-owner"
 SCHEMA = """
@@ -18,9 +17,11 @@ CREATE TABLE people (id serial PRIMARY KEY, name text UNIQUE);
 CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, person int REFERENCES people, price numeric);
 """
 
+Owned = tuple[list[Database], list[str], str]
+
 
 @pytest.fixture
-def owned(server: Server, databases: Databases) -> tuple[list[Any], list[str], str]:
+def owned(server: Server, databases: Databases) -> Owned:
     """Two databases of a plain role, the options that name them, and the role's name."""
     role = f"owner_{os.getpid()}"
     admin = server.database("postgres")
@@ -44,7 +45,7 @@ def owned(server: Server, databases: Databases) -> tuple[list[Any], list[str], s
     return both, ["--from", "n1", "--to", "n2", *options], role
 
 
-def test_there_and_back_by_the_owner(cli: Cli, owned: Any, server: Server) -> None:
+def test_there_and_back_by_the_owner(cli: Cli, owned: Owned, server: Server) -> None:
     both, ends, _ = owned
     old, new = both
     assert cli("sync", "start", *ends, "--engine", "local", "-q").code == 0
@@ -90,7 +91,7 @@ def test_there_and_back_by_the_owner(cli: Cli, owned: Any, server: Server) -> No
         assert SECRET not in each.out + each.err
 
 
-def test_the_doctor_says_what_a_switchover_lacks(cli: Cli, owned: Any, server: Server) -> None:
+def test_the_doctor_says_what_a_switchover_lacks(cli: Cli, owned: Owned, server: Server) -> None:
     both, ends, role = owned
     nodes = ends[4:]
     fine = cli("doctor", "--switchover", "n1,n2", "--no-spark", *nodes)

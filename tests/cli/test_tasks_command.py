@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from support.cli import NodeOptions
 from support.fixtures import Cli
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
 
 # The seed's three analytics queries, word for word.
@@ -46,9 +48,9 @@ LIMIT 20;
 
 
 @pytest.fixture
-def ran(cli: Cli, given: Any, drifted: Any) -> dict[str, Any]:
+def ran(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> dict[str, Any]:
     """A diff that differs, one that was cut short, one that failed, and a check, oldest first."""
-    nodes = given(drifted)
+    nodes = node_options(drifted)
     return {
         "differ": cli("diff", "items", *nodes, "--json").json,
         "cut": cli("diff", "items", *nodes, "--max-diff-rows", 2, "--json").json,
@@ -65,7 +67,7 @@ def query(path: Path, text: str) -> list[tuple[Any, ...]]:
         connection.close()
 
 
-def test_the_list_is_a_table_newest_first(cli: Cli, ran: Any) -> None:
+def test_the_list_is_a_table_newest_first(cli: Cli, ran: dict[str, Any]) -> None:
     found = cli("tasks")
     assert (found.code, found.err) == (0, "")
     head, *lines = found.out.splitlines()
@@ -82,7 +84,7 @@ def test_the_list_is_a_table_newest_first(cli: Cli, ran: Any) -> None:
     assert lines[-1].startswith(ran["differ"]["task_id"][:8] + "  ")
 
 
-def test_the_list_as_json_and_its_limit(cli: Cli, ran: Any) -> None:
+def test_the_list_as_json_and_its_limit(cli: Cli, ran: dict[str, Any]) -> None:
     found = cli("tasks", "--json").json
     assert len(found) == 4
     assert found[0]["task_id"] == ran["check"]["task_id"]
@@ -98,7 +100,7 @@ def test_no_tasks_yet(cli: Cli, tmp_path: Path) -> None:
     assert cli("tasks", "--json").json == []
 
 
-def test_show(cli: Cli, ran: Any) -> None:
+def test_show(cli: Cli, ran: dict[str, Any]) -> None:
     task_id = ran["differ"]["task_id"]
     found = cli("tasks", "show", task_id[:8])
     assert (found.code, found.err) == (0, "")
@@ -111,7 +113,7 @@ def test_show(cli: Cli, ran: Any) -> None:
     assert whole["task_context"]["nodes"] == "n1,n2"
 
 
-def test_show_of_a_failure_says_why(cli: Cli, ran: Any) -> None:
+def test_show_of_a_failure_says_why(cli: Cli, ran: dict[str, Any]) -> None:
     failed = cli("tasks", "--json").json[1]["task_id"]
     found = cli("tasks", "show", failed).out
     assert "there is no table public.itmes" in found
@@ -119,7 +121,7 @@ def test_show_of_a_failure_says_why(cli: Cli, ran: Any) -> None:
     assert "more than 2 differences" in cut
 
 
-def test_unknown_and_ambiguous_ids(cli: Cli, ran: Any) -> None:
+def test_unknown_and_ambiguous_ids(cli: Cli, ran: dict[str, Any]) -> None:
     for arguments in (("tasks", "show", "zzz"), ("report", "zzz"), ("tasks", "show", "")):
         found = cli(*arguments)
         assert (found.code, found.out) == (2, "")
@@ -135,7 +137,7 @@ def test_unknown_and_ambiguous_ids(cli: Cli, ran: Any) -> None:
     assert "use a longer prefix" in found.err
 
 
-def test_report_as_text(cli: Cli, ran: Any) -> None:
+def test_report_as_text(cli: Cli, ran: dict[str, Any]) -> None:
     found = cli("report", ran["differ"]["task_id"][:10])
     assert (found.code, found.err) == (0, "")
     lines = [line.split() for line in found.out.splitlines()]
@@ -148,7 +150,7 @@ def test_report_as_text(cli: Cli, ran: Any) -> None:
     assert "not compared: " in cli("report", ran["cut"]["task_id"]).out
 
 
-def test_report_as_json_is_the_file(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_report_as_json_is_the_file(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     path = Path(ran["differ"]["report"])
     written = json.loads(path.read_text(encoding="utf-8"))
     assert cli("report", ran["differ"]["task_id"], "--output", "json").json == written
@@ -159,9 +161,11 @@ def test_report_as_json_is_the_file(cli: Cli, ran: Any, tmp_path: Path) -> None:
     assert oct(copy.stat().st_mode)[-3:] == "600"
 
 
-def test_report_as_html(cli: Cli, ran: Any, drifted: Any, given: Any, tmp_path: Path) -> None:
+def test_report_as_html(
+    cli: Cli, ran: dict[str, Any], drifted: list[Database], node_options: NodeOptions, tmp_path: Path
+) -> None:
     drifted[0].execute("UPDATE items SET name = '<script>alert(1)</script>' WHERE id = 7")
-    task_id = cli("diff", "items", *given(drifted), "--json").json["task_id"]
+    task_id = cli("diff", "items", *node_options(drifted), "--json").json["task_id"]
     found = cli("report", task_id, "--output", "html")
     page = Path(found.out.strip())
     assert (page.suffix, oct(page.stat().st_mode)[-3:]) == (".html", "600")
@@ -173,7 +177,7 @@ def test_report_as_html(cli: Cli, ran: Any, drifted: Any, given: Any, tmp_path: 
     assert own.out.strip() == str(tmp_path / "own.html")
 
 
-def test_report_of_a_damaged_report(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_report_of_a_damaged_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     """Whatever is taken out of a report, it is shown or refused: never a crash, never half a page."""
     whole = json.loads(Path(ran["differ"]["report"]).read_text(encoding="utf-8"))
     path = tmp_path / "part.json"
@@ -192,7 +196,7 @@ def test_report_of_a_damaged_report(cli: Cli, ran: Any, tmp_path: Path) -> None:
             inside[name] = kept
 
 
-def test_report_of_a_check(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_report_of_a_check(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     task_id = ran["check"]["task_id"]
     assert "verdict   DIFFER" in cli("report", task_id).out
     assert cli("report", task_id, "--output", "json").json["task_context"]["diff_summary"]["verdict"] == "DIFFER"
@@ -220,7 +224,7 @@ def test_report_of_a_version_log(cli: Cli, tmp_path: Path) -> None:
     assert f"trueup tasks show {waiting.task_id[:8]}" in found.err
 
 
-def test_a_missing_report(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_a_missing_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     failed = cli("tasks", "--json").json[1]["task_id"]
     assert f"trueup tasks show {failed[:8]}" in cli("report", failed).err
     Path(ran["differ"]["report"]).unlink()
@@ -240,9 +244,11 @@ def test_a_missing_report(cli: Cli, ran: Any, tmp_path: Path) -> None:
     assert "create the folder" in found.err
 
 
-def test_a_killed_process_shows_as_failed(cli: Cli, given: Any, equal: Any, tmp_path: Path) -> None:
+def test_a_killed_process_shows_as_failed(
+    cli: Cli, node_options: NodeOptions, equal: list[Database], tmp_path: Path
+) -> None:
     slow = ("--filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
-    command = [sys.executable, "-m", "trueup", "diff", "items", *given(equal), *slow]
+    command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *slow]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         assert wait_until(lambda: _statuses(cli) == ["RUNNING"], 30)
@@ -261,7 +267,7 @@ def _statuses(cli: Cli) -> list[str]:
     return [task["task_status"] for task in cli("tasks", "--json").json]
 
 
-def test_the_queries_of_the_seed_give_true_answers(cli: Cli, ran: Any, tmp_path: Path) -> None:
+def test_the_queries_of_the_seed_give_true_answers(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "tasks.db"
     listed = [task for task in cli("tasks", "--json").json if task["task_type"] == "TABLE_DIFF"]
     recent = query(store, RECENT)

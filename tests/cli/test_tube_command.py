@@ -10,25 +10,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.cli import WriteConfig
 from support.fixtures import Cli, Databases
 from trueup.store import TaskStore
+from trueup.testing.postgres import Database
 
 
 @pytest.fixture
-def node(databases: Databases, written: Any) -> Any:
+def node(databases: Databases, write_config: WriteConfig) -> Database:
     """A configured node n1 with a table of 300 orders."""
     nodes = databases(1)
     nodes[0].execute("CREATE TABLE orders (id int PRIMARY KEY, at timestamptz DEFAULT now(), n int)")
     nodes[0].execute("INSERT INTO orders (id, n) SELECT g, g % 3 FROM generate_series(1, 300) g")
-    written(nodes)
+    write_config(nodes)
     return nodes[0]
 
 
-def test_from_install_to_uninstall(cli: Cli, node: Any) -> None:
+def test_from_install_to_uninstall(cli: Cli, node: Database) -> None:
     ran = cli("tube", "install", "n1")
     assert (ran.code, ran.out, ran.err) == (0, "version 3 installed in the schema tube of n1\n", "")
     assert cli("tube", "install", "n1", "--json").json == {"node": "n1", "schema": "tube", "before": 3, "version": 3}
@@ -68,7 +69,7 @@ def test_from_install_to_uninstall(cli: Cli, node: Any) -> None:
     assert cli("tube", "uninstall", "n1").out == "dropped 0 tubes and the schema tube\n"
 
 
-def test_problems_are_shown(cli: Cli, node: Any) -> None:
+def test_problems_are_shown(cli: Cli, node: Database) -> None:
     cli("tube", "install", "n1")
     cli("tube", "ensure", "search")
     cli("tube", "attach", "search", "orders", "--shard", 1)
@@ -77,7 +78,7 @@ def test_problems_are_shown(cli: Cli, node: Any) -> None:
     assert cli("tube", "list", "--json").json[0]["tables"][0]["problem"]
 
 
-def test_what_is_wrong_is_said(cli: Cli, node: Any, databases: Databases) -> None:
+def test_what_is_wrong_is_said(cli: Cli, node: Database, databases: Databases) -> None:
     ran = cli("tube", "stats")
     assert (ran.code, "trueup tube install n1" in ran.err) == (2, True)
     cli("tube", "install", "n1")
@@ -115,7 +116,9 @@ def write(batch):
 """
 
 
-def test_a_job_that_runs_and_is_stopped(cli: Cli, node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_runs_and_is_stopped(
+    cli: Cli, node: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mysink.py").write_text(SINK, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
@@ -160,7 +163,7 @@ def test_a_job_that_runs_and_is_stopped(cli: Cli, node: Any, tmp_path: Path, mon
     assert cli("tube", "stats", "--json").json["stats"][0]["live_pods"] == 0
 
 
-def test_stats_again_and_again(cli: Cli, node: Any, databases: Databases) -> None:
+def test_stats_again_and_again(cli: Cli, node: Database, databases: Databases) -> None:
     """A look now and then, as text, as lines of JSON, or in place; and how far a backfill is."""
     for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
         assert cli("tube", *command.split()).code == 0

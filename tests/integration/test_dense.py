@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from support.fixtures import Compare, Databases, OnAll
+from trueup.engine.work import Room
+from trueup.rows.keys import Block
+from trueup.task.compare.model import Answer
+from trueup.task.job import Job
+from trueup.testing.postgres import Database
 from trueup.verbs.diff import hash as hashing
+from trueup.verbs.diff.work import HashBlock
 
 ROWS = 6000
 SETTINGS = {"block_size": 500, "override_block_size": True, "compare_unit_size": 50, "recheck": 0}
@@ -23,12 +29,12 @@ KEYS = {
 
 
 @pytest.fixture
-def dense(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def dense(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """The blocks whose rows were marked at once."""
-    seen: list[Any] = []
+    seen: list[Block] = []
     whole = hashing.mark_block
 
-    def mark(job: Any, task: Any, room: Any) -> Any:
+    def mark(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         seen.append(task.block)
         return whole(job, task, room)
 
@@ -36,7 +42,7 @@ def dense(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def _fill(nodes: Any, on_all: OnAll, columns: str, values: str) -> None:
+def _fill(nodes: list[Database], on_all: OnAll, columns: str, values: str) -> None:
     on_all(
         nodes,
         "CREATE DOMAIN positive AS int CHECK (value > 0);"
@@ -47,7 +53,7 @@ def _fill(nodes: Any, on_all: OnAll, columns: str, values: str) -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [(kind, 3 if kind in ("bigint", "text") else 2) for kind in KEYS])
 def test_every_difference_is_found(
-    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any], kind: str, count: int
+    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Block], kind: str, count: int
 ) -> None:
     nodes = databases(count)
     _fill(nodes, on_all, *KEYS[kind])
@@ -78,7 +84,7 @@ def test_a_key_that_is_none_is_refused(databases: Databases, on_all: OnAll, comp
 
 
 def test_where_drift_ends_blocks_are_hashed_again(
-    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any]
+    databases: Databases, on_all: OnAll, compare: Compare, dense: list[Block]
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
@@ -88,7 +94,7 @@ def test_where_drift_ends_blocks_are_hashed_again(
     assert 0 < len(dense) < result.blocks * 2 / 3
 
 
-def test_a_check_never_reads_rows(databases: Databases, on_all: OnAll, compare: Compare, dense: list[Any]) -> None:
+def test_a_check_never_reads_rows(databases: Databases, on_all: OnAll, compare: Compare, dense: list[Block]) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, *KEYS["smallint"])
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n % 3 = 0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -74,9 +74,11 @@ HABITS = [
 SMALL = {"block_size": 10, "override_block_size": True, "compare_unit_size": 3}
 _numbers = itertools.count(1)
 
+AsRole = Callable[..., list[Database]]
+
 
 @pytest.fixture
-def role(server: Server) -> Iterator[Any]:
+def role(server: Server) -> Iterator[AsRole]:
     """`role(nodes, grants)`: the nodes as seen by a role that may log in, plus what the grants give to {role}."""
     made: list[tuple[str, list[Database]]] = []
 
@@ -106,7 +108,7 @@ def _set(node: Database, who: str, settings: dict[str, str]) -> None:
 @pytest.mark.parametrize("digest", ["native", "portable"])
 @pytest.mark.parametrize("by", ["database", "role"])
 def test_settings_of_databases_and_roles_change_nothing(
-    databases: Databases, on_all: OnAll, role: Any, compare: Compare, report_of: ReportOf, by: str, digest: str
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare, report_of: ReportOf, by: str, digest: str
 ) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA other; " + TABLE)
@@ -180,7 +182,7 @@ POLICY = "ALTER TABLE looks ENABLE ROW LEVEL SECURITY; CREATE POLICY half ON loo
 
 @pytest.mark.parametrize("quick", [False, True])
 def test_hidden_rows_are_refused_not_matched(
-    databases: Databases, on_all: OnAll, role: Any, compare: Compare, quick: bool
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare, quick: bool
 ) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
@@ -196,7 +198,7 @@ def test_hidden_rows_are_refused_not_matched(
 
 
 def test_owners_under_forced_row_security_are_refused(
-    databases: Databases, on_all: OnAll, role: Any, compare: Compare
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare
 ) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
@@ -220,7 +222,7 @@ KINDS = {
 @pytest.mark.parametrize("digest", ["native", "portable"])
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_select_alone_is_enough(
-    databases: Databases, on_all: OnAll, role: Any, compare: Compare, kind: str, digest: str
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare, kind: str, digest: str
 ) -> None:
     """Nothing but CONNECT, USAGE on the schema and SELECT on the table, or on the columns that are compared."""
     nodes = databases(2)
@@ -246,7 +248,9 @@ def test_select_alone_is_enough(
         assert (result.verdict, (counts.missing, counts.extra, counts.changed)) == ("DIFFER", expected)
 
 
-def test_missing_rights_are_refused_by_name(databases: Databases, on_all: OnAll, role: Any, compare: Compare) -> None:
+def test_missing_rights_are_refused_by_name(
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare
+) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA app; CREATE TABLE app.items (id int PRIMARY KEY, v text, secret text)")
     usage = "GRANT USAGE ON SCHEMA app TO {role};"
@@ -267,7 +271,7 @@ def test_missing_rights_are_refused_by_name(databases: Databases, on_all: OnAll,
 
 
 def test_types_of_a_schema_that_the_role_may_not_use(
-    databases: Databases, on_all: OnAll, role: Any, compare: Compare
+    databases: Databases, on_all: OnAll, role: AsRole, compare: Compare
 ) -> None:
     """SELECT on a table is the right to its rows, also where its types live in a closed schema."""
     nodes = databases(2)

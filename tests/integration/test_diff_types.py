@@ -9,7 +9,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,10 +17,10 @@ from psycopg import sql
 from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed
 from trueup.rows.encode import row_hash
-from trueup.rows.spec import ColumnSpec, TableSpec
+from trueup.rows.spec import ColumnSpec, DigestKind, TableSpec
 from trueup.testing.postgres import Database, Server
 
-DIGESTS = ["native", "portable"]
+DIGESTS: list[DigestKind] = ["native", "portable"]
 
 TYPES = """
     CREATE TYPE mood AS ENUM ({labels});
@@ -474,7 +473,7 @@ def test_rows_that_swap_values_of_every_kind(
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_row_hashes_have_64_bits(wide: Wide, digest: Any) -> None:
+def test_row_hashes_have_64_bits(wide: Wide, digest: DigestKind) -> None:
     """Of so many rows hundreds would share a hash of 32 bits."""
     column = ColumnSpec("i", '"pg_catalog"."int8"', "native")
     spec = TableSpec("public", "rows", (), (column,), digest=digest, seed=12345)

@@ -30,6 +30,7 @@ EMPTY = "DROP SCHEMA IF EXISTS app, public CASCADE; CREATE SCHEMA public; GRANT 
 _numbers = itertools.count(1)
 
 Examine = Callable[..., Diagnosis]
+AsRole = Callable[..., list[Database]]
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def examine() -> Examine:
 
 
 @pytest.fixture
-def role(server: Server) -> Iterator[Callable[..., list[Database]]]:
+def role(server: Server) -> Iterator[AsRole]:
     """`role(nodes, grants, options)`: the nodes as seen by a new role, of which {role} in the grants is the name."""
     made: list[tuple[str, list[Database]]] = []
 
@@ -136,7 +137,7 @@ def test_a_server_that_never_answers(examine: Examine, two: list[Database]) -> N
     assert of(found, "nodes", "all nodes").level == "FAIL"
 
 
-def test_a_wrong_password(examine: Examine, two: list[Database], role: Any) -> None:
+def test_a_wrong_password(examine: Examine, two: list[Database], role: AsRole) -> None:
     reader = role(two)[0]
     wrong = Database(reader.name, reader.uri.replace(":pw@", ":not-the-word@"), reader.server)
     found = examine([two[0], wrong])
@@ -161,7 +162,7 @@ def test_a_wrong_password(examine: Examine, two: list[Database], role: Any) -> N
     ],
 )
 def test_privileges(
-    examine: Examine, two: list[Database], role: Any, grants: str, level: str, message: str, cure: str
+    examine: Examine, two: list[Database], role: AsRole, grants: str, level: str, message: str, cure: str
 ) -> None:
     found = examine([two[0], role([two[1]], grants)[0]], "items")
     finding = of(found, "privileges", "n2 public.items")
@@ -172,7 +173,7 @@ def test_privileges(
     assert (of(found, "statistics", "n2").level == "FAIL") == (level == "FAIL")
 
 
-def test_a_schema_that_is_closed(examine: Examine, two: list[Database], role: Any) -> None:
+def test_a_schema_that_is_closed(examine: Examine, two: list[Database], role: AsRole) -> None:
     two[1].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
     two[0].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
     found = examine([two[0], role([two[1]], "GRANT SELECT ON app.items TO {role}")[0]], "app.items")
@@ -251,7 +252,7 @@ def test_a_lock_of_somebody_else(examine: Examine, two: list[Database]) -> None:
     assert found.exit_code == 0
 
 
-def test_connections(examine: Examine, two: list[Database], role: Any) -> None:
+def test_connections(examine: Examine, two: list[Database], role: AsRole) -> None:
     narrow = role(two, "GRANT SELECT ON items TO {role}", "CONNECTION LIMIT 2")
     found = of(examine([narrow[0]], concurrency_factor=0.0), "connections", "n1")
     assert (found.level, "has 2 free" in found.message) == ("OK", True), found
@@ -261,7 +262,7 @@ def test_connections(examine: Examine, two: list[Database], role: Any) -> None:
     assert "(n1, n2 are on one server)" in of(examine(two), "connections", "n1").message
 
 
-def test_timeouts_of_the_role_are_told(examine: Examine, two: list[Database], role: Any) -> None:
+def test_timeouts_of_the_role_are_told(examine: Examine, two: list[Database], role: AsRole) -> None:
     hasty = role(two, "ALTER ROLE {role} SET statement_timeout = '30s'")
     found = of(examine(hasty), "timeouts", "n1")
     assert (found.level, "statement_timeout 30 s" in found.message) == ("OK", True)

@@ -21,6 +21,7 @@ import pytest
 
 import trueup
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf
+from trueup.report.model import DiffResult
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
@@ -32,6 +33,8 @@ TABLE = """
 """
 # One block after the other, so that the first step is over before the second begins.
 STEPS = {"block_size": 100, "override_block_size": True, "compare_unit_size": 20, "concurrency_factor": 0.0}
+Waiting = Callable[[Database, str], None]
+Started = Callable[..., "subprocess.Popen[str]"]
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'trueup %%' AND datname = %s"
 
 
@@ -89,7 +92,7 @@ def no_sessions(nodes: list[Database]) -> bool:
     return wait_until(lambda: not any(sessions(node) for node in nodes), 20)
 
 
-def counts(result: Any, pair: str = "n1/n2") -> tuple[int, int, int, int]:
+def counts(result: DiffResult, pair: str = "n1/n2") -> tuple[int, int, int, int]:
     found = result.pairs[pair]
     return found.missing, found.extra, found.changed, found.in_flight
 
@@ -138,19 +141,19 @@ def _end_readers(node: Database) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_session_that_is_ended_is_opened_again(nodes: Any, compare: Compare, snapshot: bool) -> None:
+def test_a_session_that_is_ended_is_opened_again(nodes: list[Database], compare: Compare, snapshot: bool) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), snapshot=snapshot, **STEPS)
     assert (result.verdict, result.incomplete) == ("DIFFER", ())
     assert (result.rows_checked, counts(result)) == (2000, (0, 0, 1, 0))
 
 
-def test_a_session_that_is_ended_and_no_retries(nodes: Any, compare: Compare) -> None:
+def test_a_session_that_is_ended_and_no_retries(nodes: list[Database], compare: Compare) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), retries=0, **STEPS)
     assert result.verdict == "INCOMPLETE"
     assert any("node n2" in reason for reason in result.incomplete)
 
 
-def test_a_snapshot_that_is_lost(nodes: Any, compare: Compare) -> None:
+def test_a_snapshot_that_is_lost(nodes: list[Database], compare: Compare) -> None:
     def end_all() -> None:
         query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = ANY(%s)"
         assert nodes[1].server.database("postgres").execute(query, (sessions(nodes[1]),)) == [(True,), (True,)]
@@ -164,7 +167,7 @@ def test_a_snapshot_that_is_lost(nodes: Any, compare: Compare) -> None:
 # Tables go.
 
 
-def test_a_table_that_is_dropped_without_a_snapshot(nodes: Any, compare: Compare) -> None:
+def test_a_table_that_is_dropped_without_a_snapshot(nodes: list[Database], compare: Compare) -> None:
     drop = Hooks(lambda: nodes[1].execute("DROP TABLE items"))
     result = compare(nodes, "items", progress=drop, snapshot=False, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
@@ -174,7 +177,7 @@ def test_a_table_that_is_dropped_without_a_snapshot(nodes: Any, compare: Compare
 
 
 @pytest.fixture
-def waiting() -> Iterator[Callable[..., Any]]:
+def waiting() -> Iterator[Waiting]:
     """`waiting(database, statement)`: starts the statement on a thread, and comes back when it waits for a lock."""
     threads: list[threading.Thread] = []
 
@@ -194,14 +197,14 @@ def waiting() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("statement", ["TRUNCATE items", "DROP TABLE items"])
-def test_a_snapshot_holds_the_table(nodes: Any, compare: Compare, waiting: Any, statement: str) -> None:
+def test_a_snapshot_holds_the_table(nodes: list[Database], compare: Compare, waiting: Waiting, statement: str) -> None:
     nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
     result = compare(nodes, "items", progress=Hooks(lambda: waiting(nodes[1], statement)), **STEPS)
     assert (result.verdict, result.rows_checked) == ("MATCH", 2000)
 
 
 def test_a_lock_that_is_not_given_is_told(
-    nodes: Any, compare: Compare, waiting: Any, monkeypatch: pytest.MonkeyPatch
+    nodes: list[Database], compare: Compare, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New sessions stand behind the one that waits to truncate, which waits for us: somebody must give up."""
     from trueup.db import node
@@ -219,7 +222,7 @@ def test_a_lock_that_is_not_given_is_told(
     assert any("node n2" in reason and "lock timeout" in reason for reason in result.incomplete)
 
 
-def test_the_re_check_holds_nobody_up(nodes: Any, compare: Compare, waiting: Any) -> None:
+def test_the_re_check_holds_nobody_up(nodes: list[Database], compare: Compare, waiting: Waiting) -> None:
     """The snapshot is done with: a statement that waits for the table gets it, and the re-check sees what it did."""
     emptied = Hooks(re_check=lambda: waiting(nodes[1], "TRUNCATE items"))
     result = compare(nodes, "items", progress=emptied, **STEPS)
@@ -233,7 +236,7 @@ WHOLE = {**STEPS, "block_size": 1000, "compare_unit_size": 1000}
 
 
 def test_a_block_past_its_time_is_hashed_in_pieces(
-    nodes: Any, compare: Compare, monkeypatch: pytest.MonkeyPatch
+    nodes: list[Database], compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trueup.rows import digest
 
@@ -253,7 +256,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["diff", "check"])
-def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Compare, quick: bool) -> None:
+def test_what_cannot_be_hashed_in_time_is_listed(nodes: list[Database], compare: Compare, quick: bool) -> None:
     stuck = f"id <> 500 OR {NOT_HASHING} OR pg_sleep(5) IS NOT NULL"
     result = compare(nodes, "items", quick=quick, filter=stuck, block_timeout=0.1, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
@@ -268,7 +271,7 @@ def test_what_cannot_be_hashed_in_time_is_listed(nodes: Any, compare: Compare, q
 # Writes go on.
 
 
-def test_writes_that_converge_are_in_flight(nodes: Any, compare: Compare, report_of: ReportOf) -> None:
+def test_writes_that_converge_are_in_flight(nodes: list[Database], compare: Compare, report_of: ReportOf) -> None:
     nodes[1].execute("DELETE FROM items WHERE id = 3; INSERT INTO items VALUES (3000, 'new')")
 
     def arrive() -> None:
@@ -281,7 +284,9 @@ def test_writes_that_converge_are_in_flight(nodes: Any, compare: Compare, report
     assert report_of(result)["diffs"]["n1/n2"]["differences"] == []
 
 
-def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Compare, report_of: ReportOf) -> None:
+def test_writes_that_do_not_converge_are_differences(
+    nodes: list[Database], compare: Compare, report_of: ReportOf
+) -> None:
     nodes[1].execute("DELETE FROM items WHERE id = 3")
 
     def half() -> None:
@@ -293,7 +298,7 @@ def test_writes_that_do_not_converge_are_differences(nodes: Any, compare: Compar
     assert found["rows"]["n2"]["name"] == "again", "as it was seen last"
 
 
-def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: Compare) -> None:
+def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -307,13 +312,13 @@ def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: Any, compare: 
     )
 
 
-def test_no_second_look(nodes: Any, compare: Compare) -> None:
+def test_no_second_look(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks(re_check=lambda: pytest.fail("there is no re-check"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 0))
 
 
-def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: Compare) -> None:
+def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1000"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert counts(result) == (0, 0, 1, 0)
@@ -323,7 +328,7 @@ def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: Any, compare: Co
     assert counts(result) == (0, 0, 100, 0), "without one they are"
 
 
-def test_a_check_looks_again_too(nodes: Any, compare: Compare) -> None:
+def test_a_check_looks_again_too(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -336,7 +341,7 @@ def test_a_check_looks_again_too(nodes: Any, compare: Compare) -> None:
     assert compare(nodes, "items", quick=True, recheck=3, **STEPS).verdict == "DIFFER"
 
 
-def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compare: Compare) -> None:
+def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: list[Database], compare: Compare) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
     hooks = Hooks()
     result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
@@ -349,7 +354,7 @@ def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: Any, compa
 
 @pytest.mark.parametrize(("healed", "verdict"), [("id < 2000", "DIFFER"), ("true", "MATCH")])
 def test_a_check_goes_on_where_the_first_parts_were_in_flight(
-    nodes: Any, compare: Compare, healed: str, verdict: str
+    nodes: list[Database], compare: Compare, healed: str, verdict: str
 ) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
     hooks = Hooks()
@@ -373,7 +378,7 @@ SLOW = {
 
 
 @pytest.fixture
-def started(nodes: Any) -> Iterator[Callable[..., Any]]:
+def started(nodes: list[Database]) -> Iterator[Started]:
     """`started(phase)`: the command as a process, on its way: in `planning` or in `hashing` for minutes."""
     children: list[subprocess.Popen[str]] = []
 
@@ -405,7 +410,9 @@ def _sleeps(node: Database) -> bool:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("phase", ["planning", "hashing"])
-def test_stopped_by_the_user(nodes: Any, started: Any, tmp_path: Path, phase: str, stop: signal.Signals) -> None:
+def test_stopped_by_the_user(
+    nodes: list[Database], started: Started, tmp_path: Path, phase: str, stop: signal.Signals
+) -> None:
     child = started(phase)
     os.kill(child.pid, stop)
     out, err = child.communicate(timeout=20)
@@ -420,7 +427,7 @@ def test_stopped_by_the_user(nodes: Any, started: Any, tmp_path: Path, phase: st
 
 
 @pytest.mark.parametrize("phase", ["planning", "hashing"])
-def test_killed(nodes: Any, started: Any, tmp_path: Path, phase: str) -> None:
+def test_killed(nodes: list[Database], started: Started, tmp_path: Path, phase: str) -> None:
     child = started(phase)
     with TaskStore() as store:
         assert [task.task_status for task in store.list()] == ["RUNNING"]
@@ -434,7 +441,7 @@ def test_killed(nodes: Any, started: Any, tmp_path: Path, phase: str) -> None:
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tasks.db")] == []
 
 
-def test_stopped_in_a_python_call(nodes: Any, compare: Compare) -> None:
+def test_stopped_in_a_python_call(nodes: list[Database], compare: Compare) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -445,7 +452,7 @@ def test_stopped_in_a_python_call(nodes: Any, compare: Compare) -> None:
         assert [task.task_status for task in store.list()] == ["INTERRUPTED"]
 
 
-def test_a_defect_in_the_middle_leaves_nothing_open(nodes: Any, compare: Compare) -> None:
+def test_a_defect_in_the_middle_leaves_nothing_open(nodes: list[Database], compare: Compare) -> None:
     def fail() -> None:
         raise RuntimeError("a defect")
 
@@ -456,7 +463,7 @@ def test_a_defect_in_the_middle_leaves_nothing_open(nodes: Any, compare: Compare
         assert [task.task_status for task in store.list()] == ["FAILED"]
 
 
-def test_a_session_of_the_user_is_not_ours_to_see(nodes: Any) -> None:
+def test_a_session_of_the_user_is_not_ours_to_see(nodes: list[Database]) -> None:
     """The helper above counts what it should: a session of trueup, and no other."""
     with psycopg.connect(nodes[0].uri, application_name="trueup diff 12345678"), psycopg.connect(nodes[0].uri):
         assert len(sessions(nodes[0])) == 1

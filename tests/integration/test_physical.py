@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,24 +11,31 @@ import trueup
 from support.fixtures import Compare, Databases, OnAll
 from trueup.db import catalog
 from trueup.engine.progress import Silent
+from trueup.engine.work import Room
 from trueup.errors import Interrupted
-from trueup.rows.keys import chain
+from trueup.rows.digest import Digest
+from trueup.rows.keys import Block, KeyValues, chain
 from trueup.store import TaskStore
+from trueup.task.job import Job
+from trueup.testing.postgres import Database
 from trueup.verbs.diff import physical
 
 ROWS = 6000
 SETTINGS: dict[str, Any] = {"block_size": 1000, "compare_unit_size": 100, "recheck": 0}
 
+# The node, the first page and the end.
+Scan = tuple[str, int, "int | None"]
+
 
 @pytest.fixture
-def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
     """Tables of a few pages count as large; every scan by pages is seen."""
     monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
     monkeypatch.setattr(physical, "PAGES_PER_PART", 7)
-    seen: list[Any] = []
+    seen: list[Scan] = []
     whole = physical.scan_pages
 
-    def scan(job: Any, task: Any, room: Any) -> Any:
+    def scan(job: Job, task: physical.ScanPages, room: Room) -> Iterator[physical.PagesScanned]:
         seen.append((task.node, task.first, task.end))
         return whole(job, task, room)
 
@@ -35,7 +43,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def _fill(nodes: Any, on_all: OnAll, kind: str, value: str) -> None:
+def _fill(nodes: list[Database], on_all: OnAll, kind: str, value: str) -> None:
     on_all(
         nodes,
         f"CREATE TABLE t (id {kind} PRIMARY KEY, n int, v text);"
@@ -51,7 +59,7 @@ DRIFT = "UPDATE t SET v = 'x' WHERE n % 500 = 0; DELETE FROM t WHERE n IN (7, 77
     [("uuid", "md5(i::text)::uuid"), ("text", "md5(i::text)"), ("bigint", "hashint8extended(i, 0)")],
 )
 def test_every_difference_is_found(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], kind: str, value: str
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan], kind: str, value: str
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, kind, value)
@@ -65,7 +73,7 @@ def test_every_difference_is_found(
 
 
 def test_equal_tables_in_another_order_on_disk(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan]
 ) -> None:
     nodes = databases(3)
     on_all(nodes, "CREATE TABLE t (id uuid PRIMARY KEY, n int)")
@@ -81,7 +89,7 @@ def test_equal_tables_in_another_order_on_disk(
 
 
 def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan]
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "bigint", "i")
@@ -98,14 +106,16 @@ def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
 
 
 def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], monkeypatch: pytest.MonkeyPatch
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 500")
     whole = physical.differing_units
 
-    def elsewhere(sums: Any, cuts: Any) -> Any:
+    def elsewhere(
+        sums: Mapping[str, Mapping[int, Digest]], cuts: Sequence[KeyValues]
+    ) -> list[tuple[Block, dict[str, int]]]:
         found = whole(sums, cuts)
         other = next(block for block in chain(cuts)[5:] if block != found[0][0])
         return [(other, found[0][1])]
@@ -116,7 +126,7 @@ def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
     assert "but no differing row" in result.incomplete[0]
 
 
-def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll, scans: list[Any]) -> None:
+def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll, scans: list[Scan]) -> None:
     class Stop(Silent):
         def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
             if steps:
@@ -140,7 +150,7 @@ def test_what_fails_is_told(
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
 
-    def broken(job: Any, task: Any, room: Any) -> Any:
+    def broken(job: Job, task: physical.ScanPages, room: Room) -> Iterator[physical.PagesScanned]:
         raise trueup.QueryError("no", node=task.node)
 
     monkeypatch.setattr(physical, "scan_pages", broken)
@@ -151,7 +161,7 @@ def test_what_fails_is_told(
 @pytest.mark.parametrize("most", [1, 5, 11])
 @pytest.mark.parametrize("keyless", [False, True])
 def test_whatever_is_past_the_limit_makes_it_incomplete(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any], most: int, keyless: bool
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan], most: int, keyless: bool
 ) -> None:
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
@@ -165,7 +175,7 @@ def test_whatever_is_past_the_limit_makes_it_incomplete(
 
 
 def test_the_limit_within_the_last_unit(
-    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Any]
+    databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan]
 ) -> None:
     """Rows come in batches of sixteen at first: the limit is reached with the first one, and the last unit has more."""
     nodes = databases(2)

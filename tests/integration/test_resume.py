@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ import pytest
 import trueup
 from support.fixtures import Databases, OnAll
 from trueup.engine.progress import Silent
+from trueup.engine.work import Room
 from trueup.errors import CheckFailed, Interrupted, StoreError
 from trueup.rows.keys import Block
 from trueup.store import TaskStore
+from trueup.task.compare.model import Answer
+from trueup.task.job import Job
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
 from trueup.verbs.diff import hash as hashing
 from trueup.verbs.diff import units
 from trueup.verbs.diff.journal import journal_path, read_journal
+from trueup.verbs.diff.work import HashBlock
 
 ROWS = 20_000
 SETTINGS: dict[str, Any] = {
@@ -62,7 +67,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     seen: list[Block] = []
     whole = hashing.hash_units
 
-    def units(job: Any, task: Any, room: Any) -> Any:
+    def units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         seen.append(task.block)
         return whole(job, task, room)
 

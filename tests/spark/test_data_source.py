@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 import trueup
 from support.fixtures import Databases, FreshServer, Spark
 from trueup.errors import NodeError, QueryError, TrueupError
 from trueup.spark.table.datasource import TrueupSource
+from trueup.testing.postgres import Database, Server
 
 SECRET = "q7-Zebra-0451"
 
 
-def _read(spark: Spark, database: Any, table: str, **options: Any) -> Any:
+def _read(spark: Spark, database: Database, table: str, **options: Any) -> DataFrame:
     return spark.read.format("trueup").option("address", database.uri).options(**options).load(table)
 
 
-def _direct(database: Any, table: str, **options: Any) -> list[list[dict[str, Any]]]:
+def _direct(database: Database, table: str, **options: Any) -> list[list[dict[str, Any]]]:
     """Return the rows of each part, read one after the other as the workers of Spark do."""
     given = {"address": database.uri, "table": table, **{name: str(value) for name, value in options.items()}}
     source = TrueupSource(given)
@@ -30,6 +35,7 @@ def _direct(database: Any, table: str, **options: Any) -> list[list[dict[str, An
     return [[row for batch in reader.read(part) for row in batch.to_pylist()] for part in reader.partitions()]
 
 
+Batches = Iterator[Any]
 KEYS = {
     "id bigint": "i",
     "id uuid": "md5(i::text)::uuid",
@@ -200,8 +206,8 @@ def test_snapshot_true_is_one_statement(databases: Databases) -> None:
         _direct(database, "items", snapshot="true", partitions=2)
 
 
-def _kill_the_workers_once(mark: str) -> Any:
-    def run(batches: Any) -> Any:
+def _kill_the_workers_once(mark: str) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
         for batch in batches:
             if not Path(mark).exists():
                 Path(mark).touch()
@@ -227,7 +233,7 @@ def test_parts_are_read_again_after_workers_are_killed(spark: Spark, databases: 
     assert sorted(row.id for row in rows) == list(range(1, 30001))
 
 
-def test_passwords_are_in_no_log(spark: Spark, server: Any, databases: Databases) -> None:
+def test_passwords_are_in_no_log(spark: Spark, server: Server, databases: Databases) -> None:
     [database] = databases(1)
     database.execute(f"CREATE TABLE items AS SELECT 1 AS id; CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")
     address = f"postgresql://reader:{SECRET}@127.0.0.1:{server.port}/{database.name}"
@@ -256,7 +262,7 @@ def test_passwords_are_in_no_log(spark: Spark, server: Any, databases: Databases
 
 
 def test_the_password_of_any_source_is_sent_with_the_read(
-    server: Any, databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server, databases: Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [database] = databases(1)
     database.execute(f"CREATE TABLE items AS SELECT 1 AS id; CREATE ROLE reader2 LOGIN PASSWORD '{SECRET}'")
@@ -347,16 +353,16 @@ def test_an_error_after_the_first_batch_is_raised(databases: Databases) -> None:
 
 def test_filter_pushdown_of_spark_still_affects_other_queries(spark: Spark) -> None:
     """The reason why it is not used. If this fails, Spark has fixed it, and `pushFilters` can be used."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
+    from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter
 
     class Reader(DataSourceReader):
         wanted: int | None = None
 
-        def pushFilters(self, filters: Any) -> Any:
+        def pushFilters(self, filters: list[Filter]) -> list[Filter]:
             self.wanted = next((each.value for each in filters if isinstance(each, EqualTo)), None)
             return filters
 
-        def read(self, partition: Any) -> Any:
+        def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
             yield from ((number,) for number in range(5) if self.wanted in (None, number))
 
     class Source(DataSource):
@@ -367,7 +373,7 @@ def test_filter_pushdown_of_spark_still_affects_other_queries(spark: Spark) -> N
         def schema(self) -> str:
             return "n int"
 
-        def reader(self, schema: Any) -> Any:
+        def reader(self, schema: StructType) -> Reader:
             return Reader()
 
     spark.dataSource.register(Source)

@@ -12,12 +12,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql.types import DecimalType, StructField, StructType
 
 from support.fixtures import Databases, Spark
 from trueup.errors import TrueupError
 from trueup.rows.types import TYPES as TYPE_ROWS
 from trueup.spark.table.datasource import TrueupSource
+from trueup.testing.postgres import Database
 
 TYPES = """
     CREATE TYPE mood AS ENUM ('sad', 'ok', 'it''s "fine"');
@@ -109,7 +111,7 @@ AS_TEXT: list[tuple[str, list[str]]] = [
 ]
 
 
-def _make(database: Any, columns: list[tuple[str, list[str]]]) -> None:
+def _make(database: Database, columns: list[tuple[str, list[str]]]) -> None:
     """Create a table with a row per value; all other columns of the row are NULL."""
     database.execute(TYPES)
     names = [f"c{number}" for number in range(len(columns))]
@@ -121,12 +123,12 @@ def _make(database: Any, columns: list[tuple[str, list[str]]]) -> None:
             connection.execute(f"INSERT INTO every (id, {name}) VALUES (%s, %s)", (number, value))
 
 
-def _read(spark: Spark, database: Any, table: str = "every", **options: Any) -> Any:
+def _read(spark: Spark, database: Database, table: str = "every", **options: Any) -> DataFrame:
     frame = spark.read.format("trueup").option("address", database.uri)
     return frame.options(**options).load(table)
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: object) -> object:
     """Return a form in which -0 and 0 differ, and NaN equals NaN."""
     if isinstance(value, list):
         return [_comparable(each) for each in value]
@@ -139,7 +141,7 @@ def test_native_types(spark: Spark, databases: Databases) -> None:
     [database] = databases(1)
     _make(database, [(kind, values) for kind, _, values in NATIVE])
     frame = _read(spark, database, partitions=2)
-    assert [field.dataType.simpleString() for field in frame.schema[1:]] == [kind for _, kind, _ in NATIVE]
+    assert [field.dataType.simpleString() for field in frame.schema.fields[1:]] == [kind for _, kind, _ in NATIVE]
     assert all(field.nullable for field in frame.schema)
     rows = frame.orderBy("id").collect()
     # Binary results are exact for floats.
@@ -161,7 +163,7 @@ def test_timestamps_with_a_time_zone_are_exact_moments(spark: Spark, databases: 
     ]
     _make(database, [("timestamptz", moments), ("dstamp", moments[:1])])
     frame = _read(spark, database)
-    assert [field.dataType.simpleString() for field in frame.schema[1:]] == ["timestamp", "timestamp"]
+    assert [field.dataType.simpleString() for field in frame.schema.fields[1:]] == ["timestamp", "timestamp"]
     found = frame.orderBy("id").selectExpr("unix_micros(c0)", "unix_micros(c1)").collect()
     micros = "(extract(epoch FROM c{}) * 1000000)::int8"
     expected = database.execute(f"SELECT {micros.format(0)}, {micros.format(1)} FROM every ORDER BY id")
@@ -173,7 +175,7 @@ def test_the_sample_of_every_row_of_the_table_of_types_is_read(spark: Spark, dat
     rows = [row for row in TYPE_ROWS.values() if row.sample]
     _make(database, [(f'pg_catalog."{row.name}"', [row.sample]) for row in rows])
     frame = _read(spark, database)
-    assert [field.dataType.simpleString() for field in frame.schema[1:]] == [row.spark for row in rows]
+    assert [field.dataType.simpleString() for field in frame.schema.fields[1:]] == [row.spark for row in rows]
     for number, record in enumerate(frame.orderBy("id").collect()):
         assert record[number + 1] is not None
         if rows[number].spark == "string" and rows[number].name not in ("interval", "timetz"):
@@ -184,7 +186,7 @@ def test_all_other_types_are_exact_text(spark: Spark, databases: Databases) -> N
     [database] = databases(1)
     _make(database, AS_TEXT)
     frame = _read(spark, database)
-    assert {field.dataType.simpleString() for field in frame.schema[1:]} == {"string"}
+    assert {field.dataType.simpleString() for field in frame.schema.fields[1:]} == {"string"}
     rows = frame.orderBy("id").collect()
     texts = ", ".join(
         f"textin(bpcharout(c{at}))" if "char(" in kind or kind == "bpchar" else f"c{at}::text"

@@ -6,7 +6,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -69,7 +69,9 @@ def _error(spark: Spark) -> EngineError:
         (OTHER, "the executors have trueup 9.9, the driver has trueup {version}"),
     ],
 )
-def test_other_installations_are_refused(spark: Spark, workers_with: Any, code: str, message: str) -> None:
+def test_other_installations_are_refused(
+    spark: Spark, workers_with: Callable[[str], None], code: str, message: str
+) -> None:
     from trueup import __version__
 
     workers_with(code)
@@ -85,6 +87,6 @@ def test_another_python_is_named(spark: Spark, monkeypatch: pytest.MonkeyPatch) 
     assert "PYSPARK_PYTHON" in error.cure
 
 
-def test_any_other_failure_says_what_failed(spark: Spark, workers_with: Any) -> None:
+def test_any_other_failure_says_what_failed(spark: Spark, workers_with: Callable[[str], None]) -> None:
     workers_with("import trueup.engine.envelope as it; it.freeze_imports = lambda: 1 / 0")
     assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"

@@ -14,6 +14,7 @@ from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
 from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import QueryError
+from trueup.report.model import DiffResult
 
 if TYPE_CHECKING:
     # Workers load this module, and do not have the package.
@@ -89,7 +90,7 @@ def test_spark_and_threads_report_the_same(
     assert distributed.pairs == local.pairs
     assert local.pairs["n1/n2"].changed == 20
 
-    def differences(result: Any) -> dict[str, Any]:
+    def differences(result: DiffResult) -> dict[str, Any]:
         diffs = report_of(result)["diffs"]
         for found in diffs.values():
             for each in found["differences"]:

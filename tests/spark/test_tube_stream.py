@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
 
 import trueup
 from support.fixtures import Databases, Spark
@@ -30,11 +32,14 @@ from trueup.sinks import open_sink
 from trueup.sinks.base import Mark
 from trueup.spark.tube.datasource import SCHEMA, TubeSource
 from trueup.spark.tube.offsets import Offset, packed, unpacked
+from trueup.testing.postgres import Database
 from trueup.verbs.tube.pipeline_spark import SparkTask, deliver_task
+
+Items = tuple[Database, Tube]
 
 
 @pytest.fixture
-def items(databases: Databases) -> Iterator[tuple[Any, Tube]]:
+def items(databases: Databases) -> Iterator[Items]:
     [database] = databases(1)
     database.execute("CREATE TABLE items (id bigint PRIMARY KEY, n int, tenant int)")
     Tube.install(database.uri)
@@ -44,7 +49,7 @@ def items(databases: Databases) -> Iterator[tuple[Any, Tube]]:
         yield database, tube
 
 
-def until(condition: Callable[[], bool], query: Any = None) -> None:
+def until(condition: Callable[[], bool], query: StreamingQuery | None = None) -> None:
     end = time.monotonic() + 60
     while not condition():
         assert query is None or query.isActive, query.exception()
@@ -63,7 +68,7 @@ class Copy:
         self.gate = threading.Event()
         self.gate.set()
 
-    def __call__(self, frame: Any, number: int) -> None:
+    def __call__(self, frame: DataFrame, number: int) -> None:
         from pyspark.sql import functions as F
 
         rows = frame.withColumn("part", F.spark_partition_id()).collect()
@@ -83,7 +88,9 @@ class Copy:
 
 
 @contextmanager
-def streaming(spark: Spark, database: Any, copy: Copy, checkpoint: Path, **options: Any) -> Iterator[Any]:
+def streaming(
+    spark: Spark, database: Database, copy: Copy, checkpoint: Path, **options: Any
+) -> Iterator[StreamingQuery]:
     stream = spark.readStream.format("trueup_tube").option("address", database.uri).options(**options).load("t")
     query = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint)).start()
     try:
@@ -93,7 +100,7 @@ def streaming(spark: Spark, database: Any, copy: Copy, checkpoint: Path, **optio
         query.stop()
 
 
-def source(database: Any) -> dict[tuple[int, str], dict[str, Any]]:
+def source(database: Database) -> dict[tuple[int, str], dict[str, Any]]:
     rows = database.execute("SELECT tenant, to_jsonb(r) FROM items r")
     return {(tenant, str(row["id"])): row for tenant, row in rows}
 
@@ -109,7 +116,7 @@ def test_offsets_name_exactly_their_pods() -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
-def test_a_copy_follows(spark: Spark, items: Any, tmp_path: Path) -> None:
+def test_a_copy_follows(spark: Spark, items: Items, tmp_path: Path) -> None:
     database, tube = items
     trueup.register(spark)
     database.execute("INSERT INTO items SELECT g, g, g % 50 FROM generate_series(1, 3000) g")
@@ -138,7 +145,7 @@ def test_a_copy_follows(spark: Spark, items: Any, tmp_path: Path) -> None:
     until(lambda: tube.stats()[0].worker is None)
 
 
-def test_the_job_as_spark_tasks(spark: Spark, items: Any, databases: Databases) -> None:
+def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases) -> None:
     """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
     database, tube = items
     [target] = databases(1)
@@ -189,7 +196,7 @@ stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r
 """
 
 
-def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: Any, tmp_path: Path) -> None:
+def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: Items, tmp_path: Path) -> None:
     """Killed in the middle of a batch: more is touched meanwhile, and the first batch is the same as before."""
     database, tube = items
     database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")

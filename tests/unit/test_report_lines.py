@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ def _spec(names: list[str], keys: int) -> TableSpec:
     return TableSpec("public", "t", tuple(KeySpec(column) for column in columns[:keys]), columns)
 
 
-def _difference(key: tuple[str, ...], nodes: tuple[str, ...], hashes: list[int | None], values: Any) -> Difference:
+def _difference(
+    key: tuple[str, ...], nodes: tuple[str, ...], hashes: Sequence[int | None], values: tuple[Any, ...]
+) -> Difference:
     groups = tuple(
         Group((node,), mark, None if mark is None else values) for node, mark in zip(nodes, hashes, strict=True)
     )
@@ -36,7 +39,7 @@ def _difference(key: tuple[str, ...], nodes: tuple[str, ...], hashes: list[int |
 
 
 @given(st.data())
-def test_what_is_read_back_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_what_is_read_back_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     names = data.draw(NAMES)
     width = data.draw(st.integers(1, len(names) - 1))
     nodes = tuple(data.draw(st.lists(TEXTS.filter(bool), min_size=2, max_size=2, unique=True)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import trueup
-from support.repair import ITEMS, NodesWith
+from support.repair import ITEMS, NodesWith, Rows
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.repair import run
 from trueup.verbs.repair.settle import STALE, UNSAID
@@ -69,7 +69,7 @@ def numbers(counts: Mapping[str, Mapping[str, int]]) -> Numbers:
 
 @pytest.mark.parametrize(("options", "first", "second", "written", "verdict"), MODES, ids=lambda each: str(each)[:40])
 def test_each_mode(
-    nodes_with: NodesWith, options: dict[str, Any], first: Any, second: Any, written: Numbers, verdict: str
+    nodes_with: NodesWith, options: dict[str, Any], first: Rows, second: Rows, written: Numbers, verdict: str
 ) -> None:
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()

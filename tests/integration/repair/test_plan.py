@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trueup
-from support.repair import NodesWith
+from support.repair import Nodes, NodesWith
 from trueup.api.repair import write_plan
 from trueup.errors import ConfigError, QueryError
+from trueup.report.model import DiffResult
+from trueup.testing.postgres import Server
 from trueup.verbs.repair.plan import SKIPPED, UNDECIDED
 
 TABLE = 'CREATE TABLE items ("Id" text, at int, name text, "select" int, n numeric, PRIMARY KEY ("Id", at))'
@@ -140,7 +141,7 @@ def test_an_unedited_plan_template_changes_nothing(nodes_with: NodesWith, plan: 
     ],
 )
 def test_an_invalid_plan_raises_with_the_place_of_the_mistake(
-    nodes_and_report: Any, plan: Callable[[str], str], text: str, message: str
+    nodes_and_report: tuple[Nodes, DiffResult], plan: Callable[[str], str], text: str, message: str
 ) -> None:
     nodes, report = nodes_and_report
     with pytest.raises(ConfigError) as refused:
@@ -149,7 +150,7 @@ def test_an_invalid_plan_raises_with_the_place_of_the_mistake(
 
 
 @pytest.fixture(scope="module")
-def nodes_and_report(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def nodes_and_report(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Nodes, DiffResult]]:
     """Return nodes and a report for plans that are not valid."""
     made = [server.create_database(f"plans_{os.getpid()}_{number}") for number in (1, 2)]
     for node in made:
@@ -160,18 +161,15 @@ def nodes_and_report(server: Any, tmp_path_factory: pytest.TempPathFactory) -> A
     report = trueup.diff(
         "items", nodes=addresses, engine="local", recheck=0, report_dir=str(folder), task_db=str(folder / "tasks.db")
     )
-
-    class Repairs:
-        def repair(self, report: Any, **options: Any) -> Any:
-            return trueup.repair(report.report, nodes=addresses, engine="local", **options)
-
-    yield Repairs(), report
+    yield Nodes(made, "items"), report
     assert made[1].execute("SELECT count(*) FROM items") == [(0,)]
     for node in made:
         node.drop()
 
 
-def test_an_sql_error_in_a_condition_is_reported(nodes_and_report: Any, plan: Callable[[str], str]) -> None:
+def test_an_sql_error_in_a_condition_is_reported(
+    nodes_and_report: tuple[Nodes, DiffResult], plan: Callable[[str], str]
+) -> None:
     nodes, report = nodes_and_report
     with pytest.raises(QueryError, match="nothing"):
         nodes.repair(report, plan=plan("tables: {items: {rules: [{when: {where: n1.nothing > 1}, action: skip}]}}"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,8 @@ from support.repair import NodesWith
 from trueup.errors import ConfigError, StoreError
 from trueup.report.page import page_of_diff
 from trueup.report.text import report_text, summary
+from trueup.task.compare.rerun import ListedKeys
+from trueup.task.job import Job
 
 TABLE = "CREATE TABLE items (k uuid, t timestamptz, v text, PRIMARY KEY (k, t))"
 FILL = """
@@ -75,7 +76,7 @@ def test_keys_that_cannot_be_compared_are_not_resolved(nodes_with: NodesWith, mo
     report = nodes.diff()
     look = rerun.rows_if_equal
 
-    def broken(job: Any, task: Any) -> Any:
+    def broken(job: Job, task: ListedKeys) -> int | None:
         if len(task.keys) < 15:
             raise QueryError("no luck", node="n2")
         return look(job, task)

@@ -13,6 +13,7 @@ import pytest
 
 import trueup
 from support.switchover import Moving, wait_until
+from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import ending, pointer
@@ -139,7 +140,7 @@ def test_a_lost_answer_to_the_commit_is_looked_up(moving: Moving, monkeypatch: p
     whole = pointer.decide
 
     def breaking(*, decided: bool) -> None:
-        def decide(connection: Any, *arguments: Any) -> None:
+        def decide(connection: Connection, *arguments: Any) -> None:
             whole(connection, *arguments)
             if decided:
                 connection.execute("COMMIT")

@@ -14,9 +14,11 @@ import pytest
 import trueup
 from support.fixtures import Databases
 from support.switchover import Moving, begin, wait_until
+from trueup.db.connection import Connection
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import ending
 from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover.connect import Followed
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import PAUSE, BudgetSpent
 from trueup.verbs.switchover.ready import Ready
@@ -69,7 +71,7 @@ def test_fifty_tables_and_eight_writers(databases: Databases) -> None:
     committed: set[str] = set()
     lock = threading.Lock()
 
-    def work(db: Any, chance: random.Random) -> None:
+    def work(db: Followed, chance: random.Random) -> None:
         mark = f"{chance.random()}"
         with db.transaction() as connection:
             connection.execute("INSERT INTO t0 (v, mark) VALUES (1, %s)", (mark,))
@@ -106,7 +108,7 @@ def test_fifty_tables_and_eight_writers(databases: Databases) -> None:
 
 
 @contextmanager
-def suppress_conflicts(connection: Any) -> Iterator[None]:
+def suppress_conflicts(connection: Connection) -> Iterator[None]:
     """Ignore conflicts between two random writers."""
     try:
         with connection.transaction():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
+from support.fixtures import Databases
 from support.tube import Place
 from trueup.errors import QueryError
+from trueup.testing.postgres import Database
 
 
 @pytest.fixture
-def publisher(place: Place, databases: Callable[[int], list[Any]]) -> Iterator[Any]:
+def publisher(place: Place, databases: Databases) -> Iterator[Database]:
     """Another database, of which a subscription fills the table items here."""
     other = databases(1)[0]
     for database in (other, place.database):
@@ -33,7 +34,7 @@ def publisher(place: Place, databases: Callable[[int], list[Any]]) -> Iterator[A
     other.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
-def test_row_by_row(place: Place, publisher: Any) -> None:
+def test_row_by_row(place: Place, publisher: Database) -> None:
     with pytest.raises(QueryError, match="filled by a subscription") as caught:
         place.tube.attach("items", shard=1)
     assert "--capture row" in caught.value.cure

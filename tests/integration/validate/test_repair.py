@@ -73,7 +73,7 @@ def _spoiled(copy: Copy) -> None:
     copy.stop()
 
 
-def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: Any) -> None:
+def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _spoiled(copy)
     copy.down.execute("UPDATE codes SET v = 'unseen' WHERE id = 1")
     before = _rows(copy)
@@ -143,7 +143,7 @@ def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     "words", [[], ["3f2a", "--validation", "v"], ["3f2a", "--tables", "t"], ["--validation", "v", "--write-plan", "p"]]
 )
-def test_a_report_or_a_validation(words: list[str], capsys: Any) -> None:
+def test_a_report_or_a_validation(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["repair", *words]) == 2
     told = capsys.readouterr().err
     assert any(text in told for text in ("REPORT, or --validation", "need --validation", "needs a report"))

@@ -18,8 +18,10 @@ from trueup.db.node import connect
 from trueup.errors import TrueupError
 from trueup.spark.changes import SCHEMA, ChangesReader, ChangesSource
 
+Offset = dict[str, Any]
 
-def _rows(reader: ChangesReader, start: Any, end: Any) -> list[dict[str, Any]]:
+
+def _rows(reader: ChangesReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
     """A batch, read by a copy of the reader as in an executor."""
     [part] = reader.partitions(start, end)
     there = pickle.loads(pickle.dumps(reader))

@@ -49,8 +49,11 @@ QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m",
 }
 
+# The row counts of both runs, the signed log, the states.
+Outcome = tuple[Any, Counter[str], list[dict[str, Any]]]
 
-def _run(folder: Path, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
+
+def _run(folder: Path, settings: dict[str, Any]) -> Outcome:
     folder.mkdir()
     (folder / "difflog.toml").write_bytes((Path(__file__).parents[3] / "src/trueup/demo/difflog.toml").read_bytes())
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
@@ -62,7 +65,7 @@ def _run(folder: Path, settings: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What comes out of one process."""
     found = _run(tmp_path_factory.mktemp("alone") / "run", {"conf": QUICK})
     assert len(found[2]) == 2000
@@ -70,9 +73,11 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     return found
 
 
-def test_two_workers_give_what_one_process_gives(alone: Any, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_two_workers_give_what_one_process_gives(alone: Outcome, spark_cluster: SparkCluster, tmp_path: Path) -> None:
     assert _run(tmp_path / "run", {"master": spark_cluster.url, "conf": spark_cluster.conf}) == alone
 
 
-def test_spark_connect_gives_what_one_process_gives(alone: Any, connect_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_spark_connect_gives_what_one_process_gives(
+    alone: Outcome, connect_cluster: SparkCluster, tmp_path: Path
+) -> None:
     assert _run(tmp_path / "run", {"remote": connect_cluster.remote}) == alone

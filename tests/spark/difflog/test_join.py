@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
@@ -39,11 +41,15 @@ ROWS = {
     "goals": "k long, id int, Goals array<int>, Last string, at int, Both long",
 }
 
+Rows = Iterable[tuple[Any, ...]]
 
-def joined(spark: Spark, visits: Any = (), known: Any = (), pending: Any = None, **logs: Any) -> Joined:
+
+def joined(
+    spark: Spark, visits: Rows = (), known: Rows = (), pending: Mapping[str, Rows] | None = None, **logs: Rows
+) -> Joined:
     """A join of rows as tuples; a log that is not named has no rows."""
 
-    def frames(rows: dict[str, Any]) -> dict[str, Any]:
+    def frames(rows: Mapping[str, Rows]) -> dict[str, DataFrame]:
         return {name: spark.createDataFrame(list(rows.get(name, ())), ROWS[name]) for name in ROWS}
 
     return join(

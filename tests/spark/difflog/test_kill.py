@@ -93,6 +93,8 @@ DiffLog("difflog.toml", conf=quick).run()
 ALONE = "mid-step"
 POINTS = ["diff_log_0_state", "diff_log_1_visit", "mid-step", "visit_log_wide", "files written", "committed"]
 
+Outcome = tuple[Counter[Any], Counter[str], Counter[Any]]
+
 
 def _here(path: str) -> str:
     """An absolute path: the JVM has another idea of the current folder."""
@@ -111,7 +113,7 @@ def _prepare(spark: Spark, target: Target | None = None) -> None:
     spark.range(500).selectExpr(*money).write.parquet(_here("chunks/b/conv"))
 
 
-def _outcome(spark: Spark) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+def _outcome(spark: Spark) -> Outcome:
     """The signed log, the states, and what stands in ClickHouse."""
     log = load_difflog("difflog.toml")
     wide = Counter(tuple(row) for row in spark.read.parquet(_here("runs/000002/visit_log_wide")).collect())
@@ -137,7 +139,7 @@ def prepared(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """What comes out when nobody kills anything."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(prepared, folder, dirs_exist_ok=True)
@@ -148,7 +150,7 @@ def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFact
 
 
 def test_a_run_killed_at_every_point_goes_on_each_time(
-    spark: Spark, prepared: Path, expected: Any, tmp_path: Path
+    spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path
 ) -> None:
     """Each victim goes on where the one before was killed, and dies at the next point."""
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
@@ -159,7 +161,7 @@ def test_a_run_killed_at_every_point_goes_on_each_time(
     assert run(spark, load_difflog("difflog.toml")).number == 0
 
 
-def test_a_run_killed_once_does_all_the_rest(spark: Spark, prepared: Path, expected: Any, tmp_path: Path) -> None:
+def test_a_run_killed_once_does_all_the_rest(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     _die(spark, "diff_log_1_visit")
     _go_on(spark)

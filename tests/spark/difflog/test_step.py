@@ -75,7 +75,7 @@ def test_an_older_version_can_be_rejoined(spark: Spark) -> None:
         ((2, 2, True, None), (3, "back", False), [-3, 2, 3003]),
     ],
 )
-def test_tombstones(spark: Spark, old: Any, new: Any, versions: list[int]) -> None:
+def test_tombstones(spark: Spark, old: tuple[Any, ...] | None, new: tuple[Any, ...], versions: list[int]) -> None:
     assert sorted(sign * version for _, sign, _, _, version, _ in _blocks(spark, old, new)) == versions
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ retries = 1
         ("REPORT_DIR", "${x}", "${x}"),
     ],
 )
-def test_diff_settings(name: str, text: str, value: Any) -> None:
+def test_diff_settings(name: str, text: str, value: object) -> None:
     diff = load(env={f"TRUEUP__DIFF__{name}": text}).diff
     assert getattr(diff, name.lower()) == value
     assert type(getattr(diff, name.lower())) is type(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ def names(nodes: tuple[Node, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("show", [repr, str, lambda node: repr(asdict(node)), lambda node: repr([node]), Node.describe])
-def test_a_node_does_not_show_its_password(show: Any) -> None:
+def test_a_node_does_not_show_its_password(show: Callable[[Node], str]) -> None:
     assert "hunter" not in show(Node("n1", URI))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,84 +17,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from support.fixtures import Databases
-from trueup.sinks import open_sink
+from support.sinks import Gate, Rig, Stored
 from trueup.sinks.base import Sink, SourceTable
-
-Stored = dict[tuple[str, ...], dict[str, Any]]
-# A table with a fixed shard, and one whose rows may move between shards.
-THINGS = SourceTable(
-    "public.things",
-    (("id", "bigint"), ("name", "text"), ("price", "numeric"), ("seen", "timestamp with time zone"), ("n", "text")),
-    ("id",),
-    routed=False,
-)
-PARTS = SourceTable('public."Odd Parts"', (("a", "text"), ("b", "numeric"), ("note", "text")), ("a", "b"), routed=True)
-
-
-class Gate:
-    """A way to a server that can be closed: connections break, new ones are refused."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._listener: socket.socket | None = None
-        self._open: list[socket.socket] = []
-        self.port = 0
-        self.open()
-
-    def open(self) -> None:
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", self.port))
-        self._listener.listen()
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-
-    def close(self) -> None:
-        assert self._listener is not None
-        # shutdown wakes the thread that waits in accept, close alone does not.
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        for each in (self._listener, *self._open):
-            each.close()
-        self._open = []
-
-    def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._to))
-                self._open += [near, far]
-                for each in (near, far):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-        for each in (source, target):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-
-
-@dataclass
-class Rig:
-    """One sink: its address, what it holds (by shard and key, or key alone), how to break it and mend it."""
-
-    address: str
-    # Table -> documents; the name of a document is its key, with the shard before it where rows may move.
-    stored: Callable[[SourceTable], Stored]
-    down: Callable[[], object]
-    up: Callable[[], object]
-    # What a row must have so that the sink refuses it.
-    poison: Mapping[str, Any]
-    options: dict[str, str] = field(default_factory=dict)
-    things: SourceTable = THINGS
-    parts: SourceTable = PARTS
-
-    def open(self, **more: str) -> Sink:
-        return open_sink(self.address, {**self.options, **more})
 
 
 def _named(source: SourceTable, rows: list[dict[str, Any]]) -> Stored:

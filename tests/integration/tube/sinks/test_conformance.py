@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.sinks import Rig
 from trueup.errors import CheckFailed
-from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected
+from trueup.sinks.base import Document, Mark, Shards, Sink, SinkDown, SinkRejected
 
 SINKS = ["postgres", "redis", "search", "parquet", "delta", "chdb"]
 NOW = datetime(2024, 5, 1, 12, tzinfo=timezone.utc)
@@ -27,7 +28,7 @@ def _part(shard: int, a: str, b: str, note: str | None) -> Document:
     return Document('public."Odd Parts"', shard, (a, b), "U", row if note is not None else None)
 
 
-def _pages(sink: Sink, table: str, shards: Any, seq: int, at: datetime, most: int) -> list[list[Any]]:
+def _pages(sink: Sink, table: str, shards: Shards, seq: int, at: datetime, most: int) -> list[list[Any]]:
     pages: list[list[Any]] = []
     after = None
     while page := sink.older(table, shards, seq, at, after, most):
@@ -52,12 +53,12 @@ def _deliver(sink: Sink, batch: Sequence[Document], mark: Mark) -> dict[Any, str
         return _deliver(sink, batch[:half], mark) | _deliver(sink, batch[half:], mark)
 
 
-def _names(rig: Any) -> dict[str, Any]:
+def _names(rig: Rig) -> dict[str, Any]:
     return {key[-1]: row["name"] for key, row in rig.stored(rig.things).items()}
 
 
 @pytest.mark.parametrize("rig", SINKS, indirect=True)
-def test_every_sink(rig: Any) -> None:
+def test_every_sink(rig: Rig) -> None:
     sink = rig.open()
     sink.setup([rig.things, rig.parts])
     if not sink.driver_only:
@@ -111,7 +112,7 @@ def test_every_sink(rig: Any) -> None:
     sink.close()
 
 
-def _check_moving_rows(rig: Any, sink: Sink) -> None:
+def _check_moving_rows(rig: Rig, sink: Sink) -> None:
     """A key in two shards is two documents; keys of several columns and odd texts name them."""
     odd = ["plain", "a:b", "q\"uo'te", "per%cent {x}", "back\\slash", "new\nline", "ж" * 300, "", "1"]
     sink.write([_part(shard, a, "1.0", f"{shard} {a}") for shard in (1, 2) for a in odd], mark=Mark(10, NOW))
@@ -138,7 +139,7 @@ def _check_moving_rows(rig: Any, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("rig", ["postgres", "redis", "search"], indirect=True)
-def test_names_that_would_clash_are_refused(rig: Any) -> None:
+def test_names_that_would_clash_are_refused(rig: Rig) -> None:
     rig.options = {"redis": {"mode": "set"}, "http": {}}.get(rig.address.partition(":")[0], {"table": "copy.one"})
     with pytest.raises(CheckFailed, match=r"shard|several tables"):
         rig.open().setup([rig.things, rig.parts])

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from support.sinks import Rig
 from support.tube import Place
 
 SINKS = ["postgres", "redis", "search", "parquet", "delta", "chdb"]
 
 
-def _names(rig: Any) -> dict[str, Any]:
+def _names(rig: Rig) -> dict[str, Any]:
     return {key[-1]: row["name"] for key, row in rig.stored(rig.things).items()}
 
 
 @pytest.mark.parametrize("rig", SINKS, indirect=True)
-def test_a_sink_follows_its_table(rig: Any, place: Place) -> None:
+def test_a_sink_follows_its_table(rig: Rig, place: Place) -> None:
     place.run(
         "CREATE TABLE things (id bigint PRIMARY KEY, name text, price numeric, seen timestamptz, n text);"
         "INSERT INTO things SELECT g, 'name ' || g, 1.50, '2024-01-01 00:00:00+00' FROM generate_series(1, 300) g"
@@ -25,7 +26,7 @@ def test_a_sink_follows_its_table(rig: Any, place: Place) -> None:
     place.tube.backfill("things")
     sink = rig.open()
     # An embedded one is asked through the sink itself, which the job would close.
-    sink.close = lambda: None
+    sink.close = lambda: None  # type: ignore[method-assign]
 
     def run() -> dict[str, Any]:
         assert place.tube.run(sink, until_empty=True).dead_letters == 0

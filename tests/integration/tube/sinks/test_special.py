@@ -15,6 +15,7 @@ import pytest
 from redis import Redis
 
 from support.fixtures import Databases
+from support.sinks import Rig
 from support.tube import Place
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks import open_sink
@@ -74,7 +75,7 @@ COLUMNS = (
 )
 
 
-def test_every_type_comes_through_exactly(place: Place, databases: Databases, redis: Any, tmp_path: Path) -> None:
+def test_every_type_comes_through_exactly(place: Place, databases: Databases, redis: Rig, tmp_path: Path) -> None:
     """In PostgreSQL every value is the same text; the other sinks keep those texts, and JSON to the last digit."""
     place.run(EVERY_TYPE)
     place.tube.attach("every", routing="length(a)")
@@ -110,7 +111,7 @@ def test_every_type_comes_through_exactly(place: Place, databases: Databases, re
     assert row["odd % {name}"] == expected["odd % {name}"]
 
 
-def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Any, databases: Databases) -> None:
+def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Rig, databases: Databases) -> None:
     database = databases(1)[0]
     database.execute(
         "CREATE TABLE mine (nr bigint PRIMARY KEY, title text, own text DEFAULT 'mine', made text GENERATED ALWAYS AS"
@@ -161,7 +162,7 @@ def test_a_sink_never_writes_into_its_own_source(place: Place) -> None:
 # --- Redis
 
 
-def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Any) -> None:
+def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Rig) -> None:
     place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
     place.tube.attach("things", shard=1)
     client: Any = Redis.from_url(redis.address)
@@ -193,7 +194,7 @@ def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Any) -> No
 # --- a search index
 
 
-def test_a_busy_or_picky_search_server(search: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_or_picky_search_server(search: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SourceTable("public.things", (*THING.columns, ("busy", "boolean"), ("n", "jsonb")), ("id",), routed=False)
     sink = open_sink(search.address)
     sink.setup([source])

@@ -1,4 +1,4 @@
-"""The HTML report as a file: whole, private, of one piece, every value escaped; what it says when rows were cut."""
+"""The HTML report as a file: complete, private, self-contained, with escaped values and a note about omitted rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows(count: int) -> list[tuple[dict[str, str], dict[str, str]]]:
     ]
 
 
-def test_the_file_is_private_and_needs_nothing_else(make_report: MakeReport, write_page: WritePage) -> None:
+def test_the_file_is_private_and_self_contained(make_report: MakeReport, write_page: WritePage) -> None:
     path = write_page(make_report(rows(3)))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def test_the_file_is_private_and_needs_nothing_else(make_report: MakeReport, wri
     assert "unsafe" not in policy
 
 
-def test_every_value_is_in_the_data_as_it_is(make_report: MakeReport, write_page: WritePage) -> None:
+def test_values_are_embedded_unchanged(make_report: MakeReport, write_page: WritePage) -> None:
     pairs = [({"id": text, "name": text, "note": None}, {"id": text, "name": "", "note": text}) for text in NASTY]
     path = write_page(make_report(pairs))
     (pair,) = data_of(path)["pairs"]
@@ -91,7 +91,7 @@ def test_every_value_is_in_the_data_as_it_is(make_report: MakeReport, write_page
 
 
 @pytest.mark.parametrize("nasty", NASTY)
-def test_names_and_reasons_are_escaped_too(make_report: MakeReport, write_page: WritePage, nasty: str) -> None:
+def test_names_and_reasons_are_escaped(make_report: MakeReport, write_page: WritePage, nasty: str) -> None:
     report = make_report(
         rows(1), columns=("id", "name", "note"), nodes=("n1", nasty), verdict="INCOMPLETE", incomplete=[nasty]
     )
@@ -105,7 +105,7 @@ def test_names_and_reasons_are_escaped_too(make_report: MakeReport, write_page: 
     assert all(each.isprintable() or each == "\n" for each in outside)
 
 
-def test_rows_that_were_cut_are_said_to_be(
+def test_omitted_rows_are_reported(
     make_report: MakeReport, write_page: WritePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "MAX_ROWS", 5)
@@ -115,7 +115,7 @@ def test_rows_that_were_cut_are_said_to_be(
     assert (len(pair["differences"]), pair["cut"], pair["changed"]) == (5, True, 6)
 
 
-def test_long_values_leave_every_pair_its_share(
+def test_every_pair_has_rows_when_values_are_long(
     make_report: MakeReport, write_page: WritePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "MAX_BYTES", 30_000)
@@ -126,7 +126,7 @@ def test_long_values_leave_every_pair_its_share(
     assert all(len(pair["differences"]) == 3 for pair in found)
 
 
-def test_names_of_nodes_may_hold_a_slash(make_report: MakeReport, write_page: WritePage) -> None:
+def test_node_names_may_contain_a_slash(make_report: MakeReport, write_page: WritePage) -> None:
     report = make_report(rows(1), nodes=("a/b", "c", "b/c"))
     assert [pair["nodes"] for pair in data_of(write_page(report))["pairs"]] == [
         ["a/b", "c"],
@@ -148,7 +148,7 @@ def test_names_of_nodes_may_hold_a_slash(make_report: MakeReport, write_page: Wr
         ("OTHER", 0, [], "trouble"),
     ],
 )
-def test_only_what_is_proven_is_green(
+def test_only_a_complete_match_is_green(
     make_report: MakeReport, verdict: str, count: int, incomplete: list[str], tone: str
 ) -> None:
     report = make_report(rows(count), verdict=verdict, incomplete=incomplete)
@@ -167,7 +167,7 @@ def test_only_what_is_proven_is_green(
         ("A_KIND_TO_COME", "FAILED", {}, "trouble"),
     ],
 )
-def test_a_page_of_any_other_task(tmp_path: Path, kind: str, status: str, summary: dict[str, Any], tone: str) -> None:
+def test_pages_of_other_task_types(tmp_path: Path, kind: str, status: str, summary: dict[str, Any], tone: str) -> None:
     task = {
         **{"task_id": "1234", "task_type": kind, "task_status": status, "schema": "", "table_name": "<b>"},
         **{"started_at": "2026-10-01T12:04:13.000Z", "time_taken": None},

@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: what a person sees, types, clicks and prints, and what the page may not do."""
+"""The HTML report in a real browser: display, keyboard, mouse, printing, and the content security policy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row(at: int, **values: Any) -> dict[str, Any]:
 
 
 def drift(count: int) -> list[tuple[Any, Any]]:
-    """Changed rows, and one that is missing and one that is extra."""
+    """Return changed rows, one missing row and one extra row."""
     changed = [(row(at), row(at, name=f"other {at}")) for at in range(2, count)]
     return [(row(0), None), (None, row(1)), *changed]
 
@@ -50,7 +50,7 @@ def open_diff(databases: Databases, on_all: OnAll, compare: Compare, tab: Tab) -
     return run
 
 
-def test_a_real_diff_of_nasty_values(open_diff: OpenDiff) -> None:
+def test_a_diff_of_values_that_contain_html(open_diff: OpenDiff) -> None:
     tab = open_diff(
         "CREATE TABLE items (id text PRIMARY KEY, name text, long text);"
         "INSERT INTO items VALUES ('1', 'a', 'x'), ('2', 'same', 'x'), ('<b>3', 'gone', NULL)",
@@ -119,7 +119,7 @@ def test_filter_kinds_and_columns(make_report: MakeReport, open_page: OpenPage) 
     assert tab.text("#status") == "1–100 of 250, 1 of 2 columns"
 
 
-def test_pages_are_turned_with_the_mouse_and_the_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
+def test_paging_with_mouse_and_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
     tab = open_page(make_report(drift(250)))
     assert tab.js("document.getElementById('previous').disabled")
     tab.click("#next")
@@ -132,7 +132,7 @@ def test_pages_are_turned_with_the_mouse_and_the_keyboard(make_report: MakeRepor
     assert tab.texts(".key > span")[0] == "100"
 
 
-def test_all_can_be_reached_with_the_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
+def test_every_control_can_be_reached_with_the_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
     tab = open_page(make_report([(row(1, note="x" * 500), row(1, note="y" * 500))]))
     seen = []
     for _ in range(14):
@@ -147,7 +147,7 @@ def test_all_can_be_reached_with_the_keyboard(make_report: MakeReport, open_page
     assert tab.count(".whole") == 1
 
 
-def test_what_changed_is_marked_and_cells_that_agree_are_one(make_report: MakeReport, open_page: OpenPage) -> None:
+def test_changed_text_is_marked_and_equal_cells_are_merged(make_report: MakeReport, open_page: OpenPage) -> None:
     left, right = row(1, name="a long, long text 1 more", note=None), row(1, name="a long, long text 2 more", note="")
     tab = open_page(make_report([(left, right)]))
     assert tab.texts("td.changed.first mark") == ["1", "NULL"]
@@ -176,9 +176,7 @@ def test_what_changed_is_marked_and_cells_that_agree_are_one(make_report: MakeRe
         ("NULL", "NULL"),
     ],
 )
-def test_characters_that_cannot_be_seen_are_shown(
-    make_report: MakeReport, open_page: OpenPage, text: str, seen: str
-) -> None:
+def test_invisible_characters_are_displayed(make_report: MakeReport, open_page: OpenPage, text: str, seen: str) -> None:
     tab = open_page(make_report([(row(1, name=text), None)]))
     cell = "document.querySelector('#rows tbody td:nth-of-type(3)')"
     assert tab.js(f"{cell}.textContent") == seen
@@ -215,7 +213,9 @@ def test_dark_mode_follows_the_system_until_it_is_chosen(make_report: MakeReport
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_incomplete_looks_like_trouble(make_report: MakeReport, open_page: OpenPage, tab: Tab, scheme: str) -> None:
+def test_an_incomplete_report_is_displayed_as_a_failure(
+    make_report: MakeReport, open_page: OpenPage, tab: Tab, scheme: str
+) -> None:
     tab.media(prefers_color_scheme=scheme)
     open_page(make_report([], verdict="MATCH"))
     assert tab.js(GREEN.format(".verdict strong", "color"))
@@ -246,7 +246,7 @@ def test_ten_thousand_differences_of_twenty_columns(
     assert tab.texts(".key > span") == ["9999"]
 
 
-def test_without_scripts_the_first_rows_are_there(make_report: MakeReport, write_page: WritePage, tab: Tab) -> None:
+def test_the_first_rows_are_displayed_without_scripts(make_report: MakeReport, write_page: WritePage, tab: Tab) -> None:
     path = write_page(make_report([*drift(10), (row(99), row(99, name=NASTY))]))
     tab.call("Emulation.setScriptExecutionDisabled", value=True)
     tab.open(path)
@@ -256,7 +256,7 @@ def test_without_scripts_the_first_rows_are_there(make_report: MakeReport, write
     assert not tab.js("document.getElementById('explorer').checkVisibility()")
 
 
-def test_paper_has_more_than_one_page_of_rows(make_report: MakeReport, open_page: OpenPage) -> None:
+def test_all_rows_are_printed(make_report: MakeReport, open_page: OpenPage) -> None:
     tab = open_page(make_report(drift(250)))
     tab.click("#next")
     tab.js("document.documentElement.dataset.theme = 'dark'")
@@ -284,7 +284,7 @@ def test_paper_has_more_than_one_page_of_rows(make_report: MakeReport, open_page
         ),
     ],
 )
-def test_the_policy_of_the_page_holds(
+def test_the_content_security_policy_is_enforced(
     make_report: MakeReport, open_page: OpenPage, attempt: str, refused_by: str
 ) -> None:
     tab = open_page(make_report(drift(3)))
@@ -295,16 +295,14 @@ def test_the_policy_of_the_page_holds(
     assert found == refused_by
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen(make_report: MakeReport, open_page: OpenPage, tab: Tab) -> None:
+def test_the_page_fits_the_screen_of_a_phone(make_report: MakeReport, open_page: OpenPage, tab: Tab) -> None:
     tab.size(390, 844, mobile=True)
     open_page(make_report(drift(20), incomplete=["x" * 300]))
     assert tab.js("document.documentElement.scrollWidth") <= 390
 
 
-def test_ticked_rows_become_a_plan_that_repairs(
-    databases: Databases, on_all: OnAll, compare: Compare, tab: Tab
-) -> None:
-    """Tick rows, choose an action, copy or download the plan, and it is done as it was chosen."""
+def test_selected_rows_become_a_repair_plan(databases: Databases, on_all: OnAll, compare: Compare, tab: Tab) -> None:
+    """Select rows, choose an action, copy or download the plan; the repair does what the plan says."""
     import trueup
 
     nodes = databases(2)

@@ -1,4 +1,4 @@
-"""Bad input of every kind: exit 2, one clear message, nothing left behind anywhere, no password in anything."""
+"""Invalid input: exit code 2, one message, no files, sessions or objects left, no password in any output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CATALOG = """
 
 @pytest.fixture(scope="module")
 def clerk(server: Server) -> Iterator[str]:
-    """A role with a password that may do anything: only the read-only transaction can keep it from writing."""
+    """A superuser with a password: only the read-only transaction prevents writes."""
     role = f"clerk_{os.getpid()}"
     control = server.database("postgres")
     control.execute(
@@ -68,7 +68,7 @@ def _furnish(nodes: list[Database]) -> list[Database]:
 
 @pytest.fixture(scope="module")
 def nodes(server: Server) -> Iterator[list[Database]]:
-    """Two nodes with the same small table and tempting functions that write; no test may change them."""
+    """Two nodes with the same small table and functions that write; tests must not change them."""
     found = _furnish([server.create_database(f"bad_{os.getpid()}_{number}") for number in (1, 2)])
     yield found
     for node in found:
@@ -77,13 +77,13 @@ def nodes(server: Server) -> Iterator[list[Database]]:
 
 @pytest.fixture
 def own(databases: Databases, nodes: list[Database]) -> list[Database]:
-    """The same, for tests that change them; they take the place of the others where it is looked for leftovers."""
+    """Two such nodes for tests that change them; `refuse` checks them too."""
     return _furnish(databases(2))
 
 
 @pytest.fixture
 def addresses(server: Server, clerk: str) -> Addresses:
-    """`addresses(databases)`: `--node` options with the clerk's password, and no waiting."""
+    """`addresses(databases)`: `--node` options with the clerk's password, without waits."""
 
     def options(nodes: Sequence[Database], **changed: str) -> list[str]:
         found = ["--engine", "local", "--recheck", "1", "--recheck-wait", "0"]
@@ -99,7 +99,7 @@ def addresses(server: Server, clerk: str) -> Addresses:
 
 @pytest.fixture
 def refuse(request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list[Database], tmp_path: Path) -> Refuse:
-    """`refuse(arguments…)`: the command must fail well; returns its message."""
+    """`refuse(arguments…)`: run the command, check that it fails without side effects, and return its message."""
 
     watched = [*nodes, *(request.getfixturevalue("own") if "own" in request.fixturenames else [])]
 
@@ -133,7 +133,7 @@ def _sessions(server: Server) -> list[tuple[Any, ...]]:
 
 
 def _leaks(out: str, err: str, folder: Path) -> list[str]:
-    """Where a piece of the password is found: what was printed, the task store with its log, every report."""
+    """Return where a part of the password occurs: stdout, stderr, the task store, reports."""
     texts = {
         "stdout": out.encode(),
         "stderr": err.encode(),
@@ -145,13 +145,13 @@ def _leaks(out: str, err: str, folder: Path) -> list[str]:
 # Names.
 
 
-def test_a_wrong_table_and_the_nearest(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
+def test_an_unknown_table_with_a_suggestion(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     message = refuse("diff", "itmes", *addresses(nodes))
     assert "nodes n1 and n2: there is no table public.itmes (did you mean public.items?)" in message
     assert "did you mean" not in refuse("check", "quite_something_else", *addresses(nodes))
 
 
-def test_a_wrong_schema_and_where_the_table_is(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
+def test_a_table_in_another_schema(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     assert "there is no table shop.items (did you mean public.items?)" in refuse(
         "diff", "shop.items", *addresses(nodes)
     )
@@ -164,17 +164,19 @@ def test_a_table_that_only_one_node_has(refuse: Refuse, addresses: Addresses, ow
 
 
 @pytest.mark.parametrize(("name", "why"), [("a.b.c", "more than two parts"), ('"a', "not closed"), ("", "empty")])
-def test_what_is_no_name(refuse: Refuse, addresses: Addresses, nodes: list[Database], name: str, why: str) -> None:
+def test_invalid_table_names(refuse: Refuse, addresses: Addresses, nodes: list[Database], name: str, why: str) -> None:
     assert why in refuse("diff", name, *addresses(nodes))
 
 
 @pytest.mark.parametrize(("table", "kind"), [("seen", "view"), ("numbers", "sequence"), ("items_pkey", "index")])
-def test_what_is_no_table(refuse: Refuse, addresses: Addresses, nodes: list[Database], table: str, kind: str) -> None:
+def test_relations_that_are_not_tables(
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], table: str, kind: str
+) -> None:
     assert f"public.{table} is a{'n' * kind.startswith('i')} {kind};" in refuse("diff", table, *addresses(nodes))
 
 
 @pytest.mark.parametrize("option", ["--columns", "--exclude-columns", "--key"])
-def test_a_wrong_column_and_the_nearest(
+def test_an_unknown_column_with_a_suggestion(
     refuse: Refuse, addresses: Addresses, nodes: list[Database], option: str
 ) -> None:
     message = refuse("diff", "items", *addresses(nodes), option, "nmae")
@@ -212,7 +214,7 @@ def test_all_nodes_that_are_down_are_named(refuse: Refuse, addresses: Addresses,
     assert "- node n2: " in message
 
 
-def test_a_host_that_is_not_known(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
+def test_an_unknown_host(refuse: Refuse, addresses: Addresses, nodes: list[Database]) -> None:
     message = refuse("diff", "items", *addresses(nodes, n1=f"postgresql://u:{WRITTEN}@nowhere.invalid/shop"))
     assert "node n1" in message
     assert "nowhere.invalid" in message
@@ -239,7 +241,7 @@ def test_a_wrong_database_and_a_wrong_user(
     assert "node n1: " in message
 
 
-def test_a_server_with_a_password_of_its_own(
+def test_a_server_that_requires_a_password(
     fresh_server: FreshServer, refuse: Refuse, addresses: Addresses, nodes: list[Database], cli: Cli, tmp_path: Path
 ) -> None:
     own = fresh_server(name="guarded", password=PASSWORD)
@@ -286,7 +288,7 @@ def test_too_few_nodes_or_a_name_twice(refuse: Refuse, addresses: Addresses, nod
         f"all=postgresql://u:{WRITTEN}@h/d",
     ],
 )
-def test_what_is_no_address(refuse: Refuse, node: str) -> None:
+def test_invalid_addresses(refuse: Refuse, node: str) -> None:
     assert "--node" in refuse("diff", "items", "--node", node, "--node", "n2=postgresql://h/d")
 
 
@@ -324,7 +326,7 @@ def test_invalid_options(
     assert expected in message
 
 
-def test_a_wrong_command_and_the_nearest(refuse: Refuse) -> None:
+def test_an_unknown_command_with_a_suggestion(refuse: Refuse) -> None:
     assert "there is no command 'dfif'; did you mean 'diff'?" in refuse("dfif", "items")
     assert "commands: check, completion, demo, diff" in refuse("zzzz")
     assert "see trueup diff --help" in refuse("diff")
@@ -371,7 +373,7 @@ def test_a_filter_that_is_not_one_expression(
         ("public.writes_when_planned()", "DELETE is not allowed"),
     ],
 )
-def test_a_filter_that_no_node_understands(
+def test_a_filter_with_an_sql_error(
     refuse: Refuse, addresses: Addresses, nodes: list[Database], text: str, expected: str
 ) -> None:
     message = refuse("diff", "items", *addresses(nodes), "--filter", text)
@@ -398,10 +400,10 @@ def test_a_filter_that_fails_at_its_first_row(
 
 
 @pytest.mark.parametrize("snapshot", [[], ["--no-snapshot"]], ids=["snapshot", "no-snapshot"])
-def test_a_filter_that_opens_the_session_for_writing(
+def test_a_filter_that_makes_the_session_writable(
     cli: Cli, addresses: Addresses, own: list[Database], snapshot: list[str]
 ) -> None:
-    """The first statement would take the lock off the session, and the next ones would write."""
+    """The first statement makes the session writable, the next ones write."""
     text = """set_config('default_transaction_read_only', 'off', false) IS NOT NULL
               AND CASE current_setting('transaction_read_only') WHEN 'off' THEN public.writes(id) ELSE true END"""
     own[1].execute("UPDATE items SET name = 'x' WHERE id = 5")
@@ -420,7 +422,9 @@ def test_a_column_of_another_type(refuse: Refuse, addresses: Addresses, own: lis
     assert "column name of public.items has different types: text on n1, character varying(50) on n2" in message
 
 
-def test_a_column_that_one_node_lacks(refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli) -> None:
+def test_a_column_that_is_missing_on_one_node(
+    refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli
+) -> None:
     own[1].execute("ALTER TABLE items DROP price")
     message = refuse("diff", "items", *addresses(own))
     assert "column price of public.items is not on n2; leave it out with --exclude-columns" in message
@@ -434,7 +438,7 @@ def test_keys_that_differ(refuse: Refuse, addresses: Addresses, own: list[Databa
     assert cli("diff", "items", *addresses(own), "--key", "id").code == 0
 
 
-def test_a_key_by_hand_with_nulls_or_with_doubles(
+def test_a_given_key_with_nulls_or_duplicates(
     refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli
 ) -> None:
     own[1].execute("UPDATE items SET name = NULL WHERE id = 3")
@@ -466,7 +470,7 @@ def test_key_collations_that_differ(refuse: Refuse, addresses: Addresses, own: l
     assert " on n2" in message
 
 
-def test_a_right_that_is_missing(refuse: Refuse, own: list[Database], server: Server) -> None:
+def test_a_missing_privilege(refuse: Refuse, own: list[Database], server: Server) -> None:
     role = f"reader_{os.getpid()}"
     own[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'; GRANT SELECT (id, name) ON items TO {role}")
     own[1].execute(f"GRANT SELECT ON items TO {role}")
@@ -504,7 +508,7 @@ def test_a_report_folder_that_cannot_be_written(
 def test_a_full_disk(
     refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll, process: Cli, tmp_path: Path, fails: str
 ) -> None:
-    """A limit on the size of files says the same to a writer as a full disk does: the system call fails."""
+    """A limit on the size of files makes the same system call fail as a full disk."""
     # Names are written into the report again for every row, but not into the files that gather differences.
     columns = [f"c{number}_{'x' * 55}" for number in range(10)]
     on_all(own, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} text' for name in columns)})")
@@ -534,7 +538,7 @@ def test_a_damaged_task_store(refuse: Refuse, addresses: Addresses, nodes: list[
     assert store.read_bytes() == b"this is no database " * 100
 
 
-def test_a_task_store_that_is_something_else(
+def test_a_task_store_of_another_program(
     refuse: Refuse, addresses: Addresses, nodes: list[Database], tmp_path: Path
 ) -> None:
     other = tmp_path / "other.db"
@@ -574,7 +578,7 @@ def test_a_damaged_configuration(
         assert not any(piece in ran.err for piece in PIECES)
 
 
-def test_verbose_shows_where_it_came_from_and_no_password(
+def test_verbose_shows_the_traceback_and_no_password(
     cli: Cli, addresses: Addresses, nodes: list[Database], tmp_path: Path
 ) -> None:
     broken = addresses(nodes, n2=f"postgresql://u:{WRITTEN}@127.0.0.1:1/x")

@@ -1,4 +1,4 @@
-"""Shell completion: the scripts, the protocol, a real bash, and that nothing is ever said but the answer."""
+"""Shell completion: the scripts, the protocol, a real bash; nothing else is printed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Complete = Callable[[str], list[str]]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A shell's environment with trueup on the path, and a configuration whose servers cannot be reached."""
+    """The environment of a shell with trueup on the PATH, and a configuration whose servers cannot be reached."""
     (tmp_path / "trueup.toml").write_text(CONFIG)
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
@@ -55,7 +55,7 @@ def complete(cli: Cli, environment: dict[str, str], monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> list[str]:
-    """Two tasks of the store."""
+    """The ids of two tasks in the store."""
     with TaskStore() as store:
         first = store.start("TABLE_DIFF", schema="public", table="orders", context={})
         second = store.start("TABLE_CHECK", schema="Odd", table="my table", context={})
@@ -98,7 +98,7 @@ def test_files_are_left_to_the_shell(cli: Cli, environment: dict[str, str], monk
         assert cli().out.strip() == kind
 
 
-def test_trouble_is_silence(complete: Complete, tmp_path: Path) -> None:
+def test_completion_prints_no_error(complete: Complete, tmp_path: Path) -> None:
     (tmp_path / "trueup.toml").write_text("[nodes\nbroken")
     assert complete("trueup diff --cluster ") == []
     (tmp_path / "tasks.db").write_text("this is not a database, whatever its name says" * 100)
@@ -106,12 +106,12 @@ def test_trouble_is_silence(complete: Complete, tmp_path: Path) -> None:
     assert complete("trueup diff ") == []
 
 
-def test_a_store_is_not_made_by_asking(complete: Complete, tmp_path: Path) -> None:
+def test_completion_does_not_create_a_store(complete: Complete, tmp_path: Path) -> None:
     assert complete("trueup tasks show ") == []
     assert not (tmp_path / "tasks.db").exists()
 
 
-def test_zsh_and_fish_are_answered_with_help(process: Cli, environment: dict[str, str]) -> None:
+def test_zsh_and_fish_get_help_texts(process: Cli, environment: dict[str, str]) -> None:
     asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
     ran = process(env={**environment, **asked})
     assert (ran.code, ran.out.split("\n")[:3], ran.err) == (0, ["plain", "shop", "n1, n2"], "")
@@ -133,7 +133,7 @@ def test_the_scripts(cli: Cli, shell: str, mark: str) -> None:
 
 
 def test_a_real_bash_completes(environment: dict[str, str]) -> None:
-    """The function that the script registers, called as bash calls it."""
+    """Call the registered function as bash does."""
     code = """
         eval "$(trueup completion bash)"
         function=$(complete -p trueup | sed 's/.*-F \\([^ ]*\\).*/\\1/')
@@ -146,7 +146,7 @@ def test_a_real_bash_completes(environment: dict[str, str]) -> None:
 
 
 def test_the_tab_key(environment: dict[str, str]) -> None:
-    """A person at a terminal: the word grows when Tab is pressed."""
+    """In a terminal, Tab completes the word."""
     parent, child = pty.openpty()
     shell = subprocess.Popen(
         ["bash", "--norc", "--noprofile", "-i"],

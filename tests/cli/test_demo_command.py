@@ -1,4 +1,4 @@
-"""The demo and the README: what a newcomer types first works, and leaves nothing behind."""
+"""The demo and the commands of the README work, and leave no process or file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _postgres_below(folder: Path) -> list[int]:
-    """Server processes whose data lie in a folder."""
+    """Return server processes whose data is below a folder."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []
@@ -42,7 +42,7 @@ def _wait_for(condition: Callable[[], object], what: str) -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A user's shell with trueup on the path, and a temp folder of its own."""
+    """The environment of a shell with trueup on the PATH, and a temp folder."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o755)
@@ -135,7 +135,7 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
 
 
 def test_the_demo_of_the_version_log(spark: Spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In this process, which has a Spark session already."""
+    """Run the demo in this process, which already has a Spark session."""
     assert "`trueup demo difflog`" in README
     assert run(["demo", "difflog", "--rows", "2000", "--keep"]) == 0
     shown = capsys.readouterr().out
@@ -148,7 +148,7 @@ def test_the_demo_of_the_version_log(spark: Spark, tmp_path: Path, capsys: pytes
 
 
 def test_the_demo_of_tubes(capsys: pytest.CaptureFixture[str]) -> None:
-    """A backfill and live writes at the same time, and the copy is equal at the end."""
+    """A backfill with concurrent writes; the copy is equal at the end."""
     assert run(["demo", "tube", "--rows", "3000", "--seconds", "1"]) == 0
     shown = capsys.readouterr().out
     assert "backfill shop public.orders (shard 0): 3,001 keys" in shown

@@ -1,4 +1,4 @@
-"""`trueup diff` and `trueup check` from the command line: exit codes, what goes where, and every option."""
+"""`trueup diff` and `trueup check` on the command line: exit codes, stdout and stderr, and every option."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SessionsSeen = Callable[[Database, Callable[[], object]], int]
 
 
 def summary_of(ran: Ran) -> dict[str, Any]:
-    """The summary of the report that a run with --json wrote."""
+    """Return the summary of the report of a run with --json."""
     report: dict[str, Any] = json.loads(Path(ran.json["report"]).read_text(encoding="utf-8"))
     found: dict[str, Any] = report["summary"]
     return found
@@ -61,7 +61,7 @@ def test_differences_exit_1_and_are_counted(cli: Cli, node_options: NodeOptions,
     assert Path(next(line for line in lines if "report:" in line).partition(": ")[2]).is_file()
 
 
-def test_what_was_cut_short_exits_2(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
+def test_an_incomplete_diff_exits_2(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
     ran = cli("diff", "items", *node_options(drifted), "--max-diff-rows", 2)
     assert ran.code == 2
     assert ran.out.startswith("INCOMPLETE: ")
@@ -69,7 +69,7 @@ def test_what_was_cut_short_exits_2(cli: Cli, node_options: NodeOptions, drifted
     assert "not compared: n1/n2: more than 2 differences" in ran.out
 
 
-def test_json_is_one_object_with_all_that_was_promised(
+def test_json_is_one_object_with_all_documented_fields(
     cli: Cli, node_options: NodeOptions, drifted: list[Database]
 ) -> None:
     ran = cli("diff", "items", *node_options(drifted), "--json")
@@ -86,7 +86,7 @@ def test_json_is_one_object_with_all_that_was_promised(
     assert summary_of(ran)["task_id"] == found["task_id"]
 
 
-def test_the_order_of_the_nodes_says_what_missing_means(
+def test_missing_and_extra_depend_on_the_order_of_the_nodes(
     cli: Cli, node_options: NodeOptions, drifted: list[Database]
 ) -> None:
     found = cli("diff", "items", *node_options(drifted), "--nodes", "n2,n1", "--json").json
@@ -108,7 +108,7 @@ def test_quiet_and_json_print_the_json(cli: Cli, node_options: NodeOptions, equa
     assert (ran.code, ran.json["verdict"], ran.err) == (0, "MATCH", "")
 
 
-def test_check_says_how_many_blocks_differ_and_writes_no_report(
+def test_check_counts_differing_blocks_and_writes_no_report(
     cli: Cli, node_options: NodeOptions, drifted: list[Database], tmp_path: Path
 ) -> None:
     ran = cli("check", "items", *node_options(drifted))
@@ -137,7 +137,7 @@ def test_the_command_as_a_process(
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_a_reader_that_goes_away_is_no_crash(node_options: NodeOptions, drifted: list[Database]) -> None:
+def test_a_closed_pipe_is_not_an_error(node_options: NodeOptions, drifted: list[Database]) -> None:
     command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(drifted), "--json"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -200,7 +200,7 @@ def test_a_setting_from_file_then_environment_then_option(
     assert summary_of(cli("diff", "items", "--json", "--block-size", 4000))["block_size"] == 4000
 
 
-def test_a_file_with_a_password_that_others_can_read_is_warned_of(
+def test_a_warning_if_others_can_read_a_file_with_a_password(
     cli: Cli, equal: list[Database], write_config: WriteConfig
 ) -> None:
     path = write_config(equal, "[nodes.n9]\nhost = 'h'\npassword = 'swordfish'")
@@ -323,7 +323,7 @@ def test_report_dir_and_task_db(cli: Cli, node_options: NodeOptions, drifted: li
 
 @pytest.fixture
 def sessions_seen(server: Server) -> SessionsSeen:
-    """`sessions_seen(database, work)`: the most sessions of trueup in that database while the work goes on."""
+    """`sessions_seen(database, work)`: the maximum number of sessions of trueup in a database while `work` runs."""
 
     def watch(database: Database, work: Callable[[], object]) -> int:
         most, done = 0, threading.Event()
@@ -364,7 +364,7 @@ def test_max_connections(
     assert sessions_seen(drifted[0], work) == most
 
 
-def test_the_engine_by_hand(cli: Cli, node_options: NodeOptions, equal: list[Database], spark: Spark) -> None:
+def test_the_option_engine(cli: Cli, node_options: NodeOptions, equal: list[Database], spark: Spark) -> None:
     local = node_options(equal)
     assert cli("diff", "items", *local, "--json").json["engine"] == "local"
     ran = cli("diff", "items", *local, "--engine", "spark", "--json")
@@ -388,7 +388,7 @@ def test_every_option_is_documented() -> None:
                 assert part.help, f"trueup {name} {part.opts}"
 
 
-def test_the_options_that_were_asked_for_are_there() -> None:
+def test_the_required_options_exist() -> None:
     wanted = (
         "config cluster nodes node block-size override-block-size concurrency-factor max-connections compare-unit-size "
         "max-diff-rows filter columns exclude-columns key recheck recheck-wait no-snapshot engine master remote "
@@ -453,7 +453,7 @@ def test_output_can_be_configured(
     assert 'must be "json", "html" or both' in ran.err
 
 
-def test_a_page_that_cannot_be_written_costs_no_answer(
+def test_a_page_that_cannot_be_written_does_not_fail_the_diff(
     cli: Cli, node_options: NodeOptions, drifted: list[Database], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager

@@ -1,4 +1,4 @@
-"""The command line of the version log, as far as it needs no Spark and no table."""
+"""The command line of the version log, without Spark and without a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`DiffLog.run` without Spark: nothing is waiting."""
+    """Replace `DiffLog.run`: no chunks are waiting."""
     monkeypatch.setattr(DiffLog, "run", lambda *_, **__: RunResult(0))
 
 

@@ -1,4 +1,4 @@
-"""`trueup doctor`: a line a check, one JSON object, exit codes; and Spark, really started."""
+"""`trueup doctor`: one line per check, JSON, exit codes, and a real Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.fixtures import Cli, Spark
 from trueup.testing.postgres import Database
 
 
-def test_lines_for_people(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
+def test_text_output(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
     write_config(equal)
     ran = cli("doctor", "items", "--cluster", "both", "--no-spark")
     *lines, last = ran.out.splitlines()
@@ -44,14 +44,14 @@ def test_json(cli: Cli, equal: list[Database]) -> None:
     assert {"n1", "n2"} <= {each["where"] for each in found["findings"]}
 
 
-def test_nodes_by_name_among_those_by_address(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
+def test_nodes_by_name_and_by_address(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
     write_config(equal)
     ran = cli("doctor", "--node", f"x={equal[0].uri}", "--nodes", "n2,x", "--no-spark", "--json")
     assert [each["where"] for each in ran.json["findings"] if each["check"] == "version"] == ["n2", "x"]
     assert cli("doctor", "--node", "x", "--no-spark").code == 2
 
 
-def test_a_broken_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_a_finding(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "trueup.toml").write_text("[nodes\n")
     ran = cli("doctor", "--no-spark")
     assert ran.code == 2
@@ -59,7 +59,7 @@ def test_a_broken_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
     assert "OK    python" in ran.out
 
 
-def test_strays(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelled_variable_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRUEUP_DIFF_BLOCK_SIZE", "5")
     ran = cli("doctor", "--no-spark", "--quiet")
     assert "did you mean TRUEUP__DIFF__BLOCK_SIZE?" in ran.out

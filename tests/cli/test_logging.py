@@ -56,7 +56,7 @@ def test_variables(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_notes_are_log_records_with_task_and_table(
     cli: Cli, drifted: list[Database], node_options: NodeOptions
 ) -> None:
-    """A diff of many tables notes each table when it is done."""
+    """A diff of many tables logs a note per finished table."""
     words = ["diff", "--schema", "public", *node_options(drifted)]
     ran = cli(*words, "--log-format", "json", "--json")
     entries = [json.loads(line) for line in ran.err.splitlines()]

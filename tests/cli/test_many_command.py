@@ -40,7 +40,7 @@ def test_one_summary_table_and_one_exit_code(
     assert "column more of public.same is not on n2" in ran.out
 
 
-def test_what_contradicts_itself_is_refused(
+def test_contradictory_options_are_refused(
     equal: list[Database], node_options: NodeOptions, cli: Cli, tmp_path: Path
 ) -> None:
     for wrong in (["items", "--schema", "public"], ["--schema", "public", "--resume", "3f"], []):

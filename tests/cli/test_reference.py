@@ -1,4 +1,4 @@
-"""The reference is whole and new, every example can be typed, and every option has a variable that works."""
+"""The reference page is complete and current, its examples are valid, and the variable of every option works."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ table = "visits"
 """
 
 
-def test_the_page_is_what_the_commands_and_settings_say() -> None:
+def test_the_page_matches_the_commands_and_settings() -> None:
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert page == reference(), "docs/reference.md is stale: run `make reference`"
 
@@ -55,7 +55,7 @@ def test_nothing_is_undocumented() -> None:
     assert undocumented() == []
 
 
-def test_what_is_undocumented_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_undocumented_option_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = [click.Option(["--mystery"]), click.Argument(["riddle"])]
     monkeypatch.setattr(diff_command, "params", [*diff_command.params, *bare])
     monkeypatch.setattr(group, "help", "No examples.")
@@ -76,7 +76,7 @@ def test_every_example_can_be_typed(path: str) -> None:
 
 
 def _parse(command: click.Command, name: str, words: list[str], parent: click.Context | None = None) -> None:
-    """Parse as click would, without running anything."""
+    """Parse arguments with click, without running the command."""
     context = command.make_context(name, words, parent=parent)
     rest = [*context._protected_args, *context.args]
     if isinstance(command, click.Group) and rest:
@@ -104,8 +104,8 @@ def test_every_option_has_a_variable(name: str) -> None:
         assert OPTIONS[name].envvar == variable
 
 
-def test_variables_stand_for_options(cli: Cli, equal: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole diff without one option."""
+def test_variables_replace_options(cli: Cli, equal: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a diff with variables only."""
     nodes = " ".join(f"n{number}={node.uri}" for number, node in enumerate(equal, 1))
     monkeypatch.setenv("TRUEUP_DIFF_NODE", nodes)
     monkeypatch.setenv("TRUEUP_DIFF_JSON", "1")
@@ -133,8 +133,8 @@ def test_the_help_shows_variables_and_examples(cli: Cli) -> None:
             assert f"{shown_variable(option)}]" in shown, path
 
 
-def test_what_the_page_calls_required_is_required(tmp_path: Path) -> None:
-    """The reader of difflog.toml fills in the rest with what the page says."""
+def test_required_settings_are_required(tmp_path: Path) -> None:
+    """All other settings of difflog.toml have the defaults of the page."""
     file = tmp_path / "difflog.toml"
     file.write_text(SMALLEST)
     found = load_difflog(str(file))

@@ -1,4 +1,4 @@
-"""`trueup rerun`, `repair` and `undo` as commands: what they print, where, and how they exit."""
+"""`trueup rerun`, `repair` and `undo` on the command line: stdout, stderr and exit codes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: list[Databa
     assert (told.code, told.json["verdict"], list(told.json["failed"])) == (2, "FAILED", ["n2"])
 
 
-def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
+def test_plans_are_written_without_a_connection(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
     report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
     made = cli("repair", report, "--write-plan", "plan.yaml")
     assert (made.code, made.out) == (0, "plan.yaml\n")
@@ -69,7 +69,7 @@ def test_plans_are_written_without_asking_a_node(cli: Cli, drifted: list[Databas
     assert done.json["verdict"] == "REPAIRED"
 
 
-def test_what_is_wrong_is_said_with_its_cure(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
+def test_errors_have_a_cure(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
     report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
     for arguments, said in [
         (("repair", report), "no repair mode is given"),

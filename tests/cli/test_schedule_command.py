@@ -1,4 +1,4 @@
-"""`trueup schedule` as a process: jobs at their times, never two of the same, a clean stop."""
+"""`trueup schedule` as a process: jobs start on time, a job never runs twice at once, and a signal stops all."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Start = Callable[[], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(equal: list[Database], write_config: WriteConfig, tmp_path: Path) -> Iterator[Start]:
-    """Starts the schedule of these jobs, as often as it is called."""
+    """Return a function that starts a scheduler of these jobs."""
     file = write_config(equal, JOBS)
     started: list[subprocess.Popen[str]] = []
 
@@ -58,13 +58,13 @@ def start(equal: list[Database], write_config: WriteConfig, tmp_path: Path) -> I
 
 
 def runs(job: str) -> list[Task]:
-    """The runs of a job, the first one first."""
+    """Return the runs of a job, oldest first."""
     with TaskStore() as store:
         return [task for task in reversed(store.list(limit=-1, task_type="SCHEDULED")) if task.table_name == job]
 
 
 def at_work(store: TaskStore) -> list[Task]:
-    """The long check, while it runs."""
+    """Return the running tasks of the long check."""
     return [task for task in store.list(task_type="TABLE_CHECK", status="RUNNING") if task.table_name == "items"]
 
 
@@ -76,7 +76,7 @@ def has_ended(job: str, count: int) -> bool:
     return len(ended(job)) >= count
 
 
-def test_jobs_run_beside_each_other_until_a_signal(start: Start, cli: Cli, tmp_path: Path) -> None:
+def test_jobs_run_concurrently_until_a_signal(start: Start, cli: Cli, tmp_path: Path) -> None:
     process = start()
     assert wait_until(lambda: len(ended("quick")) >= 2 and len(ended("broken")) >= 2 and len(runs("long")) == 1, 60)
     assert wait_until(lambda: "long: still running; this time is skipped" in (tmp_path / "said-1").read_text(), 60)

@@ -45,7 +45,7 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_pat
     assert "public.items.price" in cli("report", found["task_id"]).out
 
 
-def test_names_that_fit_nothing_are_no_match(equal: list[Database], cli: Cli) -> None:
+def test_patterns_without_a_match_are_an_error(equal: list[Database], cli: Cli) -> None:
     nodes = [part for n, node in enumerate(equal, 1) for part in ("--node", f"n{n}={node.uri}")]
     ran = cli("schema-diff", *nodes, "--tables", "public.item")
     assert ran.code == 2

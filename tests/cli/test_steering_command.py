@@ -1,4 +1,4 @@
-"""`--resume`, and `trueup tasks pause|resume|stop`: a run is steered from another terminal, and taken up again."""
+"""`--resume`, and `trueup tasks pause|resume|stop`: control of a run from another process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SlowRun = tuple["subprocess.Popen[str]", TaskStore, list[str]]
 
 @pytest.fixture
 def slow_run(equal: list[Database], node_options: NodeOptions, on_all: OnAll) -> Iterator[SlowRun]:
-    """A diff of 600 rows that takes some seconds, as a process; and the store it writes to."""
+    """A process that compares 600 rows for some seconds, its task store, and the options of its nodes."""
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; ANALYZE items")
     equal[1].execute("UPDATE items SET name = 'x' WHERE id IN (7, 333, 600)")
     command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *SLOW]
@@ -33,7 +33,7 @@ def slow_run(equal: list[Database], node_options: NodeOptions, on_all: OnAll) ->
     process.wait()
 
 
-def test_paused_let_go_stopped_and_taken_up(slow_run: SlowRun, cli: Cli) -> None:
+def test_pause_resume_stop_and_continue(slow_run: SlowRun, cli: Cli) -> None:
     process, store, nodes = slow_run
     assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
     task = store.list(status="RUNNING")[0].task_id
@@ -59,7 +59,7 @@ def test_paused_let_go_stopped_and_taken_up(slow_run: SlowRun, cli: Cli) -> None
     assert ran.json["rows"] == {"n1": 600, "n2": 600}
 
 
-def test_a_run_of_many_tables_is_steered_as_one(
+def test_a_run_of_many_tables_is_controlled_by_one_task(
     equal: list[Database], node_options: NodeOptions, on_all: OnAll, cli: Cli
 ) -> None:
     on_all(equal, "INSERT INTO items SELECT i FROM generate_series(51, 600) i; CREATE TABLE more AS TABLE items")
@@ -90,14 +90,14 @@ def test_a_run_of_many_tables_is_steered_as_one(
     assert {each["table"]: each["differences"] for each in ran.json["tables"]} == {"public.items": 3, "public.more": 0}
 
 
-def test_a_table_or_a_task_but_not_both(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
+def test_a_table_and_a_task_are_mutually_exclusive(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     for arguments in ((), ("items", "--resume", "3f9a")):
         ran = cli("diff", *arguments, *node_options(equal))
         assert ran.code == 2
         assert "--resume TASK" in ran.err
 
 
-def test_only_a_diff_can_be_taken_up(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
+def test_only_a_diff_can_be_resumed(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     with TaskStore() as store:
         task = store.start("DIFFLOG_RUN", context={}).task_id
         store.finish(task, "FAILED", error="no")

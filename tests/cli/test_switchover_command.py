@@ -1,4 +1,4 @@
-"""`trueup switchover` from the command line, by a role that owns its databases and nothing more."""
+"""`trueup switchover` on the command line, with a role that owns its databases and has no other privilege."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Owned = tuple[list[Database], list[str], str]
 
 @pytest.fixture
 def owned(server: Server, databases: Databases) -> Owned:
-    """Two databases of a plain role, the options that name them, and the role's name."""
+    """Two databases of an ordinary role, the options with their addresses, and the name of the role."""
     role = f"owner_{os.getpid()}"
     admin = server.database("postgres")
     admin.execute(
@@ -45,7 +45,7 @@ def owned(server: Server, databases: Databases) -> Owned:
     return both, ["--from", "n1", "--to", "n2", *options], role
 
 
-def test_there_and_back_by_the_owner(cli: Cli, owned: Owned, server: Server) -> None:
+def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Server) -> None:
     both, ends, _ = owned
     old, new = both
     assert cli("sync", "start", *ends, "--engine", "local", "-q").code == 0
@@ -91,7 +91,7 @@ def test_there_and_back_by_the_owner(cli: Cli, owned: Owned, server: Server) -> 
         assert SECRET not in each.out + each.err
 
 
-def test_the_doctor_says_what_a_switchover_lacks(cli: Cli, owned: Owned, server: Server) -> None:
+def test_the_doctor_reports_what_is_missing_for_a_switchover(cli: Cli, owned: Owned, server: Server) -> None:
     both, ends, role = owned
     nodes = ends[4:]
     fine = cli("doctor", "--switchover", "n1,n2", "--no-spark", *nodes)

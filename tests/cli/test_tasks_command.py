@@ -1,4 +1,4 @@
-"""`trueup tasks`, `trueup tasks show` and `trueup report`: what was run is found again, also what was killed."""
+"""`trueup tasks`, `trueup tasks show` and `trueup report` list finished, failed and killed tasks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LIMIT 20;
 
 @pytest.fixture
 def ran(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> dict[str, Any]:
-    """A diff that differs, one that was cut short, one that failed, and a check, oldest first."""
+    """Run a diff that differs, an incomplete one, a failed one, and a check; return their results."""
     nodes = node_options(drifted)
     return {
         "differ": cli("diff", "items", *nodes, "--json").json,
@@ -113,7 +113,7 @@ def test_show(cli: Cli, ran: dict[str, Any]) -> None:
     assert whole["task_context"]["nodes"] == "n1,n2"
 
 
-def test_show_of_a_failure_says_why(cli: Cli, ran: dict[str, Any]) -> None:
+def test_show_of_a_failure_has_the_reason(cli: Cli, ran: dict[str, Any]) -> None:
     failed = cli("tasks", "--json").json[1]["task_id"]
     found = cli("tasks", "show", failed).out
     assert "there is no table public.itmes" in found
@@ -178,7 +178,7 @@ def test_report_as_html(
 
 
 def test_report_of_a_damaged_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
-    """Whatever is taken out of a report, it is shown or refused: never a crash, never half a page."""
+    """A report without any of its parts is displayed or refused; there is no traceback and no partial page."""
     whole = json.loads(Path(ran["differ"]["report"]).read_text(encoding="utf-8"))
     path = tmp_path / "part.json"
     (first, *_) = (pair := whole["diffs"]["n1/n2"])["differences"]
@@ -244,7 +244,7 @@ def test_a_missing_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None
     assert "create the folder" in found.err
 
 
-def test_a_killed_process_shows_as_failed(
+def test_a_killed_process_is_listed_as_failed(
     cli: Cli, node_options: NodeOptions, equal: list[Database], tmp_path: Path
 ) -> None:
     slow = ("--filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
@@ -267,7 +267,7 @@ def _statuses(cli: Cli) -> list[str]:
     return [task["task_status"] for task in cli("tasks", "--json").json]
 
 
-def test_the_queries_of_the_seed_give_true_answers(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
+def test_the_documented_queries_return_correct_results(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "tasks.db"
     listed = [task for task in cli("tasks", "--json").json if task["task_type"] == "TABLE_DIFF"]
     recent = query(store, RECENT)

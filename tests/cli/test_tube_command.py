@@ -1,4 +1,4 @@
-"""`trueup tube`: every command, for people and as JSON, from install to uninstall."""
+"""`trueup tube`: every command as text and as JSON, from install to uninstall."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_problems_are_shown(cli: Cli, node: Database) -> None:
     assert cli("tube", "list", "--json").json[0]["tables"][0]["problem"]
 
 
-def test_what_is_wrong_is_said(cli: Cli, node: Database, databases: Databases) -> None:
+def test_errors_are_reported(cli: Cli, node: Database, databases: Databases) -> None:
     ran = cli("tube", "stats")
     assert (ran.code, "trueup tube install n1" in ran.err) == (2, True)
     cli("tube", "install", "n1")
@@ -116,7 +116,7 @@ def write(batch):
 """
 
 
-def test_a_job_that_runs_and_is_stopped(
+def test_a_job_runs_until_it_is_stopped(
     cli: Cli, node: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mysink.py").write_text(SINK, encoding="utf-8")
@@ -163,8 +163,8 @@ def test_a_job_that_runs_and_is_stopped(
     assert cli("tube", "stats", "--json").json["stats"][0]["live_pods"] == 0
 
 
-def test_stats_again_and_again(cli: Cli, node: Database, databases: Databases) -> None:
-    """A look now and then, as text, as lines of JSON, or in place; and how far a backfill is."""
+def test_stats_with_an_interval(cli: Cli, node: Database, databases: Databases) -> None:
+    """Statistics at an interval: as text, as lines of JSON, or updated in place; with the progress of a backfill."""
     for command in ("install n1", "ensure search", "attach search orders --shard 4", "backfill search orders -q"):
         assert cli("tube", *command.split()).code == 0
     watch = ["tube", "stats", "--watch", "--interval", "0.05", "--times", "2"]

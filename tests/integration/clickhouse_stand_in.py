@@ -1,8 +1,8 @@
-"""A stand-in for a ClickHouse server: its HTTP interface, answered from an embedded ClickHouse in a folder.
+"""A replacement for a ClickHouse server: the HTTP interface of ClickHouse in front of an embedded ClickHouse.
 
     python clickhouse_stand_in.py FOLDER
 
-It prints its port. The user is `me`, the password `ge heim/123`. What was asked is in FOLDER.log.
+It prints its port. The user is `me`, the password `ge heim/123`. Requests are logged to FOLDER.log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections are counted before a run begins, and an address that the driver found is good on any machine."""
+"""Connections are counted before a run, and resolved addresses are valid on other machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSWORD = "p'w \\ 1"
 
 @pytest.fixture
 def modest(databases: Databases, server: Server) -> Iterator[list[Database]]:
-    """Two databases of one server, seen by a role that may not open many sessions."""
+    """Two databases of one server, with a role that has a low connection limit."""
     nodes = databases(2)
     server.database("postgres").execute("CREATE ROLE modest LOGIN PASSWORD 'p''w \\ 1' CONNECTION LIMIT 5")
     try:
@@ -34,7 +34,7 @@ def modest(databases: Databases, server: Server) -> Iterator[list[Database]]:
         server.database("postgres").execute("DROP ROLE modest")
 
 
-def test_too_few_connections_are_seen_before_the_run(modest: list[Database], compare: Compare) -> None:
+def test_too_few_connections_are_reported_before_the_run(modest: list[Database], compare: Compare) -> None:
     options = {"concurrency_factor": 4.0}
     with pytest.raises(CheckFailed) as caught:
         compare(modest, "items", **options)
@@ -56,7 +56,7 @@ def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None
             control.close()
 
 
-def test_what_the_driver_looked_up_is_in_the_address(
+def test_addresses_contain_what_the_driver_resolved(
     modest: list[Database], server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "services").write_text(f"[shop]\nhost=127.0.0.1\nport={server.port}\ndbname={modest[0].name}\n")
@@ -73,8 +73,8 @@ def test_what_the_driver_looked_up_is_in_the_address(
         assert connection.execute("SELECT current_user, current_database()").fetchone() == ("modest", modest[0].name)
 
 
-def test_lines_of_a_copy_are_all_there_or_an_error(databases: Databases) -> None:
-    """An error in the middle is no early end; the session goes on, or is opened again."""
+def test_all_lines_of_a_copy_are_read_or_an_error_is_raised(databases: Databases) -> None:
+    """An error during the copy is not taken for its end; the session is usable, or is reopened."""
     from psycopg import sql
 
     from trueup.config.model import Node

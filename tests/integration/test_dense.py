@@ -1,4 +1,4 @@
-"""Drift everywhere: rows are marked in one pass instead of being hashed, split and read again."""
+"""Dense drift: rows are marked in one pass instead of being hashed, split and read again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KEYS = {
 
 @pytest.fixture
 def dense(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
-    """The blocks whose rows were marked at once."""
+    """The blocks whose rows were marked in one pass."""
     seen: list[Block] = []
     whole = hashing.mark_block
 
@@ -73,7 +73,7 @@ def test_every_difference_is_found(
         assert result.alone["n2"] == counts.total
 
 
-def test_a_key_that_is_none_is_refused(databases: Databases, on_all: OnAll, compare: Compare) -> None:
+def test_a_key_that_is_not_unique_is_refused(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE t (id int NOT NULL, v int)")
     on_all(nodes, f"INSERT INTO t SELECT i / 2, i FROM generate_series(1, {ROWS}) i")
@@ -83,7 +83,7 @@ def test_a_key_that_is_none_is_refused(databases: Databases, on_all: OnAll, comp
     assert "is not unique" in result.incomplete[0]
 
 
-def test_where_drift_ends_blocks_are_hashed_again(
+def test_blocks_after_the_drift_are_hashed(
     databases: Databases, on_all: OnAll, compare: Compare, dense: list[Block]
 ) -> None:
     nodes = databases(2)
@@ -103,7 +103,7 @@ def test_a_check_never_reads_rows(databases: Databases, on_all: OnAll, compare: 
     assert result.mismatched_blocks >= 11
 
 
-def test_rows_that_are_not_those_that_were_hashed_are_no_match(
+def test_rows_that_change_after_hashing_are_not_a_match(
     databases: Databases, on_all: OnAll, compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = databases(2)

@@ -1,4 +1,4 @@
-"""The diff finds exactly what differs, wherever it is, and says MATCH only when nothing does."""
+"""A diff finds exactly the rows that differ, and returns MATCH only if there are none."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_two_rows_that_swap_a_value(databases: Databases, on_all: OnAll, compare
     assert result.pairs["n1/n2"].changed == 2
 
 
-def test_three_nodes_and_who_stands_alone(
+def test_three_nodes_and_the_node_that_differs(
     databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
     nodes = databases(3)
@@ -97,21 +97,21 @@ def test_an_empty_anchor_with_stale_statistics(databases: Databases, on_all: OnA
     assert (result.verdict, result.pairs["n1/n2"].extra) == ("DIFFER", 1000)
 
 
-def test_a_table_never_analysed(databases: Databases, on_all: OnAll, compare: Compare) -> None:
+def test_a_table_without_statistics(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE.replace("ANALYZE items;", "ALTER TABLE items SET (autovacuum_enabled = off);"))
     nodes[0].execute("DELETE FROM items WHERE id = 3")
     assert compare(nodes, "items", **SMALL).pairs["n1/n2"].extra == 1
 
 
-def test_both_empty(databases: Databases, on_all: OnAll, compare: Compare) -> None:
+def test_two_empty_tables(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE items (id int PRIMARY KEY)")
     result = compare(nodes, "items")
     assert (result.verdict, result.rows_checked) == ("MATCH", 0)
 
 
-def test_the_limit_stops_and_is_told(
+def test_the_limit_stops_the_diff_and_is_reported(
     databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
     nodes = databases(2)
@@ -126,7 +126,7 @@ def test_the_limit_stops_and_is_told(
     assert len(report["diffs"]["n1/n2"]["differences"]) == 50
 
 
-def test_the_limit_of_one_pair_leaves_the_others_alone(databases: Databases, on_all: OnAll, compare: Compare) -> None:
+def test_the_limit_applies_to_each_pair(databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(3)
     on_all(nodes, TABLE)
     nodes[2].execute("UPDATE items SET name = 'x'")
@@ -169,10 +169,10 @@ def test_keyless_tables_are_multisets(
     assert compare(nodes, "logs", quick=True).verdict == "DIFFER"
 
 
-def test_what_is_compared_can_be_configured(
+def test_columns_and_filter_can_be_configured(
     databases: Databases, on_all: OnAll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on the command line and in the call; what is said there wins."""
+    """Options of the command line and of the call override the configuration."""
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute("UPDATE items SET name = 'x' WHERE id IN (1, 2, 3); UPDATE items SET price = 0 WHERE id IN (3, 4)")

@@ -1,4 +1,4 @@
-"""The same drift gives the same result whatever the key is made of, wherever it stands, whatever it is called."""
+"""The same drift has the same result for every type, position and name of the key."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ TYPES = """
 
 @pytest.fixture(scope="module")
 def pair(server: Server) -> Iterator[list[Database]]:
-    """Two databases for all tests of this module that make tables of names of their own."""
+    """Two databases for all tests of this module that create tables with unique names."""
     nodes = [server.create_database(f"keys_{os.getpid()}_{number}") for number in (1, 2)]
     nodes[0].execute(TYPES.format(same=ENUM, other=ENUM))
     nodes[1].execute("CREATE TYPE filler AS ENUM ('a'); " + TYPES.format(same=ENUM, other=ENUM_BACKWARDS))
@@ -111,12 +111,12 @@ def pair(server: Server) -> Iterator[list[Database]]:
 
 
 def _small(unit: int) -> dict[str, Any]:
-    """Settings that force deep splits on small tables."""
+    """Return settings that force deep splits on small tables."""
     return {"block_size": 5 * unit, "override_block_size": True, "compare_unit_size": unit}
 
 
 def _found(report: dict[str, Any], pair_name: str = "n1/n2") -> dict[str, set[int]]:
-    """The numbers (column n) of the rows that differ, by kind."""
+    """Return the numbers (column n) of differing rows, by kind."""
     found: dict[str, set[int]] = {"missing": set(), "extra": set(), "changed": set()}
     listed = report["diffs"][pair_name]["differences"]
     for each in listed:
@@ -127,7 +127,7 @@ def _found(report: dict[str, Any], pair_name: str = "n1/n2") -> dict[str, set[in
 
 
 def _drift(nodes: list[Database], table: str, order: str) -> dict[str, set[int]]:
-    """Let a table of rows numbered by n drift; the first node has more rows, but neither the first nor the last."""
+    """Change a table with rows numbered by n; n1 has more rows, but not the first and the last."""
     numbers = [n for (n,) in nodes[0].execute(f"SELECT n FROM {table} ORDER BY {order}")]
     assert len(numbers) == ROWS
     extra = {numbers[0], numbers[-1], numbers[17]}
@@ -177,7 +177,7 @@ def test_the_same_drift_on_every_kind_of_key(
 
 @pytest.mark.parametrize("block_size", [1, 3, 10, 1000])
 @pytest.mark.parametrize("unit", [1, 2, 7, 10000])
-def test_any_size_of_blocks_and_units_gives_the_same(
+def test_the_result_is_independent_of_block_and_unit_size(
     pair: list[Database], compare: Compare, report_of: ReportOf, block_size: int, unit: int
 ) -> None:
     for node in pair:
@@ -192,7 +192,7 @@ def test_any_size_of_blocks_and_units_gives_the_same(
 
 @pytest.mark.parametrize("digest", ["native", "portable"])
 def test_many_rows_of_skewed_keys(pair: list[Database], compare: Compare, report_of: ReportOf, digest: str) -> None:
-    """Most rows share the first part of the key and stand at one end of it; statistics are of another time."""
+    """Most rows share the first part of the key and are at one end of it; statistics are outdated."""
     for node in pair:
         node.execute(
             "DROP TABLE IF EXISTS skewed; CREATE TABLE skewed (a int, b bigint, n int, v text, PRIMARY KEY (a, b));"
@@ -235,7 +235,7 @@ def test_boolean_keys(pair: list[Database], compare: Compare, report_of: ReportO
     assert _found(report_of(result)) == {"missing": set(), "extra": {0}, "changed": set()}
 
 
-def test_a_label_that_one_node_does_not_know(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
+def test_an_enum_label_that_is_missing_on_one_node(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     nodes[0].execute("CREATE TYPE state AS ENUM ('new', 'done')")
     nodes[1].execute("CREATE TYPE state AS ENUM ('lost', 'done', 'new')")
@@ -252,7 +252,7 @@ def test_a_label_that_one_node_does_not_know(databases: Databases, compare: Comp
 
 
 def test_citext_keys(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
-    """Keys that differ in case are one key to the server, and two texts to everybody else."""
+    """Keys that differ only in case are equal for the server, but different texts."""
     nodes = databases(2)
     for node in nodes:
         try:
@@ -282,7 +282,7 @@ def test_citext_keys(databases: Databases, compare: Compare, report_of: ReportOf
         ("numrange", "[1.0,2]", "[1.00,2]"),
     ],
 )
-def test_keys_that_the_server_calls_equal_and_that_look_different(
+def test_keys_that_are_equal_but_print_differently(
     pair: list[Database], compare: Compare, kind: str, left: str, right: str
 ) -> None:
     for node, value in zip(pair, (left, right), strict=True):
@@ -312,7 +312,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("names", NAMES, ids=range(len(NAMES)))
-def test_names_of_every_spelling(
+def test_names_with_special_characters(
     pair: list[Database], compare: Compare, report_of: ReportOf, names: tuple[str, ...]
 ) -> None:
     schema, table, key, value = ('"' + name.replace('"', '""') + '"' for name in names)
@@ -359,7 +359,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("where", "numbers"), FILTERS)
-def test_filters_of_every_spelling(
+def test_filters_with_quotes_and_comments(
     pair: list[Database], compare: Compare, report_of: ReportOf, where: str, numbers: set[int]
 ) -> None:
     for node, sign in zip(pair, ("+", "-"), strict=True):
@@ -408,10 +408,10 @@ def test_a_unique_index_over_columns_that_are_not_null_is_the_key(
     "index",
     ["(n)", "(lower(v))", "(n) WHERE v = 'v'", "(n, m)", "((m + 1))", "(m) WHERE m > 0", "(m, (n + 1))"],
 )
-def test_other_unique_indexes_are_no_key(
+def test_other_unique_indexes_are_not_a_key(
     pair: list[Database], compare: Compare, report_of: ReportOf, index: str
 ) -> None:
-    """Partial, nullable and expression indexes leave rows without a name."""
+    """Partial, nullable and expression indexes cannot serve as a key."""
     for node in pair:
         node.execute(
             "DROP TABLE IF EXISTS unkeyed; CREATE TABLE unkeyed (n int, m int NOT NULL, v text);"
@@ -425,7 +425,7 @@ def test_other_unique_indexes_are_no_key(
     assert "no key" in " ".join(result.remarks)
 
 
-def test_a_key_by_hand(databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf) -> None:
+def test_a_given_key(databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf) -> None:
     nodes = databases(2)
     on_all(
         nodes,
@@ -445,7 +445,7 @@ def test_a_key_by_hand(databases: Databases, on_all: OnAll, compare: Compare, re
 
 
 @pytest.mark.parametrize("unit", [1, 7, 10000])
-def test_a_key_by_hand_that_is_not_unique(databases: Databases, on_all: OnAll, compare: Compare, unit: int) -> None:
+def test_a_given_key_that_is_not_unique(databases: Databases, on_all: OnAll, compare: Compare, unit: int) -> None:
     nodes = databases(2)
     on_all(
         nodes, "CREATE TABLE twice (n int, v text); INSERT INTO twice SELECT i / 20, 'v' FROM generate_series(0, 199) i"
@@ -486,7 +486,7 @@ PARTITIONS = {
 @pytest.mark.parametrize("key", ["PRIMARY KEY", "NOT NULL"])
 @pytest.mark.parametrize("kind", list(PARTITIONS))
 def test_partitioned_tables(pair: list[Database], compare: Compare, report_of: ReportOf, kind: str, key: str) -> None:
-    """Partitioned on one node, and in another way or not at all on the other."""
+    """Partitioned on one node, and differently or not on the other."""
     how, parts = PARTITIONS[kind]
     table = f"part_{kind}_{key.lower().replace(' ', '_')}"
     pair[0].execute(f"CREATE TABLE {table} (k int {key}, n int, v text) PARTITION {how}; {parts.format(t=table)}")
@@ -505,7 +505,7 @@ def test_partitioned_tables(pair: list[Database], compare: Compare, report_of: R
     assert compare(pair, table, quick=True).verdict == "DIFFER"
 
 
-def test_an_inheritance_parent_stands_for_its_children(
+def test_an_inheritance_parent_includes_its_children(
     pair: list[Database], compare: Compare, report_of: ReportOf
 ) -> None:
     for node in pair:

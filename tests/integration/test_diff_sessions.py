@@ -1,4 +1,4 @@
-"""What a node's settings, rights and policies may not change: the answer. And what a run leaves behind: nothing."""
+"""Settings, privileges and policies of a node do not change the result, and a run leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ AsRole = Callable[..., list[Database]]
 
 @pytest.fixture
 def role(server: Server) -> Iterator[AsRole]:
-    """`role(nodes, grants)`: the nodes as seen by a role that may log in, plus what the grants give to {role}."""
+    """`role(nodes, grants)`: the nodes with addresses of a new role; `grants` is SQL in which {role} is its name."""
     made: list[tuple[str, list[Database]]] = []
 
     def make(nodes: list[Database], grants: str, *, options: str = "") -> list[Database]:
@@ -139,8 +139,8 @@ def test_settings_of_databases_and_roles_change_nothing(
     assert (counts.missing, counts.extra, counts.changed) == (1, 0, 1)
 
 
-def test_money_is_printed_alike(databases: Databases, on_all: OnAll, compare: Compare) -> None:
-    """Where the machine knows another currency, one node uses it."""
+def test_money_is_printed_the_same_way(databases: Databases, on_all: OnAll, compare: Compare) -> None:
+    """If the machine has a locale with another currency, one node uses it."""
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE purse (m money PRIMARY KEY, n money); INSERT INTO purse VALUES ('1234.5', '-0.01')")
     for locale in ("de_DE.UTF-8", "en_US.UTF-8", "C.UTF-8", "POSIX"):
@@ -152,10 +152,10 @@ def test_money_is_printed_alike(databases: Databases, on_all: OnAll, compare: Co
         break
 
 
-def test_operators_and_functions_of_other_people_are_not_used(
+def test_operators_and_functions_of_the_search_path_are_not_used(
     databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf
 ) -> None:
-    """Functions, operators and tables that a search path would find first stand in wait, and are not met."""
+    """Functions, operators and tables that come first in the search path are not used."""
     nodes = databases(2)
     on_all(
         nodes,
@@ -224,7 +224,7 @@ KINDS = {
 def test_select_alone_is_enough(
     databases: Databases, on_all: OnAll, role: AsRole, compare: Compare, kind: str, digest: str
 ) -> None:
-    """Nothing but CONNECT, USAGE on the schema and SELECT on the table, or on the columns that are compared."""
+    """CONNECT, USAGE on the schema and SELECT on the table, or on the compared columns, are enough."""
     nodes = databases(2)
     on_all(nodes, "CREATE SCHEMA app; " + KINDS[kind].format(t="app.items"))
     on_all(nodes, "INSERT INTO app.items SELECT i, 'v', 's' FROM generate_series(1, 40) i; ANALYZE")
@@ -273,7 +273,7 @@ def test_missing_rights_are_refused_by_name(
 def test_types_of_a_schema_that_the_role_may_not_use(
     databases: Databases, on_all: OnAll, role: AsRole, compare: Compare
 ) -> None:
-    """SELECT on a table is the right to its rows, also where its types live in a closed schema."""
+    """SELECT on a table is enough, even if its types are in a schema without USAGE."""
     nodes = databases(2)
     on_all(
         nodes,
@@ -294,7 +294,7 @@ def test_types_of_a_schema_that_the_role_may_not_use(
 
 
 def _state(node: Database) -> list[tuple[Any, ...]]:
-    """What a run could have written: relations, functions, types, locks, row versions, settings."""
+    """Return what a run could have changed: relations, functions, types, locks, row versions, settings."""
     return node.execute(
         """SELECT (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_type),
                   (SELECT count(*) FROM pg_namespace), (SELECT count(*) FROM pg_db_role_setting),
@@ -313,7 +313,7 @@ def _sessions(node: Database) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"quick": True}, {"snapshot": False}, {"digest": "portable"}], ids=str)
-def test_nothing_is_written_and_nobody_left_behind(
+def test_a_run_writes_nothing_and_leaves_no_session(
     databases: Databases, on_all: OnAll, compare: Compare, options: dict[str, Any]
 ) -> None:
     nodes = databases(2)
@@ -328,9 +328,7 @@ def test_nothing_is_written_and_nobody_left_behind(
 
 
 @pytest.mark.parametrize("table", ["looks", "no_such_table", "broken"])
-def test_nobody_is_left_behind_after_an_error(
-    databases: Databases, on_all: OnAll, compare: Compare, table: str
-) -> None:
+def test_an_error_leaves_no_session(databases: Databases, on_all: OnAll, compare: Compare, table: str) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE + "CREATE TABLE broken (a int, b int); INSERT INTO broken VALUES (1, 1), (1, 1)")
     nodes[1].execute("UPDATE broken SET b = 2")
@@ -362,14 +360,14 @@ def test_a_filter_cannot_write(databases: Databases, on_all: OnAll, compare: Com
     on_all(nodes, TABLE + NOTES)
     with pytest.raises(TrueupError, match=r"read-only|read-write"):
         compare(nodes, "looks", filter=where)
-    _nothing_is_noted(nodes)
+    _check_nothing_was_written(nodes)
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_filter_cannot_write_at_a_second_look(
+def test_a_filter_cannot_write_in_the_re_check(
     databases: Databases, on_all: OnAll, compare: Compare, snapshot: bool
 ) -> None:
-    """The filter holds still in the transactions that plan and hash, and would write in single statements."""
+    """The filter writes only outside of the transactions that plan and hash."""
     nodes = databases(2)
     on_all(nodes, TABLE + NOTES)
     nodes[1].execute("UPDATE looks SET x = 'x' WHERE n = 7")
@@ -377,10 +375,10 @@ def test_a_filter_cannot_write_at_a_second_look(
     result = compare(nodes, "looks", filter=where, snapshot=snapshot)
     assert result.verdict == "INCOMPLETE"
     assert "read-only" in " ".join(result.incomplete)
-    _nothing_is_noted(nodes)
+    _check_nothing_was_written(nodes)
 
 
-def _nothing_is_noted(nodes: list[Database]) -> None:
+def _check_nothing_was_written(nodes: list[Database]) -> None:
     for node in nodes:
         assert node.execute("SELECT count(*) FROM notes") == [(0,)]
         assert node.execute("SELECT is_called FROM numbers") == [(False,)]

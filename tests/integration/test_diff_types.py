@@ -1,6 +1,6 @@
-"""Every type: equal values match, and of two values that are as close as can be the smallest change is found.
+"""Every type: equal values match, and the smallest possible change is found.
 
-All types stand in one wide table with a row for each pair of values: row i differs in column i, and nowhere else.
+One wide table has all types and a row per pair of values: row i differs only in column i.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def _supported(node: Database, statement: str) -> bool:
 
 
 def _make_wide(nodes: Sequence[Database]) -> list[tuple[str, str, str]]:
-    """The types (their numbers differ from node to node) and the table, equal on all nodes."""
+    """Create the types (with different OIDs per node) and the table, equal on all nodes."""
     labels = ["'sad'", "'ok'", "'OK'"]
     pairs = list(PAIRS)
     if nodes[0].execute("SELECT current_setting('server_version_num')::int")[0][0] >= 140000:
@@ -388,14 +388,14 @@ def test_one_change_of_every_type_in_a_keyless_table(
 
 
 def test_single_columns_of_every_type(wide: Wide, compare: Compare, report_of: ReportOf) -> None:
-    """`columns` narrows the comparison: the change of another column is not seen."""
+    """`columns` limits the comparison: a change of another column is not found."""
     for number in (0, 8, 20, len(wide.pairs) - 1):
         result = compare(wide.nodes, "wide", columns=[f"c{number}"])
         found = report_of(result)["diffs"]["n1/n2"]["differences"]
         assert [(each["key"]["id"], each["columns"]) for each in found] == [(str(number), [f"c{number}"])]
 
 
-def test_no_type_of_the_server_was_forgotten(wide: Wide) -> None:
+def test_every_type_of_the_server_is_tested(wide: Wide) -> None:
     known = {
         name
         for (name,) in wide.nodes[0].execute(
@@ -438,7 +438,7 @@ NEIGHBOURS: list[tuple[tuple[str | None, ...], tuple[str | None, ...], list[str]
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
-def test_no_value_slips_into_its_neighbour(
+def test_values_of_adjacent_columns_are_kept_apart(
     databases: Databases, on_all: OnAll, compare: Compare, report_of: ReportOf, digest: str
 ) -> None:
     nodes = databases(2)
@@ -457,7 +457,7 @@ def test_no_value_slips_into_its_neighbour(
 def test_rows_that_swap_values_of_every_kind(
     databases: Databases, on_all: OnAll, compare: Compare, digest: str
 ) -> None:
-    """The same values stand in the same columns, on other rows: a sum of plain hashes would not change."""
+    """The same values are in the same columns of other rows: a sum of column hashes would not change."""
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE swap (id int PRIMARY KEY, a bigint, b text, c numeric, d timestamptz)")
     on_all(nodes, "INSERT INTO swap SELECT i, i, i, i, to_timestamp(i) FROM generate_series(1, 20) i")
@@ -474,7 +474,7 @@ def test_rows_that_swap_values_of_every_kind(
 
 @pytest.mark.parametrize("digest", DIGESTS)
 def test_row_hashes_have_64_bits(wide: Wide, digest: DigestKind) -> None:
-    """Of so many rows hundreds would share a hash of 32 bits."""
+    """With 32 bits, hundreds of these rows would have equal hashes."""
     column = ColumnSpec("i", '"pg_catalog"."int8"', "native")
     spec = TableSpec("public", "rows", (), (column,), digest=digest, seed=12345)
     query = sql.SQL("SELECT count(DISTINCT {}) FROM generate_series(1::int8, 1500000) i").format(row_hash(spec))
@@ -557,7 +557,7 @@ def test_the_limit_of_long_values_is_exact(
 
 
 def test_generated_columns(databases: Databases, compare: Compare, report_of: ReportOf) -> None:
-    """A generated column is compared like any other: here the two nodes generate it differently."""
+    """Generated columns are compared; here the two nodes generate different values."""
     nodes = databases(2)
     virtual = nodes[0].execute("SELECT current_setting('server_version_num')::int")[0][0] >= 180000
     for node, plus in zip(nodes, (1, 2), strict=True):
@@ -581,7 +581,7 @@ def test_generated_columns(databases: Databases, compare: Compare, report_of: Re
 def test_types_of_one_name_and_different_shape_are_refused(
     databases: Databases, on_all: OnAll, compare: Compare
 ) -> None:
-    """`(1,2)` is not the same where the type's fields stand in another order."""
+    """`(1,2)` means something else if the fields of the type are in another order."""
     nodes = databases(2)
     nodes[0].execute("CREATE TYPE size AS (width int, height int)")
     nodes[1].execute("CREATE TYPE size AS (height int, width int)")

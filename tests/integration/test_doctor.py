@@ -1,4 +1,4 @@
-"""The doctor on real servers: what is wrong is found, named and given a cure; what is well is not complained about."""
+"""The doctor on real servers: problems are found with a cure, and healthy nodes have no finding."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AsRole = Callable[..., list[Database]]
 
 @pytest.fixture
 def examine() -> Examine:
-    """`examine(databases, "items", …)`: the doctor's diagnosis of nodes n1, n2, …; Spark has tests of its own."""
+    """`examine(databases, "items", …)`: return the diagnosis of nodes n1, n2, …, without Spark."""
 
     def run(nodes: list[Database], *tables: str, **options: Any) -> Diagnosis:
         addresses = {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
@@ -46,7 +46,7 @@ def examine() -> Examine:
 
 @pytest.fixture
 def role(server: Server) -> Iterator[AsRole]:
-    """`role(nodes, grants, options)`: the nodes as seen by a new role, of which {role} in the grants is the name."""
+    """`role(nodes, grants, options)`: the nodes with addresses of a new role; {role} in `grants` is its name."""
     made: list[tuple[str, list[Database]]] = []
 
     def make(nodes: list[Database], grants: str = "", options: str = "") -> list[Database]:
@@ -66,7 +66,7 @@ def role(server: Server) -> Iterator[AsRole]:
 
 @pytest.fixture(scope="module")
 def pair(server: Server) -> Iterator[list[Database]]:
-    """Two databases for all tests: making new ones for each would be most of the time."""
+    """Two databases for all tests, because creating new ones takes most of the time."""
     made = [server.create_database(f"doctor_{os.getpid()}_{number}") for number in (1, 2)]
     yield made
     for database in made:
@@ -75,7 +75,7 @@ def pair(server: Server) -> Iterator[list[Database]]:
 
 @pytest.fixture
 def two(pair: list[Database], on_all: OnAll) -> list[Database]:
-    """Two nodes with the same small table, and nothing else."""
+    """Two nodes with the same small table."""
     on_all(pair, EMPTY + ITEMS)
     # On its own: what the same transaction had inserted would count as changed since.
     on_all(pair, "ANALYZE items")
@@ -83,7 +83,7 @@ def two(pair: list[Database], on_all: OnAll) -> list[Database]:
 
 
 def of(diagnosis: Diagnosis, check: str, where: str = "") -> Finding:
-    """The one finding of a check, at a place."""
+    """Return the only finding of a check, on a node."""
     found = [each for each in diagnosis.findings if each.check == check and where in each.where]
     assert len(found) == 1, diagnosis.findings
     return found[0]
@@ -93,7 +93,7 @@ def levels(diagnosis: Diagnosis, level: str) -> list[str]:
     return [f"{each.check}: {each.message}" for each in diagnosis.findings if each.level == level]
 
 
-def test_all_is_well(examine: Examine, two: list[Database]) -> None:
+def test_healthy_nodes(examine: Examine, two: list[Database]) -> None:
     found = examine(two, "items")
     assert (levels(found, "FAIL"), levels(found, "WARN"), found.exit_code) == ([], [], 0)
     checks = [each.check for each in found.findings]
@@ -108,7 +108,7 @@ def test_all_is_well(examine: Examine, two: list[Database]) -> None:
     assert "wal_level logical, 0 of 10 slots used" in of(found, "replication", "n1").message
 
 
-def test_a_server_that_is_not_there(examine: Examine, two: list[Database]) -> None:
+def test_a_server_that_is_down(examine: Examine, two: list[Database]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         gone = Database("gone", f"postgresql://app:s3cr3t-word@127.0.0.1:{taken.getsockname()[1]}/shop", two[0].server)
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_there(examine: Examine, two: list[Database]) -> No
 
 
 def test_a_server_that_never_answers(examine: Examine, two: list[Database]) -> None:
-    """It takes the connection, and then nothing: the doctor waits as long as the address says, for all at once."""
+    """The server accepts connections and never answers: the doctor waits for all nodes at once, until the timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?connect_timeout=2"
         begun = time.monotonic()
@@ -173,7 +173,7 @@ def test_privileges(
     assert (of(found, "statistics", "n2").level == "FAIL") == (level == "FAIL")
 
 
-def test_a_schema_that_is_closed(examine: Examine, two: list[Database], role: AsRole) -> None:
+def test_a_schema_without_usage(examine: Examine, two: list[Database], role: AsRole) -> None:
     two[1].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
     two[0].execute("CREATE SCHEMA app; ALTER TABLE items SET SCHEMA app")
     found = examine([two[0], role([two[1]], "GRANT SELECT ON app.items TO {role}")[0]], "app.items")
@@ -191,7 +191,7 @@ def test_tables_that_cannot_be_compared(examine: Examine, two: list[Database], o
     assert found.exit_code == 2
 
 
-def test_a_name_that_is_none(examine: Examine, two: list[Database]) -> None:
+def test_an_invalid_table_name(examine: Examine, two: list[Database]) -> None:
     found = examine(two, 'a"b', "items")
     assert "is not a valid name" in of(found, "table", 'a"b').message
     assert of(found, "key", "items").level == "OK"
@@ -231,7 +231,7 @@ def test_statistics(examine: Examine, two: list[Database], on_all: OnAll) -> Non
     assert of(examine(two, "items", stats_days=0), "statistics", "n1").level == "WARN"
 
 
-def test_partitions_count_together(examine: Examine, two: list[Database], on_all: OnAll) -> None:
+def test_rows_of_partitions_are_added_up(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(
         two,
         """CREATE TABLE parts (a int PRIMARY KEY) PARTITION BY RANGE (a);
@@ -242,7 +242,7 @@ def test_partitions_count_together(examine: Examine, two: list[Database], on_all
     assert (found.level, "about 100 rows" in found.message) == ("OK", True), found
 
 
-def test_a_lock_of_somebody_else(examine: Examine, two: list[Database]) -> None:
+def test_a_lock_of_another_session(examine: Examine, two: list[Database]) -> None:
     with psycopg.connect(two[0].uri) as other:
         other.execute("LOCK TABLE items IN ACCESS EXCLUSIVE MODE")
         found = examine(two, "items")
@@ -262,7 +262,7 @@ def test_connections(examine: Examine, two: list[Database], role: AsRole) -> Non
     assert "(n1, n2 are on one server)" in of(examine(two), "connections", "n1").message
 
 
-def test_timeouts_of_the_role_are_told(examine: Examine, two: list[Database], role: AsRole) -> None:
+def test_timeouts_of_the_role_are_reported(examine: Examine, two: list[Database], role: AsRole) -> None:
     hasty = role(two, "ALTER ROLE {role} SET statement_timeout = '30s'")
     found = of(examine(hasty), "timeouts", "n1")
     assert (found.level, "statement_timeout 30 s" in found.message) == ("OK", True)
@@ -280,8 +280,8 @@ def test_a_clock_that_is_off(
     assert 4.5 < float(found.message.split()[0]) < 5.5
 
 
-def test_a_slow_line_is_no_skew() -> None:
-    """An answer that took four seconds may be two off, whatever the clock says."""
+def test_latency_is_not_clock_skew() -> None:
+    """After a round trip of four seconds, a clock difference of two seconds is not reported."""
     moments = iter([100.0, 104.0] * 5)
 
     class Line:
@@ -329,8 +329,8 @@ def test_a_standby(examine: Examine, fresh_server: Callable[..., Server]) -> Non
     assert found.exit_code == 0
 
 
-def test_nothing_is_changed(examine: Examine, two: list[Database], server: Server) -> None:
-    """Whoever writes is given a transaction number: the doctor gets none, and leaves no session behind."""
+def test_the_doctor_changes_nothing(examine: Examine, two: list[Database], server: Server) -> None:
+    """A write would take a transaction id: the doctor takes none, and leaves no session."""
     newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
     # Autovacuum may take a number meanwhile, but not each time.
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The throw-away servers: they start, crash and end as the demo and the other tests need it."""
+"""The temporary servers of the demo and of the tests: start, crash and end."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ def _start_in_another_process(folder: Path | str, mode: str) -> tuple[subprocess
 
 
 def _close(parent: subprocess.Popen[str]) -> None:
-    """End the process in order: its standard input ends."""
+    """End the process by closing its standard input."""
     parent.communicate(timeout=60)
 
 
 @pytest.fixture
 def parent_of_server() -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
-    """A Python process that started a server, the server's pid, and the folder it made."""
+    """A Python process that started a server, the pid of the server, and its folder."""
     parent, pid, home, _ = _start_in_another_process("", "wait")
     with parent:
         yield parent, pid, home
         parent.kill()
 
 
-def test_it_answers_with_the_settings_of_the_design(server: Server) -> None:
+def test_the_server_has_the_expected_settings(server: Server) -> None:
     database = server.database("postgres")
     wanted = {
         "wal_level": "logical",
@@ -93,7 +93,7 @@ def test_databases_are_fresh_and_their_names_unique(databases: Databases) -> Non
     assert two.execute("SELECT to_regclass('t')") == [(None,)]
 
 
-def test_a_dropped_database_takes_its_connections_along(server: Server) -> None:
+def test_dropping_a_database_ends_its_connections(server: Server) -> None:
     database = server.create_database("to be dropped")
     with psycopg.connect(database.uri) as connection:
         database.drop()
@@ -123,13 +123,13 @@ def test_with_a_password_the_superuser_needs_it_too(fresh_server: Callable[..., 
         psycopg.connect(server.uri(password="guess"))
 
 
-def test_settings_are_taken_over(fresh_server: Callable[..., Server]) -> None:
+def test_settings_are_applied(fresh_server: Callable[..., Server]) -> None:
     server = fresh_server(settings={"max_connections": "17", "cluster_name": "it's me"})
     assert server.database("postgres").execute("SHOW max_connections") == [("17",)]
     assert server.database("postgres").execute("SHOW cluster_name") == [("it's me",)]
 
 
-def test_killed_means_gone_and_what_was_committed_comes_back(fresh_server: Callable[..., Server]) -> None:
+def test_committed_rows_survive_a_kill(fresh_server: Callable[..., Server]) -> None:
     server = fresh_server()
     database = server.create_database("app")
     database.execute("CREATE TABLE t AS SELECT 1 AS a")
@@ -166,7 +166,9 @@ def test_stop_keeps_the_data_and_remove_does_not(fresh_server: Callable[..., Ser
     assert not os.path.lexists(tmp_path / "pg" / "data")
 
 
-def test_a_taken_port_is_not_the_end(fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_tried_if_one_is_in_use(
+    fresh_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = postgres.free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -176,7 +178,7 @@ def test_a_taken_port_is_not_the_end(fresh_server: Callable[..., Server], monkey
         assert fresh_server().port == free
 
 
-def test_what_postgres_complains_about_is_said(tmp_path: Path) -> None:
+def test_errors_of_postgres_are_reported(tmp_path: Path) -> None:
     with pytest.raises(NodeError, match="no_such_setting"):
         Server.start(tmp_path / "pg", settings={"no_such_setting": "1"})
     assert not os.path.lexists(tmp_path / "pg" / "data")
@@ -233,7 +235,7 @@ def test_ctrl_c_reaches_the_program_and_not_the_server(
     assert not home.exists()
 
 
-def test_a_kept_server_is_found_again(tmp_path: Path) -> None:
+def test_a_kept_server_can_be_reopened(tmp_path: Path) -> None:
     parent, pid, home, data_dir = _start_in_another_process(tmp_path / "pg", "keep")
     try:
         _close(parent)
@@ -288,7 +290,7 @@ def test_programs_in_a_closed_folder_are_copied(fresh_server: Callable[..., Serv
     assert not copy.exists()
 
 
-def test_a_missing_server_names_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_has_a_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="contains no PostgreSQL server"):
         find_bin(str(tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

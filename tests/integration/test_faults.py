@@ -1,6 +1,6 @@
-"""Things go wrong in the middle: servers die, sessions end, tables go, writes go on, people press Ctrl-C.
+"""Failures during a run: killed servers, terminated sessions, dropped tables, concurrent writes, Ctrl-C.
 
-What must happen at a certain moment is done by a progress object, which the run calls at each step: nothing here waits
+Faults are triggered by a progress object, which the run calls at each step: nothing here waits
 for a time, only for conditions.
 """
 
@@ -43,7 +43,7 @@ NOT_HASHING = "current_query() NOT LIKE '%hash_' || 'record%'"
 
 
 class Hooks:
-    """A progress object that does something once: after the first block with rows, or when a stage begins."""
+    """A progress object that calls a function once: after the first block with rows, or when a stage begins."""
 
     def __init__(self, first_step: Callable[[], object] | None = None, **stages: Callable[[], object]) -> None:
         self._first_step = first_step
@@ -52,7 +52,7 @@ class Hooks:
         self.said: list[str] = []
 
     def stage(self, name: str, total: int) -> None:
-        """`re-check 1/2` calls `re_check`; `hashing` calls `hashing`."""
+        """Call the function of the stage: `re_check` for `re-check 1/2`, `hashing` for `hashing`."""
         self.seen.append(name)
         hook = self._stages.pop(name.split()[0].replace("-", "_"), None)
         if hook is not None:
@@ -67,15 +67,15 @@ class Hooks:
         self.said.append(text)
 
     def wait(self, reason: str) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def close(self) -> None:
-        """Nothing to tidy."""
+        """Do nothing."""
 
 
 @pytest.fixture
 def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
-    """Two nodes with the same 2000 rows, but for one: 1990 is changed on the second."""
+    """Two nodes with the same 2000 rows, except row 1990, which is changed on the second."""
     found: list[Database] = databases(2)
     on_all(found, TABLE)
     found[1].execute("UPDATE items SET name = 'changed' WHERE id = 1990")
@@ -83,12 +83,12 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 
 
 def sessions(node: Database) -> list[int]:
-    """The backends of trueup in a database."""
+    """Return the backends of trueup in a database."""
     return [row[0] for row in node.server.database("postgres").execute(SESSIONS, (node.name,))]
 
 
 def no_sessions(nodes: list[Database]) -> bool:
-    """Whether all backends of trueup end within a moment."""
+    """Return whether all backends of trueup end soon."""
     return wait_until(lambda: not any(sessions(node) for node in nodes), 20)
 
 
@@ -125,7 +125,7 @@ def test_a_server_that_is_killed(
 
 
 def _end_readers(node: Database) -> Callable[[], None]:
-    """End all sessions but the oldest, which is the driver's and holds the snapshot."""
+    """Return a function that ends all sessions except the oldest: the driver's, which holds the snapshot."""
 
     def end() -> None:
         query = """
@@ -141,19 +141,19 @@ def _end_readers(node: Database) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
-def test_a_session_that_is_ended_is_opened_again(nodes: list[Database], compare: Compare, snapshot: bool) -> None:
+def test_a_terminated_session_is_reopened(nodes: list[Database], compare: Compare, snapshot: bool) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), snapshot=snapshot, **STEPS)
     assert (result.verdict, result.incomplete) == ("DIFFER", ())
     assert (result.rows_checked, counts(result)) == (2000, (0, 0, 1, 0))
 
 
-def test_a_session_that_is_ended_and_no_retries(nodes: list[Database], compare: Compare) -> None:
+def test_a_terminated_session_without_retries(nodes: list[Database], compare: Compare) -> None:
     result = compare(nodes, "items", progress=Hooks(_end_readers(nodes[1])), retries=0, **STEPS)
     assert result.verdict == "INCOMPLETE"
     assert any("node n2" in reason for reason in result.incomplete)
 
 
-def test_a_snapshot_that_is_lost(nodes: list[Database], compare: Compare) -> None:
+def test_a_lost_snapshot(nodes: list[Database], compare: Compare) -> None:
     def end_all() -> None:
         query = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid = ANY(%s)"
         assert nodes[1].server.database("postgres").execute(query, (sessions(nodes[1]),)) == [(True,), (True,)]
@@ -178,7 +178,7 @@ def test_a_table_that_is_dropped_without_a_snapshot(nodes: list[Database], compa
 
 @pytest.fixture
 def waiting() -> Iterator[Waiting]:
-    """`waiting(database, statement)`: starts the statement on a thread, and comes back when it waits for a lock."""
+    """`waiting(database, statement)`: start the statement in a thread, and return when it waits for a lock."""
     threads: list[threading.Thread] = []
 
     def start(node: Database, statement: str) -> None:
@@ -197,16 +197,16 @@ def waiting() -> Iterator[Waiting]:
 
 
 @pytest.mark.parametrize("statement", ["TRUNCATE items", "DROP TABLE items"])
-def test_a_snapshot_holds_the_table(nodes: list[Database], compare: Compare, waiting: Waiting, statement: str) -> None:
+def test_a_snapshot_locks_the_table(nodes: list[Database], compare: Compare, waiting: Waiting, statement: str) -> None:
     nodes[1].execute("UPDATE items SET name = 'item 1990' WHERE id = 1990")
     result = compare(nodes, "items", progress=Hooks(lambda: waiting(nodes[1], statement)), **STEPS)
     assert (result.verdict, result.rows_checked) == ("MATCH", 2000)
 
 
-def test_a_lock_that_is_not_given_is_told(
+def test_a_lock_timeout_is_reported(
     nodes: list[Database], compare: Compare, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New sessions stand behind the one that waits to truncate, which waits for us: somebody must give up."""
+    """New sessions wait for the TRUNCATE, which waits for the snapshot: only the lock timeout ends this."""
     from trueup.db import node
 
     assert any("lock_timeout" in each for each in node.PINNED)
@@ -222,8 +222,8 @@ def test_a_lock_that_is_not_given_is_told(
     assert any("node n2" in reason and "lock timeout" in reason for reason in result.incomplete)
 
 
-def test_the_re_check_holds_nobody_up(nodes: list[Database], compare: Compare, waiting: Waiting) -> None:
-    """The snapshot is done with: a statement that waits for the table gets it, and the re-check sees what it did."""
+def test_the_re_check_blocks_no_session(nodes: list[Database], compare: Compare, waiting: Waiting) -> None:
+    """The snapshot has ended: a waiting statement gets its lock, and the re-check sees its changes."""
     emptied = Hooks(re_check=lambda: waiting(nodes[1], "TRUNCATE items"))
     result = compare(nodes, "items", progress=emptied, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (1, 0, 0, 0))
@@ -235,7 +235,7 @@ def test_the_re_check_holds_nobody_up(nodes: list[Database], compare: Compare, w
 WHOLE = {**STEPS, "block_size": 1000, "compare_unit_size": 1000}
 
 
-def test_a_block_past_its_time_is_hashed_in_pieces(
+def test_a_block_that_times_out_is_split(
     nodes: list[Database], compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from trueup.rows import digest
@@ -256,7 +256,7 @@ def test_a_block_past_its_time_is_hashed_in_pieces(
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["diff", "check"])
-def test_what_cannot_be_hashed_in_time_is_listed(nodes: list[Database], compare: Compare, quick: bool) -> None:
+def test_blocks_that_time_out_are_listed(nodes: list[Database], compare: Compare, quick: bool) -> None:
     stuck = f"id <> 500 OR {NOT_HASHING} OR pg_sleep(5) IS NOT NULL"
     result = compare(nodes, "items", quick=quick, filter=stuck, block_timeout=0.1, **STEPS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
@@ -298,7 +298,7 @@ def test_writes_that_do_not_converge_are_differences(
     assert found["rows"]["n2"]["name"] == "again", "as it was seen last"
 
 
-def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: list[Database], compare: Compare) -> None:
+def test_a_late_row_is_found_by_the_re_check(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -312,13 +312,13 @@ def test_a_row_that_comes_late_is_found_in_the_second_look(nodes: list[Database]
     )
 
 
-def test_no_second_look(nodes: list[Database], compare: Compare) -> None:
+def test_without_a_re_check(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks(re_check=lambda: pytest.fail("there is no re-check"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 0))
 
 
-def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: list[Database], compare: Compare) -> None:
+def test_writes_during_the_run_are_not_in_the_snapshot(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1000"))
     result = compare(nodes, "items", progress=hooks, recheck=0, **STEPS)
     assert counts(result) == (0, 0, 1, 0)
@@ -328,7 +328,7 @@ def test_writes_in_the_middle_are_not_seen_in_a_snapshot(nodes: list[Database], 
     assert counts(result) == (0, 0, 100, 0), "without one they are"
 
 
-def test_a_check_looks_again_too(nodes: list[Database], compare: Compare) -> None:
+def test_a_check_has_a_re_check(nodes: list[Database], compare: Compare) -> None:
     hooks = Hooks()
 
     def second() -> None:
@@ -341,7 +341,7 @@ def test_a_check_looks_again_too(nodes: list[Database], compare: Compare) -> Non
     assert compare(nodes, "items", quick=True, recheck=3, **STEPS).verdict == "DIFFER"
 
 
-def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: list[Database], compare: Compare) -> None:
+def test_a_check_of_dense_drift_re_checks_a_part(nodes: list[Database], compare: Compare) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
     hooks = Hooks()
     result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
@@ -353,7 +353,7 @@ def test_a_check_of_drift_everywhere_looks_again_at_some_of_it(nodes: list[Datab
 
 
 @pytest.mark.parametrize(("healed", "verdict"), [("id < 2000", "DIFFER"), ("true", "MATCH")])
-def test_a_check_goes_on_where_the_first_parts_were_in_flight(
+def test_a_check_continues_if_the_first_parts_were_in_flight(
     nodes: list[Database], compare: Compare, healed: str, verdict: str
 ) -> None:
     nodes[1].execute("UPDATE items SET name = 'drift'")
@@ -379,7 +379,7 @@ SLOW = {
 
 @pytest.fixture
 def started(nodes: list[Database]) -> Iterator[Started]:
-    """`started(phase)`: the command as a process, on its way: in `planning` or in `hashing` for minutes."""
+    """`started(phase)`: start the command as a process that stays in `planning` or `hashing` for minutes."""
     children: list[subprocess.Popen[str]] = []
 
     def start(phase: str, verb: str = "diff") -> subprocess.Popen[str]:
@@ -452,7 +452,7 @@ def test_stopped_in_a_python_call(nodes: list[Database], compare: Compare) -> No
         assert [task.task_status for task in store.list()] == ["INTERRUPTED"]
 
 
-def test_a_defect_in_the_middle_leaves_nothing_open(nodes: list[Database], compare: Compare) -> None:
+def test_an_unexpected_error_leaves_no_session(nodes: list[Database], compare: Compare) -> None:
     def fail() -> None:
         raise RuntimeError("a defect")
 
@@ -463,8 +463,8 @@ def test_a_defect_in_the_middle_leaves_nothing_open(nodes: list[Database], compa
         assert [task.task_status for task in store.list()] == ["FAILED"]
 
 
-def test_a_session_of_the_user_is_not_ours_to_see(nodes: list[Database]) -> None:
-    """The helper above counts what it should: a session of trueup, and no other."""
+def test_only_sessions_of_trueup_are_counted(nodes: list[Database]) -> None:
+    """The helper `sessions` counts sessions of trueup and no others."""
     with psycopg.connect(nodes[0].uri, application_name="trueup diff 12345678"), psycopg.connect(nodes[0].uri):
         assert len(sessions(nodes[0])) == 1
     assert wait_until(lambda: not sessions(nodes[0]), 10)

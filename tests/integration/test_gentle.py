@@ -1,4 +1,4 @@
-"""A diff that is gentle on live nodes: small queries, a cap, and pauses while a node is busy, with the reason."""
+"""Throttling on live nodes: small queries, a limit of rows per second, and pauses while a node is busy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOW = {"recheck": 1, "recheck_wait": 0}
 
 @pytest.fixture
 def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
-    """Two nodes; the second lacks one row, has one more, and one is changed."""
+    """Two nodes; on the second one row is missing, one is extra, and one is changed."""
     pair: list[Database] = databases(2)
     on_all(
         pair,
@@ -47,7 +47,7 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of every query that hashes, in the order they end."""
+    """The number of rows of every hashing query, in the order of their ends."""
     seen: list[int] = []
     whole = digest_module.digest
 
@@ -61,7 +61,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 class Reasons(Silent):
-    """Remembers why the run waited, and does something about it."""
+    """A progress object that records why the run waits, and ends the reason."""
 
     def __init__(self, cure: Callable[[], object]) -> None:
         self.reasons: list[str] = []
@@ -85,7 +85,7 @@ def _diff(nodes: list[Database], **options: Any) -> trueup.DiffResult:
     return trueup.diff("t", nodes=_addresses(nodes), **{**NOW, **options})
 
 
-def test_small_queries_find_the_same(
+def test_small_queries_return_the_same_result(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trueup.verbs.diff.blocks.FIRST_STEP", 300)
@@ -100,10 +100,10 @@ def test_small_queries_find_the_same(
     assert max(counted[:2]) <= 301
 
 
-def test_the_size_of_a_query_follows_its_time(
+def test_the_size_of_queries_adapts_to_their_duration(
     nodes: list[Database], counted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every row takes a millisecond: queries that begin with 200 rows shrink to some 50 milliseconds' worth."""
+    """Every row takes a millisecond: queries start with 200 rows and shrink to about 50."""
     monkeypatch.setattr("trueup.verbs.diff.blocks.FIRST_STEP", 200)
     monkeypatch.setattr(hashing, "SMALLEST_STEP", 10)
     slow = "id BETWEEN 10 AND 409 AND pg_sleep(0.001) IS NOT NULL"
@@ -116,7 +116,7 @@ def test_the_size_of_a_query_follows_its_time(
     assert sum(some) == 800
 
 
-def test_rows_a_second_are_capped(nodes: list[Database], counted: list[int]) -> None:
+def test_rows_per_second_are_limited(nodes: list[Database], counted: list[int]) -> None:
     started = time.monotonic()
     result = _diff(nodes, max_rows_per_second=10_000, recheck=0)
     seconds = time.monotonic() - started
@@ -126,13 +126,13 @@ def test_rows_a_second_are_capped(nodes: list[Database], counted: list[int]) -> 
     assert seconds >= (ROWS - 10_000 - 5_000) / 10_000
 
 
-def test_a_cap_below_the_smallest_query_holds(nodes: list[Database], counted: list[int]) -> None:
+def test_a_limit_below_the_smallest_query_is_kept(nodes: list[Database], counted: list[int]) -> None:
     result = _diff(nodes, max_rows_per_second=60, filter="id BETWEEN 10 AND 60", recheck=0)
     assert result.rows == {"n1": 51, "n2": 51}
     assert max(counted) <= 31
 
 
-def test_a_budget_is_kept_over_every_stretch_of_time() -> None:
+def test_the_rate_is_limited_in_every_interval() -> None:
     now = 0.0
     budget = Budget(100, clock=lambda: now)
     assert not budget.is_spent()
@@ -151,7 +151,7 @@ def test_a_budget_is_kept_over_every_stretch_of_time() -> None:
 
 @contextmanager
 def _busy(node: Database, statement: str) -> Iterator[psycopg.Connection[Any]]:
-    """A session of an application that works on a statement until it is cancelled or done."""
+    """Run a statement in a session of an application until it is cancelled or ends."""
     with psycopg.connect(node.uri, application_name="the application") as connection:
 
         def work() -> None:
@@ -221,7 +221,7 @@ def test_it_waits_while_replication_is_behind(standby: tuple[Server, Server]) ->
     assert result.verdict == "MATCH"
 
 
-def test_what_cannot_be_seen_is_said_once(nodes: list[Database], server: Server) -> None:
+def test_a_missing_privilege_to_monitor_is_reported_once(nodes: list[Database], server: Server) -> None:
     role = f"plain_{os.getpid()}"
     nodes[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     try:
@@ -238,7 +238,7 @@ def test_what_cannot_be_seen_is_said_once(nodes: list[Database], server: Server)
         nodes[0].execute(f"DROP ROLE {role}")
 
 
-def test_a_query_of_ours_that_waits_for_a_lock_is_told(nodes: list[Database]) -> None:
+def test_an_own_query_that_waits_for_a_lock_is_reported(nodes: list[Database]) -> None:
     ours = trueup.Node("n1", nodes[0].uri)
     with psycopg.connect(nodes[0].uri, application_name="a long migration") as holder:
         pid = holder.info.backend_pid
@@ -250,7 +250,7 @@ def test_a_query_of_ours_that_waits_for_a_lock_is_told(nodes: list[Database]) ->
     assert f"s for a lock held by process {pid} (postgres, a long migration)" in told
 
 
-def test_a_node_that_is_gone_is_told(fresh_server: FreshServer) -> None:
+def test_a_lost_node_is_reported(fresh_server: FreshServer) -> None:
     server: Server = fresh_server()
     said: list[str] = []
     node = trueup.Node("n1", server.uri())
@@ -271,6 +271,6 @@ def test_limits() -> None:
     assert too_busy(Load("n1", 0.0, 6, 0), settings) == "n1: 6 sessions are active (limit 5)"
 
 
-def test_no_session_left_to_watch_with(nodes: list[Database]) -> None:
+def test_no_connection_left_for_monitoring(nodes: list[Database]) -> None:
     with pytest.raises(ConfigError, match="needs one connection per node to watch"):
         _diff(nodes, gentle=True, max_connections=2)

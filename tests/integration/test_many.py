@@ -1,4 +1,4 @@
-"""A diff of many tables: one run, one answer, and nothing that was not looked at is called a match."""
+"""A diff of many tables: one run, one verdict, and a table that was not compared is never a match."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def outcomes(result: ManyResult) -> dict[str, TableOutcome]:
     return {each.table: each for each in result.tables}
 
 
-def test_all_tables_in_one_run_with_one_answer(nodes: list[Database], tmp_path: Path) -> None:
+def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path: Path) -> None:
     every = {"schemas": ["public", "public_a"], "tables": ["sales.*"], "nodes": addresses(nodes), **OPTIONS}
     result = trueup.diff_many(**every, exclude_tables=['"Odd, Name", tmp_*'], output="json, html")
     found = outcomes(result)
@@ -136,7 +136,7 @@ def test_a_role_without_rights_and_three_nodes(databases: Databases, on_all: OnA
         three[0].server.database("postgres").execute(f"DROP ROLE {role}")
 
 
-def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
+def test_patterns_without_a_match_are_refused(nodes: list[Database]) -> None:
     where = {"nodes": addresses(nodes), **OPTIONS}
     with pytest.raises(ConfigError, match=r"matches public\.b\*"):
         trueup.check_many(tables=["public.a", "public.b*"], **where)
@@ -153,7 +153,7 @@ def test_patterns_that_fit_nothing_are_refused(nodes: list[Database]) -> None:
 
 
 class StopAt(Silent):
-    """Ends the run, as Ctrl-C does, when this many tables are done."""
+    """Interrupts the run, like Ctrl-C, when `count` tables are done."""
 
     def __init__(self, tables: int) -> None:
         self._left = tables
@@ -201,7 +201,7 @@ trueup.diff_many(tables=["public.*"], nodes={"n1": sys.argv[1], "n2": sys.argv[2
 """
 
 
-def test_killed_in_the_middle_and_taken_up_again(nodes: list[Database]) -> None:
+def test_a_killed_run_is_resumed(nodes: list[Database]) -> None:
     nodes[1].execute("UPDATE a SET v = 'x' WHERE id = 2999")
     ended = subprocess.run([sys.executable, "-c", KILLED, *addresses(nodes).values()], timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL
@@ -218,7 +218,7 @@ def test_killed_in_the_middle_and_taken_up_again(nodes: list[Database]) -> None:
     assert set(done) <= {each.task_id for each in result.tables}
 
 
-def test_several_tables_at_once_keep_to_the_connections(databases: Databases, on_all: OnAll) -> None:
+def test_concurrent_tables_share_the_connection_limit(databases: Databases, on_all: OnAll) -> None:
     pair: list[Database] = databases(2)
     for number in range(12):
         on_all(pair, f"CREATE TABLE t{number} AS SELECT i FROM generate_series(1, 500) i")

@@ -1,4 +1,4 @@
-"""Keys in random order on disk: each node is scanned once by pages, and the answer is the same."""
+"""Keys in random order on disk: each node is scanned once by pages, and the result is the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Scan = tuple[str, int, "int | None"]
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
-    """Tables of a few pages count as large; every scan by pages is seen."""
+    """Treat tables of a few pages as large, and record every scan by pages."""
     monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
     monkeypatch.setattr(physical, "PAGES_PER_PART", 7)
     seen: list[Scan] = []
@@ -88,7 +88,7 @@ def test_equal_tables_in_another_order_on_disk(
     assert {node for node, _, _ in scans} == {"n1", "n2", "n3"}
 
 
-def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
+def test_no_page_scan_for_ordered_or_changing_tables(
     databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan]
 ) -> None:
     nodes = databases(2)
@@ -105,7 +105,7 @@ def test_where_the_order_helps_or_rows_may_move_it_is_not_done(
     assert scans == []
 
 
-def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
+def test_a_differing_unit_without_a_differing_row_is_not_a_match(
     databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = databases(2)
@@ -126,7 +126,7 @@ def test_a_unit_that_differs_without_a_row_that_does_is_no_match(
     assert "but no differing row" in result.incomplete[0]
 
 
-def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll, scans: list[Scan]) -> None:
+def test_a_resumed_page_scan_starts_over(databases: Databases, on_all: OnAll, scans: list[Scan]) -> None:
     class Stop(Silent):
         def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
             if steps:
@@ -143,7 +143,7 @@ def test_it_starts_over_when_it_is_taken_up(databases: Databases, on_all: OnAll,
     assert trueup.resume(task, nodes=addresses).pairs["n1/n2"].missing == 1
 
 
-def test_what_fails_is_told(
+def test_a_failed_scan_is_reported(
     databases: Databases, on_all: OnAll, compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
@@ -160,7 +160,7 @@ def test_what_fails_is_told(
 
 @pytest.mark.parametrize("most", [1, 5, 11])
 @pytest.mark.parametrize("keyless", [False, True])
-def test_whatever_is_past_the_limit_makes_it_incomplete(
+def test_differences_above_the_limit_make_the_result_incomplete(
     databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan], most: int, keyless: bool
 ) -> None:
     nodes = databases(2)
@@ -177,7 +177,7 @@ def test_whatever_is_past_the_limit_makes_it_incomplete(
 def test_the_limit_within_the_last_unit(
     databases: Databases, on_all: OnAll, compare: Compare, scans: list[Scan]
 ) -> None:
-    """Rows come in batches of sixteen at first: the limit is reached with the first one, and the last unit has more."""
+    """The first batch has sixteen rows: it reaches the limit, and the last unit has more rows."""
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
     nodes[1].execute("DELETE FROM t WHERE n % 150 = 0")

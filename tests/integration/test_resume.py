@@ -1,4 +1,4 @@
-"""A diff that was stopped or killed is taken up again: finished blocks are not hashed twice, and nothing is lost."""
+"""A stopped or killed diff is resumed: finished blocks are not hashed again, and no difference is lost."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
-    """Every block that is hashed from now on."""
+    """Every block that is hashed."""
     seen: list[Block] = []
     whole = hashing.hash_units
 
@@ -76,7 +76,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
 
 
 class StopAfter(Silent):
-    """Ends the run, as Ctrl-C does, after so many blocks."""
+    """Interrupts the run, like Ctrl-C, after `blocks` blocks."""
 
     def __init__(self, blocks: int) -> None:
         self._left = blocks
@@ -92,7 +92,7 @@ def _addresses(nodes: list[Database]) -> dict[str, str]:
     return {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
 
 
-def _stopped(nodes: list[Database], blocks: int = 8) -> str:
+def _interrupted_task(nodes: list[Database], blocks: int = 8) -> str:
     with pytest.raises(Interrupted):
         trueup.diff("t", nodes=_addresses(nodes), progress=StopAfter(blocks), **SETTINGS)
     with TaskStore() as store:
@@ -106,9 +106,9 @@ def _found(report: str) -> list[Any]:
     )
 
 
-def test_after_ctrl_c_only_the_rest_is_hashed(nodes: list[Database], hashed: list[Block]) -> None:
+def test_after_ctrl_c_only_the_remaining_blocks_are_hashed(nodes: list[Database], hashed: list[Block]) -> None:
     whole = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
-    task = _stopped(nodes)
+    task = _interrupted_task(nodes)
     with TaskStore() as store:
         path = journal_path(store, task)
         assert store.get(task).task_status == "INTERRUPTED"
@@ -137,7 +137,7 @@ def test_after_ctrl_c_only_the_rest_is_hashed(nodes: list[Database], hashed: lis
         trueup.resume(task, nodes=_addresses(nodes))
 
 
-def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) -> None:
+def test_a_killed_diff_is_resumed(nodes: list[Database], hashed: list[Block]) -> None:
     process = subprocess.Popen([sys.executable, "-c", SLOW, *[node.uri for node in nodes]], env=os.environ.copy())
     with TaskStore() as store:
 
@@ -166,7 +166,7 @@ def test_a_killed_run_is_taken_up(nodes: list[Database], hashed: list[Block]) ->
     assert result.rows == {"n1": ROWS, "n2": ROWS}
 
 
-def test_a_block_that_failed_is_looked_at_again(
+def test_a_failed_block_is_compared_again(
     nodes: list[Database], hashed: list[Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = units.marks_of
@@ -186,7 +186,7 @@ def test_a_block_that_failed_is_looked_at_again(
     assert len(set(hashed)) == 3
 
 
-def test_a_check_is_taken_up_too(nodes: list[Database]) -> None:
+def test_a_check_is_resumed(nodes: list[Database]) -> None:
     with pytest.raises(Interrupted):
         trueup.check("t", nodes=_addresses(nodes), progress=StopAfter(8), **SETTINGS)
     with TaskStore() as store:
@@ -195,23 +195,23 @@ def test_a_check_is_taken_up_too(nodes: list[Database]) -> None:
     assert (result.mode, result.verdict, result.mismatched_blocks) == ("check", "DIFFER", 3)
 
 
-def test_another_table_by_now_is_refused(nodes: list[Database]) -> None:
-    task = _stopped(nodes)
+def test_a_changed_table_is_refused(nodes: list[Database]) -> None:
+    task = _interrupted_task(nodes)
     nodes[0].execute("ALTER TABLE t ADD c int")
     nodes[1].execute("ALTER TABLE t ADD c int")
     with pytest.raises(CheckFailed, match="have changed since"):
         trueup.resume(task, nodes=_addresses(nodes))
 
 
-def test_a_run_that_had_not_begun_starts_over(nodes: list[Database]) -> None:
-    task = _stopped(nodes)
+def test_a_run_without_a_journal_starts_over(nodes: list[Database]) -> None:
+    task = _interrupted_task(nodes)
     with TaskStore() as store:
         journal_path(store, task).unlink()
     assert trueup.resume(task, nodes=_addresses(nodes)).rows_checked >= ROWS
 
 
 def test_a_journal_that_others_can_write_is_not_read(nodes: list[Database]) -> None:
-    task = _stopped(nodes)
+    task = _interrupted_task(nodes)
     with TaskStore() as store:
         journal_path(store, task).chmod(0o622)
     with pytest.raises(StoreError, match="other users can write"):
@@ -232,7 +232,7 @@ def rewrite(path: Path, old: bytes, new: bytes) -> None:
 
 
 def test_a_journal_names_classes_without_their_modules(nodes: list[Database], hashed: list[Block]) -> None:
-    task = _stopped(nodes)
+    task = _interrupted_task(nodes)
     with TaskStore() as store:
         rewrite(journal_path(store, task), b"trueup.verbs.diff.journal", b"trueup.older.diff.journal")
         before = read_journal(store, task)
@@ -244,7 +244,7 @@ def test_a_journal_names_classes_without_their_modules(nodes: list[Database], ha
 
 
 def test_a_journal_loads_no_other_classes(nodes: list[Database]) -> None:
-    task = _stopped(nodes)
+    task = _interrupted_task(nodes)
     with TaskStore() as store:
         rewrite(journal_path(store, task), b"TableSpec", b"Something")
     with pytest.raises(StoreError, match=r"another version of trueup wrote \(unknown class trueup.rows.spec.Something"):
@@ -255,15 +255,15 @@ def test_a_keyless_table_starts_over(databases: Databases, on_all: OnAll) -> Non
     pair = databases(2)
     on_all(pair, "CREATE TABLE t (v text); INSERT INTO t SELECT 'v' || i FROM generate_series(1, 5000) i; ANALYZE t")
     pair[1].execute("DELETE FROM t WHERE v = 'v7'")
-    task = _stopped(pair, 1)
+    task = _interrupted_task(pair, 1)
     assert trueup.resume(task, nodes=_addresses(pair)).pairs["n1/n2"].total == 1
 
 
 @pytest.mark.parametrize("gentle", [False, True])
-def test_pause_go_on_and_stop_from_outside(
+def test_pause_resume_and_stop_from_another_process(
     nodes: list[Database], gentle: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process pauses the run after some blocks, lets it go on, and stops it."""
+    """Another process pauses the run after some blocks, resumes it, and stops it."""
     monkeypatch.setattr("trueup.task.steering.ASK_SECONDS", 0.0)
 
     class Outside(Silent):
@@ -300,7 +300,7 @@ def test_pause_go_on_and_stop_from_outside(
     assert trueup.resume(task.task_id, nodes=_addresses(nodes)).pairs["n1/n2"].total == 3
 
 
-def test_only_running_tasks_can_be_asked(nodes: list[Database], tmp_path: Path) -> None:
-    task = _stopped(nodes)
+def test_only_running_tasks_can_be_controlled(nodes: list[Database], tmp_path: Path) -> None:
+    task = _interrupted_task(nodes)
     with TaskStore() as store, pytest.raises(StoreError, match="is not running"):
         store.ask(task, "pause")

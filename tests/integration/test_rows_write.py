@@ -1,4 +1,4 @@
-"""Rows into a node: exact values, swaps and cycles without an order, and in the order of foreign keys where needed."""
+"""Writing rows: exact values, swaps and cycles in any order, and the order of foreign keys if needed."""
 
 from __future__ import annotations
 

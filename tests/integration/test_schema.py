@@ -1,4 +1,4 @@
-"""Schemas read from real catalogs and compared: the same definitions are equal, and every change is seen."""
+"""Schemas are read from real catalogs: the same definitions are equal, and every change is found."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def told(differences: list[SchemaDifference]) -> set[tuple[str, str, str, frozen
 
 @pytest.fixture
 def alike(databases: Databases) -> list[Database]:
-    """Two databases of the same definitions that came about in different ways."""
+    """Two databases with the same definitions, created in different ways."""
     one, two = databases(2)
     one.execute(OBJECTS.format(gap="", after=""))
     # Other numbers, gaps where columns were dropped, another path, objects of extensions and of trueup itself.
@@ -161,7 +161,7 @@ def alike(databases: Databases) -> list[Database]:
     return [one, two]
 
 
-def test_the_same_definitions_are_equal_however_they_came_about(alike: list[Database]) -> None:
+def test_the_same_definitions_are_equal(alike: list[Database]) -> None:
     one, two = map(schema_of, alike)
     assert compare_schemas({"a": one, "b": two}) == []
     kinds = {kind for kind, _, _ in one}
@@ -175,7 +175,7 @@ def test_the_same_definitions_are_equal_however_they_came_about(alike: list[Data
     assert schema_of(alike[0], schemas=["elsewhere"]) == {}
 
 
-def test_every_change_is_seen_and_nothing_else(alike: list[Database]) -> None:
+def test_every_change_is_reported_and_nothing_else(alike: list[Database]) -> None:
     for change in CHANGES:
         alike[1].execute(change)
     found = told(compare_schemas(dict(zip("ab", map(schema_of, alike), strict=True))))
@@ -221,7 +221,7 @@ def test_a_view_that_two_versions_print_differently_is_the_same() -> None:
     assert compare_schemas({"a": views(15, old), "b": views(15, old.replace("o.id", "id"))})
 
 
-def test_what_may_not_be_read_is_never_equal(databases: Databases) -> None:
+def test_unreadable_definitions_are_never_equal(databases: Databases) -> None:
     one, two = databases(2)
     role = f"reader_{one.name}"
     one.server.database("postgres").execute(f"CREATE ROLE {role}")

@@ -1,4 +1,4 @@
-"""Marks of rows: what differs between sides is found, whatever is in them, and nothing else."""
+"""Marks of rows: exactly the differences between two sides are found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _marks(side: dict[int, int], order: list[int]) -> Marks:
 
 
 @given(st.lists(SIDE, min_size=2, max_size=4), st.permutations(range(7)))
-def test_what_differs_is_found_and_nothing_else(sides: list[dict[int, int]], order: list[int]) -> None:
+def test_exactly_the_differences_are_found(sides: list[dict[int, int]], order: list[int]) -> None:
     every = {key for side in sides for key in side}
     expected = sorted(key for key in every if len({side.get(key) for side in sides}) > 1)
     marks = [_marks(side, order) for side in sides]
@@ -33,6 +33,6 @@ def test_what_differs_is_found_and_nothing_else(sides: list[dict[int, int]], ord
 
 
 @given(st.lists(NUMBER, min_size=1, max_size=20))
-def test_twins_are_seen(keys: list[int]) -> None:
+def test_duplicate_marks_are_detected(keys: list[int]) -> None:
     packed = struct.pack(f">{len(keys)}q", *keys)
     assert sorted_marks(packed, packed).has_twins == (len(set(keys)) < len(keys))

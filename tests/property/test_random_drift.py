@@ -1,4 +1,4 @@
-"""Random rows and random drift: what is reported is exactly what differs, whatever the blocks, keys and nodes are."""
+"""Random rows and random drift: exactly the differing rows are reported, for any blocks, keys and nodes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ pure = settings(derandomize=True, deadline=None, database=None, max_examples=200
 
 
 class Nodes:
-    """Three databases with a table for each kind of key, and one session with each to fill them."""
+    """Three databases with a table per kind of key, and a session per database to fill them."""
 
     def __init__(self, databases: Sequence[Database]) -> None:
         self.databases = databases
@@ -67,7 +67,7 @@ class Nodes:
             session.execute("CREATE TABLE by_nothing (a int8, b text, c numeric, d float8)")
 
     def fill(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[tuple[str | None, ...]]]) -> None:
-        """Each node gets its rows, and only these."""
+        """Replace the rows of each node."""
         for session, mine in zip(self.sessions, rows, strict=False):
             session.execute(f"TRUNCATE {table}".encode())
             with session.cursor().copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()) as copy:
@@ -75,7 +75,7 @@ class Nodes:
                     copy.write_row(row)
 
     def compare(self, table: str, count: int, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """The result of a diff of the first `count` nodes, and its report."""
+        """Return the result of a diff of the first `count` nodes, and its report."""
         addresses = {f"n{number}": database.uri for number, database in enumerate(self.databases[:count], 1)}
         result = trueup.diff(
             table, nodes=addresses, engine="local", recheck=1, recheck_wait=0, override_block_size=True, **options
@@ -87,7 +87,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes(server: Server) -> Iterator[Nodes]:
-    """The databases of all examples."""
+    """The databases that all examples share."""
     databases = [server.create_database(f"drift_{os.getpid()}_{number}") for number in (1, 2, 3)]
     made = Nodes(databases)
     yield made
@@ -98,7 +98,7 @@ def nodes(server: Server) -> Iterator[Nodes]:
 
 
 def _by_value(row: Sequence[str | None]) -> tuple[str | None, ...]:
-    """The row in the form that is equal exactly when the rows are: a number's closing zeros say nothing."""
+    """Return the row in a canonical form, without trailing zeros of numbers."""
     a, b, c, d = row
     return a, b, c.rstrip("0").rstrip(".") if c and "." in c else c, d
 
@@ -161,7 +161,7 @@ def test_random_drift_is_found_exactly(nodes: Nodes, kind: str, data: st.DataObj
 def _expected(
     left: dict[KeyValues, Values], right: dict[KeyValues, Values]
 ) -> dict[KeyValues, tuple[str, tuple[str, ...]]]:
-    """What differs, computed the simple way."""
+    """Compute the expected differences in Python."""
     expected: dict[KeyValues, tuple[str, tuple[str, ...]]] = {}
     for key in {**left, **right}:
         if key not in right:
@@ -215,16 +215,16 @@ words = st.text(st.sampled_from("abc"), max_size=3)
 keys = st.tuples(words, words)
 
 
-def _holds(block: Block, key: KeyValues) -> bool:
+def _contains(block: Block, key: KeyValues) -> bool:
     return (block.start is None or key >= block.start) and (block.end is None or key < block.end)
 
 
 @pure
 @given(st.lists(keys, max_size=12), keys)
 def test_a_chain_of_any_boundaries_covers_every_key(boundaries: list[KeyValues], key: KeyValues) -> None:
-    assert any(_holds(block, key) for block in chain(boundaries))
+    assert any(_contains(block, key) for block in chain(boundaries))
     assert len(chain(boundaries)) == len(boundaries) + 1
-    assert sum(_holds(block, key) for block in chain(sorted(boundaries))) == 1
+    assert sum(_contains(block, key) for block in chain(sorted(boundaries))) == 1
 
 
 @pure
@@ -235,10 +235,10 @@ def test_a_chain_within_a_block_covers_the_block(
     within = Block(start, end)
     blocks = chain(boundaries, within=within)
     assert (blocks[0].start, blocks[-1].end) == (start, end)
-    if _holds(within, key):
-        assert any(_holds(block, key) for block in blocks)
-    inside = sorted(each for each in boundaries if _holds(within, each))
-    assert sum(_holds(block, key) for block in chain(inside, within=within)) == _holds(within, key)
+    if _contains(within, key):
+        assert any(_contains(block, key) for block in blocks)
+    inside = sorted(each for each in boundaries if _contains(within, each))
+    assert sum(_contains(block, key) for block in chain(inside, within=within)) == _contains(within, key)
 
 
 sides_of_rows = st.lists(
@@ -248,7 +248,7 @@ sides_of_rows = st.lists(
 
 @pure
 @given(sides_of_rows)
-def test_align_says_of_every_key_who_agrees(sides: dict[str, dict[KeyValues, Row]]) -> None:
+def test_align_groups_the_nodes_of_every_key(sides: dict[str, dict[KeyValues, Row]]) -> None:
     every = {key for side in sides.values() for key in side}
     wrong = {key for key in every if len({side.get(key) for side in sides.values()}) > 1}
     listed = differing_keys(sides)

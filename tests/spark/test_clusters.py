@@ -1,4 +1,4 @@
-"""One report from every engine, also when executors die; and what a run shows of itself to a cluster: no password."""
+"""Every engine writes the same report, even if executors are killed, and shows no password to the cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CORES = 3
 
 @dataclass
 class Seen:
-    """What was seen from outside while a run went on."""
+    """What other processes can see during a run."""
 
     sessions: dict[str, int] = field(default_factory=dict)
     pages: dict[str, bytes] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Seen:
 
 @dataclass
 class Ran:
-    """A run of the command, its report, and what was seen of it."""
+    """A run of the command, its report, and what other processes could see."""
 
     code: int
     said: str
@@ -73,13 +73,13 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the module's runs write."""
+    """The folder of the runs of this module."""
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
 def nodes(server: Server, folder: Path) -> Iterator[list[str]]:
-    """The addresses of three nodes that drifted apart; the password is in a file that only the driver knows of."""
+    """The addresses of three nodes that differ; the password is in a file that only the driver can read."""
     made = [server.create_database(f"cluster_{os.getpid()}_{number}") for number in (1, 2, 3)]
     made[0].execute(f"CREATE ROLE distant LOGIN PASSWORD '{SECRET}'")
     try:
@@ -100,7 +100,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture(scope="module")
 def run(nodes: list[str], folder: Path, server: Server) -> Run:
-    """`run(options, conf=…, cluster=…, ui=…, meanwhile=…)`: a diff as a process of its own, watched."""
+    """`run(options, conf=…, cluster=…, ui=…, meanwhile=…)`: run a diff as a process, and observe it."""
 
     def call(
         options: Sequence[str],
@@ -169,7 +169,7 @@ def _look_at_processes(roots: Sequence[subprocess.Popen[Any]], seen: Seen) -> No
 
 
 def _look_at_pages(ui: str, seen: Seen) -> None:
-    """The pages and the REST interface of Spark's own web server."""
+    """Read the pages and the REST interface of the web server of Spark."""
     try:
         (application,) = json.loads(_page(ui, "/api/v1/applications"))
         api = f"/api/v1/applications/{application['id']}"
@@ -189,19 +189,19 @@ def _page(ui: str, page: str) -> bytes:
         return b""
 
 
-def _unseeded(difference: dict[str, Any]) -> dict[str, Any]:
-    """Without the hashes: each run draws a seed for them."""
+def _without_hashes(difference: dict[str, Any]) -> dict[str, Any]:
+    """Return a difference without the hashes, which have a random seed per run."""
     return {name: value for name, value in difference.items() if name != "hashes"}
 
 
 def _comparable(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without times, places and what was drawn by lot."""
+    """Return a report without times, paths and random values."""
     summary = dict(report["summary"])
     for key in ("task_id", "start_time", "end_time", "time_taken", "engine", "concurrency_factor"):
         del summary[key]
     proof = {key: report["proof"][key] for key in ("digest", "one_snapshot_a_node", "long_value")}
     diffs = {
-        pair: {**found, "differences": sorted(map(_unseeded, found["differences"]), key=json.dumps)}
+        pair: {**found, "differences": sorted(map(_without_hashes, found["differences"]), key=json.dumps)}
         for pair, found in report["diffs"].items()
     }
     return {**report, "summary": summary, "proof": proof, "diffs": diffs}
@@ -209,7 +209,7 @@ def _comparable(report: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(run: Run) -> dict[str, Any]:
-    """The report of threads in one process."""
+    """The report of the local engine."""
     ran = run(["--engine=local"])
     assert ran.report["summary"]["verdict"] == "DIFFER", ran.said
     return ran.report
@@ -221,7 +221,7 @@ def _check(ran: Ran, expected: dict[str, Any]) -> None:
     assert _comparable(ran.report) == _comparable(expected)
 
 
-def test_the_report_of_threads(expected: dict[str, Any]) -> None:
+def test_the_report_of_the_local_engine(expected: dict[str, Any]) -> None:
     counts = {pair: (found["missing"], found["extra"], found["changed"]) for pair, found in expected["diffs"].items()}
     assert counts == {"n1/n2": (2, 2, 14), "n1/n3": (11, 0, 3), "n2/n3": (13, 2, 17)}
 
@@ -247,7 +247,7 @@ def test_a_master_with_two_workers(
     # Two thirds of the cluster's cores, and the driver's.
     assert set(ran.seen.sessions.values()) == {2 + 1}
     assert list(spark_cluster.folder.glob("worker*/*/*/sent.zip")), "the executors did not get the package"
-    _check_secrecy(ran, spark_cluster)
+    _check_no_password(ran, spark_cluster)
 
 
 def _free_port() -> int:
@@ -263,11 +263,11 @@ def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: Spar
         "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
     )
     assert left == [(0,)], "the workers live on, and must not keep sessions"
-    _check_secrecy(ran, connect_cluster)
+    _check_no_password(ran, connect_cluster)
 
 
-def _check_secrecy(ran: Ran, cluster: SparkCluster) -> None:
-    """The password is in no page, no log, no event, no list of processes."""
+def _check_no_password(ran: Ran, cluster: SparkCluster) -> None:
+    """Check that the password is in no page, log, event and process list."""
     names = {name.rpartition("/")[2].partition("?")[0] for name, text in ran.seen.pages.items() if text}
     assert {"jobs", "stages", "sql", "environment", "allexecutors"} <= names
     assert any("mapInArrow" in text.decode() or "MapInArrow" in text.decode() for text in ran.seen.pages.values())
@@ -307,7 +307,7 @@ print(json.dumps({**result.as_json(), **found}))
 """
 
 
-def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster) -> None:
+def test_an_existing_session(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster) -> None:
     ran = run([connect_cluster.remote, SLOW], program=["-c", NOTEBOOK])
     assert (ran.code, ran.report["summary"]["engine"]) == (0, "spark"), ran.said
     assert ran.report["summary"]["diff_rows_count"] == expected["summary"]["diff_rows_count"]
@@ -319,7 +319,7 @@ def test_the_session_of_a_notebook(run: Run, expected: dict[str, Any], connect_c
 
 
 def _busy_worker(cluster: SparkCluster, port: int) -> psutil.Process | None:
-    """A Python worker of the Connect server's executors that talks to a node now."""
+    """Return a Python worker of the Connect server that has a connection to a node."""
     for name in ("worker1", "worker2"):
         for process in psutil.Process(cluster.processes[name].pid).children(recursive=True):
             try:
@@ -338,7 +338,7 @@ def _its_executor(worker: psutil.Process) -> psutil.Process:
 
 
 @pytest.mark.parametrize("executor", [False, True], ids=["a Python worker", "an executor"])
-def test_killed_in_the_middle(
+def test_a_killed_executor(
     run: Run, expected: dict[str, Any], connect_cluster: SparkCluster, server: Server, executor: bool
 ) -> None:
     killed: list[psutil.Process] = []

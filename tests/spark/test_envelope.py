@@ -1,4 +1,4 @@
-"""Executors that lack trueup, have another one, or lack what it needs: said in a line, with the cure."""
+"""Executors without trueup, with another version, or without a required package: an error with a cure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = "import trueup; trueup.__version__ = '9.9'"
 
 @pytest.fixture
 def workers_with(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Python workers of this session run some code first, as if another installation were theirs."""
+    """Make the Python workers of this session run some code first, to simulate another installation."""
 
     def use(code: str) -> None:
         # A name of its own: Spark goes on with the workers of a Python that it knows.
@@ -69,7 +69,7 @@ def _error(spark: Spark) -> EngineError:
         (OTHER, "the executors have trueup 9.9, the driver has trueup {version}"),
     ],
 )
-def test_other_installations_are_refused(
+def test_different_installations_are_refused(
     spark: Spark, workers_with: Callable[[str], None], code: str, message: str
 ) -> None:
     from trueup import __version__
@@ -80,13 +80,13 @@ def test_other_installations_are_refused(
     assert "docs/clusters.md" in error.cure
 
 
-def test_another_python_is_named(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_python_is_reported(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark.sparkContext, "pythonVer", "2.7")
     error = _error(spark)
     assert error.message.startswith("the executors run another version of Python than the driver")
     assert "PYSPARK_PYTHON" in error.cure
 
 
-def test_any_other_failure_says_what_failed(spark: Spark, workers_with: Callable[[str], None]) -> None:
+def test_any_other_failure_is_reported(spark: Spark, workers_with: Callable[[str], None]) -> None:
     workers_with("import trueup.engine.envelope as it; it.freeze_imports = lambda: 1 / 0")
     assert _error(spark).message == "the Spark job failed: ZeroDivisionError: division by zero"

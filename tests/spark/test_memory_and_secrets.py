@@ -1,4 +1,4 @@
-"""What a run on Spark takes and shows: memory stays bounded, and no password is seen from outside."""
+"""A run on Spark needs limited memory, and shows no password to other processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_hundred_thousand_rows_against_an_empty_table(databases: Databases, on
 
 
 def _memory(pid: int) -> int:
-    """Bytes of a process and all below it; memory that several share counts once."""
+    """Return the memory of a process and its children in bytes, without counting shared memory twice."""
     total = 0
     try:
         root = psutil.Process(pid)
@@ -57,7 +57,7 @@ def _memory(pid: int) -> int:
     return total
 
 
-def test_no_password_is_seen_from_outside(databases: Databases, on_all: OnAll, tmp_path: Path) -> None:
+def test_no_password_is_visible_to_other_processes(databases: Databases, on_all: OnAll, tmp_path: Path) -> None:
     nodes = databases(2)
     on_all(nodes, "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id)")
     nodes[0].execute(f"CREATE ROLE reader LOGIN PASSWORD '{SECRET}'")

@@ -1,4 +1,4 @@
-"""A repair whose tasks run on Spark: the same rows, wide ones in several waves, and one transaction a node."""
+"""A repair on Spark: the same rows, large rows in several batches, and one transaction per node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same answers from Spark as from threads, and what happens when its workers die."""
+"""Spark returns the same results as threads, also when workers are killed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _double(task: int, room: Room) -> Iterator[int]:
     yield task * 2
 
 
-def test_results_and_errors_of_tasks_come_home(spark: Spark) -> None:
+def test_results_and_errors_of_tasks_are_returned(spark: Spark) -> None:
     engine = SparkEngine(spark, Share(), owned=False)
     answers = list(engine.run(_double, Tasks(range(20))))
     failures = {answer.task: answer.error for answer in answers if isinstance(answer, Failure)}
@@ -53,7 +53,7 @@ def test_results_and_errors_of_tasks_come_home(spark: Spark) -> None:
     assert "ValueError" in str(failures[14])
 
 
-def test_tasks_added_meanwhile_are_run(spark: Spark) -> None:
+def test_tasks_added_during_the_run_are_run(spark: Spark) -> None:
     tasks: Tasks[int] = Tasks([1])
     answers = []
     for answer in SparkEngine(spark, Share(), owned=False).run(_double, tasks):
@@ -102,7 +102,7 @@ def test_spark_and_threads_report_the_same(
 
 
 def _workers() -> list[psutil.Process]:
-    """The Python workers of this process's Spark: children of its daemon that have none themselves."""
+    """Return the Python workers of Spark in this process: children of its daemon without children."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
@@ -113,9 +113,7 @@ def _workers() -> list[psutil.Process]:
     return found
 
 
-def test_a_worker_killed_in_the_middle_of_a_diff(
-    spark: Spark, databases: Databases, on_all: OnAll, compare: Compare
-) -> None:
+def test_a_worker_killed_during_a_diff(spark: Spark, databases: Databases, on_all: OnAll, compare: Compare) -> None:
     nodes = databases(2)
     on_all(nodes, TABLE)
     nodes[1].execute(DRIFT)
@@ -128,7 +126,7 @@ def test_a_worker_killed_in_the_middle_of_a_diff(
         def say(self, text: str) -> None: ...
 
         def wait(self, reason: str) -> None:
-            """Nothing to show."""
+            """Show nothing."""
 
         def close(self) -> None: ...
 
@@ -153,7 +151,7 @@ def test_keyless_on_spark(spark: Spark, databases: Databases, on_all: OnAll, com
     assert compare(nodes, "logs", engine="spark").pairs["n1/n2"].extra == 2
 
 
-def test_a_dense_difference_goes_through_in_bounded_pieces(
+def test_dense_differences_are_sent_in_limited_batches(
     spark: Spark, databases: Databases, on_all: OnAll, compare: Compare
 ) -> None:
     nodes = databases(2)

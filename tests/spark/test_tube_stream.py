@@ -58,7 +58,7 @@ def until(condition: Callable[[], bool], query: StreamingQuery | None = None) ->
 
 
 class Copy:
-    """What a Spark program makes of the stream: a copy of the table, and how often each batch was seen."""
+    """A Spark program that copies the table from the stream, and records the batches."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[int, str], dict[str, Any]] = {}
@@ -116,7 +116,7 @@ def test_offsets_name_exactly_their_pods() -> None:
     assert Offset.from_json(json.loads(json.dumps(offset.as_json()))) == offset
 
 
-def test_a_copy_follows(spark: Spark, items: Items, tmp_path: Path) -> None:
+def test_a_copy_follows_the_table(spark: Spark, items: Items, tmp_path: Path) -> None:
     database, tube = items
     trueup.register(spark)
     database.execute("INSERT INTO items SELECT g, g, g % 50 FROM generate_series(1, 3000) g")
@@ -146,7 +146,7 @@ def test_a_copy_follows(spark: Spark, items: Items, tmp_path: Path) -> None:
 
 
 def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases) -> None:
-    """The same functions in Spark's workers; they write nothing when the driver has lost its lock."""
+    """The functions of the job in workers of Spark; they write nothing after the driver has lost its lock."""
     database, tube = items
     [target] = databases(1)
     database.execute("INSERT INTO items SELECT g, g, g % 7 FROM generate_series(1, 3000) g")
@@ -196,8 +196,8 @@ stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r
 """
 
 
-def test_killed_and_started_again_it_gives_the_same_pods(spark: Spark, items: Items, tmp_path: Path) -> None:
-    """Killed in the middle of a batch: more is touched meanwhile, and the first batch is the same as before."""
+def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, tmp_path: Path) -> None:
+    """After a kill within a batch, with more keys touched, the first batch is the same as before."""
     database, tube = items
     database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")
     checkpoint, out = tmp_path / "c", tmp_path / "out"

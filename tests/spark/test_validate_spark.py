@@ -1,4 +1,4 @@
-"""A validation as a streaming job, over the stream of changes: the same answers as in one process."""
+"""A validation as a streaming job over the stream of changes: the same results as in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _until(condition: Callable[[], Any]) -> Any:
 
 
 def _validated(up: Database, down: Database, script: Callable[[Validation], None], **settings: Any) -> None:
-    """Validate on Spark in this thread, which it wants, while another one does what the test is about."""
+    """Validate on Spark in this thread, as it requires, while another thread runs `script`."""
     validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
     given = {"syncer": "lag:0.5", "check_interval": 0.2, "row_error_delay": 0.3, **settings}
     validation.create(source="n1", target="n2", tables=("public.*",), **given)
@@ -72,7 +72,7 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
     _validated(up, down, script)
 
 
-def test_a_validation_out_of_a_change_log_compares_in_spark_too(spark: Spark, databases: Databases) -> None:
+def test_a_validation_of_a_change_log_compares_on_spark(spark: Spark, databases: Databases) -> None:
     up, down = databases(2)
     for database in (up, down):
         database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")

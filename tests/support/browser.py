@@ -27,7 +27,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 class Browser:
-    """Chromium as a child; commands and answers are JSON texts, each with a NUL behind it."""
+    """A Chromium process; commands and answers are JSON texts that end with a NUL byte."""
 
     def __init__(self, profile: Path) -> None:
         ours, theirs = socket.socketpair()
@@ -45,7 +45,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
-        """Send a command and wait for its answer; what happens meanwhile is kept in `events`."""
+        """Send a command and return its result; events that arrive meanwhile are appended to `events`."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if session:
@@ -79,7 +79,7 @@ class Browser:
 
 
 class Tab:
-    """One page of the browser, in a profile of its own."""
+    """A tab of the browser, in a separate profile."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -103,7 +103,7 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", media=kind, features=wanted)
 
     def open(self, path: Path) -> None:
-        """Go to a file and wait until it is loaded, scripts and all."""
+        """Open a file and wait until it and its scripts are loaded."""
         self._browser.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         end = time.monotonic() + TIMEOUT_SECONDS
@@ -114,7 +114,7 @@ class Tab:
             time.sleep(0.005)
 
     def js(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
@@ -130,7 +130,7 @@ class Tab:
         return found
 
     def text(self, selector: str) -> str:
-        """What a person reads there."""
+        """Return the visible text of an element."""
         return str(self.js(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def texts(self, selector: str) -> list[str]:
@@ -141,7 +141,7 @@ class Tab:
         return int(self.js(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
     def click(self, selector: str) -> None:
-        """A click of the mouse into the middle of an element, wherever that leads."""
+        """Click the center of an element."""
         where = self.js(f"""(() => {{
             const found = document.querySelector({json.dumps(selector)});
             found.scrollIntoView({{block: "center", inline: "center"}});
@@ -152,11 +152,11 @@ class Tab:
             self.call("Input.dispatchMouseEvent", type=kind, x=where[0], y=where[1], button="left", clickCount=1)
 
     def type(self, text: str) -> None:
-        """Text into whatever has the focus."""
+        """Type text into the element that has the focus."""
         self.call("Input.insertText", text=text)
 
     def press(self, key: str, text: str = "") -> None:
-        """One key: `press("Tab")`, `press("/", "/")`."""
+        """Press a key: `press("Tab")`, `press("/", "/")`."""
         codes = {"Enter": 13, "Escape": 27, "Tab": 9, " ": 32}
         code = codes.get(key, ord(key.upper()[0]))
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=text, windowsVirtualKeyCode=code)
@@ -167,7 +167,7 @@ class Tab:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def complaints(self) -> list[str]:
-        """Errors of scripts, and all that the policy of the page has refused."""
+        """Return script errors and requests blocked by the content security policy."""
         self.js("0")
         found = []
         for event in self._browser.events:
@@ -178,7 +178,7 @@ class Tab:
         return found
 
     def requests(self) -> list[str]:
-        """Every address that was asked for."""
+        """Return the URL of every request."""
         self.js("0")
         events = (event for event in self._browser.events if event["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in events]

@@ -1,4 +1,4 @@
-"""A sink for tests: documents in an SQLite file, which another process can look into, and faults on demand."""
+"""A sink for tests: documents in an SQLite file, which other processes can read, and faults on demand."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Keeper:
     # For tests.
 
     def fault(self, name: str, text: str | None = "yes") -> None:
-        """Fail like this from now on; None: no more."""
+        """Set a fault; None removes it."""
         place = Path(f"{self.path}.{name}")
         if text is None:
             place.unlink(missing_ok=True)
@@ -112,23 +112,23 @@ class Keeper:
             place.write_text(text, encoding="utf-8")
 
     def has(self, name: str) -> str:
-        """What the file of a fault says; nothing if there is none."""
+        """Return the text of a fault, or an empty text."""
         try:
             return Path(f"{self.path}.{name}").read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 
     def rows(self, table: str) -> dict[tuple[int, tuple[str, ...]], dict[str, Any]]:
-        """All documents of a table, by shard and key."""
+        """Return all documents of a table, by shard and key."""
         found = self.db.execute("SELECT shard, key, row FROM kept WHERE tab = ?", (table,)).fetchall()
         return {(shard, tuple(json.loads(key))): json.loads(row) for shard, key, row in found}
 
     @property
     def count(self) -> int:
-        """How many writes there were."""
+        """The number of writes."""
         return int(self.db.execute("SELECT count(*) FROM log").fetchone()[0])
 
     @property
     def writes(self) -> int:
-        """How many documents were written in all."""
+        """The number of documents written."""
         return int(self.db.execute("SELECT coalesce(sum(documents), 0) FROM log").fetchone()[0])

@@ -1,4 +1,4 @@
-"""The documentation points to what is there, and speaks of every option and setting."""
+"""The documentation has valid links and paths, and describes every option and setting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_a_target(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         assert "://" in target or (page.parent / target).exists(), target
 

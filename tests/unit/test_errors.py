@@ -1,4 +1,4 @@
-"""Errors cross process borders: every class pickles with all that it knows, and shows its place."""
+"""Errors can be sent to other processes: every class pickles with all fields, and shows its node and object."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ CLASSES = [
 
 
 def made(kind: type[TrueupError]) -> TrueupError:
-    """An error of this class with every field filled."""
+    """Return an error of this class with a value in every field."""
     first: Any = ("one", "two") if kind is CheckFailed else "what happened"
     more = {"sqlstate": "57014"} if kind is QueryError else {}
     return kind(first, **WHERE, **more)
 
 
-def test_all_classes_are_looked_at() -> None:
+def test_all_classes_are_tested() -> None:
     assert len(CLASSES) >= 8
     assert {ConfigError, NodeError, CheckFailed, QueryError, Interrupted} <= set(CLASSES)
 
@@ -43,7 +43,7 @@ def test_an_error_pickles_with_all_its_fields(kind: type[TrueupError], protocol:
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_a_field_set_later_travels_too(kind: type[TrueupError]) -> None:
+def test_a_field_set_later_is_pickled(kind: type[TrueupError]) -> None:
     error = made(kind)
     error.block = "another block"
     assert copy.copy(error).block == pickle.loads(pickle.dumps(error)).block == "another block"
@@ -59,7 +59,7 @@ def test_exit_codes() -> None:
     assert {kind.__name__: kind.exit_code for kind in CLASSES if kind.exit_code != 2} == {"Interrupted": 130}
 
 
-def test_an_error_says_where() -> None:
+def test_an_error_has_its_node_and_object() -> None:
     assert str(NodeError("gone", node="n1", table="public.t")) == "node n1, public.t: gone"
     assert str(TrueupError("gone")) == "gone"
     assert CheckFailed(["one", "two"]).reasons == ("one", "two")

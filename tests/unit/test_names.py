@@ -1,4 +1,4 @@
-"""Names as people type them: quotes, dots, capitals and any character at all."""
+"""Names on the command line: quotes, dots, capitals and any other character."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_table_names(text: str, schema: str, table: str) -> None:
         ('"a"".b', "not closed"),
     ],
 )
-def test_what_is_no_table_name(text: str, why: str) -> None:
+def test_invalid_table_names(text: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         parse_table_name(text)
     assert caught.value.cure
 
 
-def test_what_is_not_quoted_is_folded_first_and_taken_to_the_letter_second() -> None:
+def test_an_unquoted_name_is_folded_first_and_exact_second() -> None:
     schema, table = parse_table_name('Shop."Orders"')
     assert schema.spellings() == ("shop", "Shop")
     assert table.spellings() == ("Orders",)
@@ -67,19 +67,19 @@ def test_what_is_not_quoted_is_folded_first_and_taken_to_the_letter_second() -> 
 
 
 @given(NAMES, NAMES)
-def test_a_quoted_name_is_read_to_the_letter(schema: str, table: str) -> None:
+def test_a_quoted_name_is_exact(schema: str, table: str) -> None:
     found = parse_table_name(f"{quoted(schema)}.{quoted(table)}")
     assert [part.spellings() for part in found] == [(schema,), (table,)]
 
 
 @given(NAMES, NAMES)
-def test_what_is_displayed_can_be_typed(schema: str, table: str) -> None:
+def test_a_displayed_name_can_be_parsed(schema: str, table: str) -> None:
     found = parse_table_name(display_name(schema, table))
     assert [part.spellings()[0] for part in found] == [schema, table]
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_name_or_a_clear_error(text: str) -> None:
+def test_any_text_is_a_name_or_an_error(text: str) -> None:
     for parse in (parse_table_name, parse_column_names):
         with suppress(ConfigError):
             parse(text)
@@ -100,11 +100,11 @@ def test_column_names(text: str, names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a,", ",a", "a,,b", '"a', 'a"b'])
-def test_what_is_no_list_of_columns(text: str) -> None:
+def test_invalid_lists_of_columns(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a valid name"):
         parse_column_names(text)
 
 
 @given(st.lists(NAMES, min_size=1, max_size=5))
-def test_quoted_columns_are_read_to_the_letter(names: list[str]) -> None:
+def test_quoted_columns_are_exact(names: list[str]) -> None:
     assert parse_column_names(",".join(map(quoted, names))) == tuple(names)

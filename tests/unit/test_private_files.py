@@ -1,4 +1,4 @@
-"""Files with data are whole or not there, and readable by their owner only; what is no file is left alone."""
+"""Files with data are complete or absent, and only readable by their owner; other files are not replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_a_writer_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_writer_leaves_no_file(tmp_path: Path) -> None:
     def fail() -> None:
         with private_file(tmp_path / "report.json") as file:
             file.write("half of it")
@@ -55,6 +55,6 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, write: Callable[[Path], None]) -
     assert stat.S_IMODE(pipe.stat().st_mode) == 0o666
 
 
-def test_two_reports_that_are_not_written_yet_have_two_names(tmp_path: Path) -> None:
+def test_two_unwritten_reports_have_different_names(tmp_path: Path) -> None:
     assert report_path(tmp_path, "a_b", "c", "1").name == "a_b_c_diffs-1.json"
     assert report_path(tmp_path, "a", "b_c", "1").name == "a_b_c_diffs-1-2.json"

@@ -1,4 +1,4 @@
-"""The lines of a report: whatever is in keys, names and values, what is read back is what was written."""
+"""The lines of a report: any keys, names and values are read back unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _difference(
 
 
 @given(st.data())
-def test_what_is_read_back_is_what_was_written(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_differences_are_read_back_unchanged(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     names = data.draw(NAMES)
     width = data.draw(st.integers(1, len(names) - 1))
     nodes = tuple(data.draw(st.lists(TEXTS.filter(bool), min_size=2, max_size=2, unique=True)))
@@ -85,13 +85,13 @@ def test_no_more_than_the_limit() -> None:
     assert len(list(Lines(spec, ("a", "b")).of(iter(found), 4))) == 4
 
 
-def test_a_rerun_says_what_is_new() -> None:
+def test_a_rerun_lists_new_differences() -> None:
     lines = Lines(_spec(["id", "n"], 1), ("a", "b"), {("1",): True})
     found = [_difference((number,), ("a", "b"), [1, 2], ("x", "y")) for number in ("1", "2")]
     assert [json.loads(line)["since"] for line in lines.of(iter(found), 9)] == ["remains", "new"]
 
 
-def test_garbage_is_collected_as_before_when_the_work_is_done(tmp_path: Path) -> None:
+def test_garbage_collection_is_restored_after_the_work(tmp_path: Path) -> None:
     before = gc.get_threshold()
     with many_objects():
         inside = gc.get_threshold()

@@ -1,6 +1,6 @@
-"""The ClickHouse table of a log: made, checked, filled once, also after a kill; embedded, and through HTTP.
+"""The ClickHouse table of a log: created, checked, filled exactly once even after a kill; embedded and over HTTP.
 
-There is no ClickHouse server on the machines of these tests, so a stand-in takes its place: a process that answers
+There is no ClickHouse server on the machines of these tests. A process replaces it that serves
 ClickHouse's HTTP interface from an embedded ClickHouse. What it proves is our use of `clickhouse-connect`: requests,
 settings, Parquet in and out, errors and secrets. It does not prove a real server's log-in, TLS or replication.
 """
@@ -37,7 +37,7 @@ ARROW = pa.schema(
 
 @pytest.fixture(autouse=True)
 def _spark(spark: Spark) -> None:
-    """Spark reads the schemas of these tests."""
+    """Start Spark, which parses the schemas of these tests."""
 
 
 def _schema(text: str) -> Any:
@@ -80,7 +80,7 @@ def _parts(house: ClickHouse) -> list[int]:
 
 
 def _not_one(house: ClickHouse) -> list[tuple[Any, ...]]:
-    """The keys that do not collapse to exactly one row."""
+    """Return the keys that do not collapse to exactly one row."""
     sums = "SELECT k, Version, toInt64(sum(Sign)) AS n FROM log GROUP BY k, Version HAVING n != 0"
     return house.rows(f"SELECT k, groupArray((Version, n)) FROM ({sums}) GROUP BY k HAVING count() != 1 OR sum(n) != 1")
 
@@ -88,7 +88,7 @@ def _not_one(house: ClickHouse) -> list[tuple[Any, ...]]:
 # --- the table
 
 
-def test_the_table_is_made_once_and_gains_columns(house: ClickHouse) -> None:
+def test_the_table_is_created_once_and_gains_columns(house: ClickHouse) -> None:
     _ensure(house, f"{LOG}, s string")
     _ensure(house, f"{LOG}, s string, money decimal(10,2), goals array<int>")
     assert house.columns() == {
@@ -132,7 +132,7 @@ def test_another_table_is_refused_by_name(house: ClickHouse, columns: str, engin
     assert "s" not in house.columns()
 
 
-def test_a_table_of_others_that_collapses_the_same_way_is_taken(house: ClickHouse) -> None:
+def test_an_existing_table_with_the_same_engine_is_used(house: ClickHouse) -> None:
     house.execute(f"CREATE TABLE log ({COLUMNS}, s LowCardinality(String)) ENGINE = {COLLAPSING}")
     _ensure(house, f"{LOG}, s string")
 
@@ -146,7 +146,7 @@ def test_a_table_of_others_that_collapses_the_same_way_is_taken(house: ClickHous
         (f"{LOG}, `n.a` array<int>, `n.b` array<int>", "two array columns are named n"),
     ],
 )
-def test_a_log_that_no_table_can_take_is_refused(house: ClickHouse, schema: str, reason: str) -> None:
+def test_a_log_with_an_unsupported_schema_is_refused(house: ClickHouse, schema: str, reason: str) -> None:
     with pytest.raises(CheckFailed, match=reason):
         _ensure(house, schema)
     assert house.columns() == {}
@@ -163,7 +163,7 @@ KINDS = (
 )
 
 
-def test_every_type_and_odd_names_come_back_also_as_null(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
+def test_values_and_nulls_of_every_type_are_read_back(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
     when = datetime.datetime(2024, 2, 29, 23, 59, 59, 999999)
     values = (
         *(-128, 32767, -1, 2**63 - 1, 1.5, -0.1, Decimal("12345678901234567890.0123456789"), "ж'\\", b"\xff\x00", True),
@@ -235,7 +235,7 @@ def test_one_insert_is_one_part_also_above_the_usual_size_of_a_block(house: Clic
     assert _parts(house) == [200_000, count]
 
 
-def test_an_empty_file_is_nothing(house: ClickHouse, tmp_path: Path) -> None:
+def test_an_empty_file_inserts_nothing(house: ClickHouse, tmp_path: Path) -> None:
     _ensure(house)
     files = [_write(tmp_path / "1.parquet", []), _write(tmp_path / "2.parquet", [_row(1, 1, 1, 1)])]
     assert insert_files(house, files, key=["k"], resumed=False) == (1, 0)
@@ -247,7 +247,7 @@ def test_an_empty_file_is_nothing(house: ClickHouse, tmp_path: Path) -> None:
 
 
 def _history(keys: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """What stands before a run (rows of the fast supplier and of earlier runs), and the run's: up to 3 steps a key."""
+    """Return the rows before a run (of the fast supplier and of earlier runs) and of the run: up to 3 steps per key."""
     rng = random.Random(seed)
     before: list[Row] = []
     run: list[Row] = []
@@ -279,7 +279,7 @@ def _history(keys: int, seed: int) -> tuple[list[Row], list[Row]]:
 def test_after_any_number_of_files_the_rest_is_inserted(
     house: ClickHouse, tmp_path: Path, merged: bool, scattered: bool
 ) -> None:
-    """Rows of one key may be in several files, as the steps of a run write them."""
+    """Rows of one key may be in several files, as after several steps of a run."""
     before, run = _history(300, seed=7)
     if scattered:
         random.Random(1).shuffle(run)
@@ -322,7 +322,7 @@ with open_target(Target(table="log", path=folder)) as house:
 
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_killed_process_is_continued(target: Target, tmp_path: Path, after: int) -> None:
-    """200,000 rows in four files; killed behind the first or the second, and started again."""
+    """Insert 200,000 rows in four files; kill the process after the first or second, and start it again."""
     keys = 66_000
     run = [
         row for k in range(keys) for row in (_row(k, -1, 0, 1), _row(k, 1, 1, 1), _row(k, -1, 1, 1), _row(k, 1, 2, 1))
@@ -340,7 +340,7 @@ def test_a_killed_process_is_continued(target: Target, tmp_path: Path, after: in
         assert house.rows("SELECT count(), min(Version), max(Version) FROM log FINAL") == [(keys, 2001, 2001)]
 
 
-def test_tombstones_alone_tell_too(house: ClickHouse, tmp_path: Path) -> None:
+def test_progress_is_found_by_tombstones_alone(house: ClickHouse, tmp_path: Path) -> None:
     _ensure(house)
     stood = [row for k in range(5) for row in (_row(k, 1, 0, 1), _row(k, -1, 0, 1), _row(k, 1, 1, 1))]
     house.insert_parquet(_write(tmp_path / "before.parquet", stood))
@@ -355,7 +355,7 @@ def test_tombstones_alone_tell_too(house: ClickHouse, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_tombstones_of_keys_never_seen_are_told_by_the_fast_rows(house: ClickHouse, tmp_path: Path, done: bool) -> None:
+def test_tombstones_of_new_keys_are_found_by_the_fast_rows(house: ClickHouse, tmp_path: Path, done: bool) -> None:
     _ensure(house)
     # The first key went on to version 2 since.
     fast = [_row(1, 1, 0, 1), _row(1, -1, 0, 1), _row(1, 1, 0, 2), _row(2, 1, 0, 1)]
@@ -367,7 +367,7 @@ def test_tombstones_of_keys_never_seen_are_told_by_the_fast_rows(house: ClickHou
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_what_nothing_can_tell_is_an_error_and_not_a_guess(house: ClickHouse, tmp_path: Path, sign: int) -> None:
+def test_unknown_progress_is_an_error(house: ClickHouse, tmp_path: Path, sign: int) -> None:
     _ensure(house)
     files = [_write(tmp_path / "0.parquet", [_row(1, sign, 0, 1)])]
     with pytest.raises(StoreError, match=r"cannot determine whether 0\.parquet was inserted into default\.log"):
@@ -424,7 +424,7 @@ def test_keys_of_several_columns_and_every_kind(spark: Spark, house: ClickHouse,
 # --- one process, one folder
 
 
-def test_a_folder_is_given_back_and_taken_again(tmp_path: Path) -> None:
+def test_a_folder_can_be_closed_and_opened_again(tmp_path: Path) -> None:
     first, second = (Target(table="log", path=str(tmp_path / name)) for name in ("one", "two"))
     with open_target(first) as house:
         _ensure(house)
@@ -455,7 +455,7 @@ def test_a_folder_is_given_back_and_taken_again(tmp_path: Path) -> None:
         Target(table="log", url="http://me:geheim123@localhost/db?password=geheim123"),
     ],
 )
-def test_a_wrong_target_is_said_without_its_password(target: Target) -> None:
+def test_the_error_of_a_wrong_target_has_no_password(target: Target) -> None:
     with pytest.raises(ConfigError) as caught:
         open_target(target)
     assert caught.value.cure
@@ -469,7 +469,7 @@ STAND_IN = Path(__file__).parents[1] / "clickhouse_stand_in.py"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[[str], Target]]:
-    """A function from a password to a target on the stand-in."""
+    """Return a function that returns a target on the replacement server, with a given password."""
     process = subprocess.Popen(
         [sys.executable, str(STAND_IN), str(tmp_path / "server")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
@@ -534,7 +534,7 @@ def test_a_password_is_never_shown(server: Callable[[str], Target], caplog: pyte
             house.export("SELECT throwIf(number = 3) FROM numbers(9)", Path("out.parquet"))
 
 
-def test_no_server_is_said(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as closed:

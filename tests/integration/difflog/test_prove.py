@@ -1,4 +1,4 @@
-"""The proof of a log, in an embedded ClickHouse and over the log itself: after real steps, and after every harm."""
+"""The proof of a log, in an embedded ClickHouse and over the log itself: after real steps and after every damage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _difflog(folder: Path, **changes: Any) -> DiffLogConfig:
 
 @dataclass
 class World:
-    """A fast supplier's log, the slow one's, the state; and the same log in ClickHouse."""
+    """The logs of the fast and of the slow supplier, the state, and the same logs in ClickHouse."""
 
     spark: Spark
     difflog: DiffLogConfig
@@ -53,7 +53,7 @@ class World:
     made: int = 0
 
     def insert(self, frame: DataFrame) -> None:
-        """Put rows of a frame into ClickHouse, as one file."""
+        """Insert the rows of a frame into ClickHouse, as one file."""
         self.made += 1
         place = self.folder / f"insert-{self.made}"
         frame.coalesce(1).write.parquet(str(place))
@@ -62,7 +62,7 @@ class World:
             insert_files(house, list(place.glob("*.parquet")), key=entity.key, resumed=False)
 
     def ensure(self, schema: StructType) -> None:
-        """Make the table."""
+        """Create the table."""
         with open_target(self.difflog.target) as house:
             house.ensure_table(schema, key=self.difflog.entity.key, fast_version=self.difflog.entity.fast_version)
 
@@ -72,11 +72,11 @@ class World:
             house.execute(statement)
 
     def prove(self, **options: Any) -> Proof:
-        """The proof in ClickHouse."""
+        """Return the proof in ClickHouse."""
         return prove_clickhouse(self.spark, self.difflog, self.state, **options)
 
     def prove_log(self, **options: Any) -> Proof:
-        """The proof over the log."""
+        """Return the proof over the log."""
         return prove_log(self.fast, self.slow, self.difflog, self.state, **options)
 
 
@@ -93,7 +93,7 @@ def _fast_history(k: int, newest: int) -> list[tuple[int, int, int]]:
 
 @pytest.fixture(scope="module")
 def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
-    """60 keys through three steps: new, updated, overtaken by the fast supplier, deleted; 10 the slow one never saw."""
+    """60 keys after three steps: new, updated, changed by the fast supplier, deleted; 10 unknown to the slow one."""
     rng = random.Random(11)
     options = _difflog(Path()).step_options()
     newest = dict.fromkeys(range(60), 1)
@@ -115,7 +115,7 @@ def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
 
 @pytest.fixture
 def world(spark: Spark, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
-    """That history, in frames and in ClickHouse."""
+    """The history as data frames and in ClickHouse."""
     kinds = (FAST, SLOW, STATE)
     fast, slow, state = (spark.createDataFrame(rows, kind) for rows, kind in zip(history, kinds, strict=True))
     made = World(spark, _difflog(tmp_path), fast, slow, state, tmp_path)
@@ -144,7 +144,7 @@ def _row(world: World, k: int, sign: int, slow: int, fast: int, note: str | None
 
 
 def _add(world: World, extra: DataFrame) -> None:
-    """The same harm to ClickHouse and to the log."""
+    """Insert rows into ClickHouse and into the log."""
     world.insert(extra)
     world.slow = world.slow.unionByName(extra).localCheckpoint()
 
@@ -154,13 +154,13 @@ def _both(world: World) -> Iterator[Proof]:
     yield world.prove_log()
 
 
-def _standing(world: World, k: int) -> tuple[int, int]:
+def _versions_of(world: World, k: int) -> tuple[int, int]:
     row = world.state.where(f"k = {k}").collect()[0]
     return row["SlowVersion"], row["F"]
 
 
-def test_a_row_inserted_twice_stands_twice(world: World) -> None:
-    slow, fast = _standing(world, 1)
+def test_a_row_inserted_twice_is_found(world: World) -> None:
+    slow, fast = _versions_of(world, 1)
     _add(world, _row(world, 1, 1, slow, fast))
     for found in _both(world):
         assert (found.verdict, found.exit_code, found.standing_twice, found.waiting) == ("DIFFER", 1, 1, 0)
@@ -170,16 +170,16 @@ def test_a_row_inserted_twice_stands_twice(world: World) -> None:
 
 
 def test_a_lost_compensation_is_found(world: World) -> None:
-    """A -1 too many leaves a sign that cancels nothing, even where one row stands."""
+    """An extra -1 cancels nothing, even if one row is left."""
     _add(world, _row(world, 2, -1, 0, 77))
     for found in _both(world):
         assert (found.verdict, found.standing_twice) == ("DIFFER", 1)
         assert found.examples[0].standing[0] == (77, -1)
 
 
-def test_a_row_that_is_gone_stands_nowhere(world: World) -> None:
+def test_a_lost_row_is_found(world: World) -> None:
     for k in (3, 55):  # One the state knows, and one of the fast supplier alone.
-        slow, fast = _standing(world, k) if k < 50 else (0, 0)
+        slow, fast = _versions_of(world, k) if k < 50 else (0, 0)
         version = fast if k < 50 else world.fast.where(f"k = {k} AND Sign = 1").agg({"F": "max"}).collect()[0][0]
         _add(world, _row(world, k, -1, slow, version))
     for found in _both(world):
@@ -190,14 +190,14 @@ def test_a_row_that_is_gone_stands_nowhere(world: World) -> None:
     assert world.prove().standing_none == 1
 
 
-def test_a_deleted_key_that_stands_is_found(world: World) -> None:
+def test_a_deleted_key_with_a_row_is_found(world: World) -> None:
     _add(world, _row(world, 10, 1, 9, 5))
     for found in _both(world):
         assert (found.verdict, found.standing_deleted) == ("DIFFER", 1)
 
 
 def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
-    slow, fast = _standing(world, 4)
+    slow, fast = _versions_of(world, 4)
     _add(world, _row(world, 4, -1, slow, fast).unionByName(_row(world, 4, 1, slow + 1, fast)))
     world.state = world.state.selectExpr(
         "k",
@@ -217,7 +217,7 @@ def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
         ]
 
 
-def test_a_state_that_lost_a_key_is_found_unless_states_are_forgotten(world: World) -> None:
+def test_a_key_missing_in_the_state_is_found_unless_states_expire(world: World) -> None:
     world.state = world.state.where("k <> 7")
     for found in _both(world):
         assert (found.verdict, found.unknown_to_state, found.keys) == ("DIFFER", 1, 60)
@@ -226,11 +226,11 @@ def test_a_state_that_lost_a_key_is_found_unless_states_are_forgotten(world: Wor
         assert (found.verdict, found.keys) == ("MATCH", 60)
 
 
-def test_what_waits_for_the_next_run_is_told_apart(world: World) -> None:
-    """The fast supplier went on with a key and with a deleted one: both stand twice until the next run."""
+def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) -> None:
+    """The fast supplier changed a key and a deleted key: both have two rows until the next run."""
     news = []
     for k in (8, 20):
-        _, fast = _standing(world, k)
+        _, fast = _versions_of(world, k)
         news += [(k, fast, -1), (k, fast + 1, 1)]
     more = world.spark.createDataFrame(news, FAST)
     world.insert(_as_log(more))
@@ -239,14 +239,14 @@ def test_what_waits_for_the_next_run_is_told_apart(world: World) -> None:
     # The deleted key stands once, at the new version and with a sign that cancels nothing.
     assert (found.verdict, found.standing_twice, found.waiting) == ("DIFFER", 2, 2)
     assert world.prove_log().waiting == 2
-    updates = [(k, _standing(world, k)[1] + 1, None, None, None, k == 20) for k in (8, 20)]
+    updates = [(k, _versions_of(world, k)[1] + 1, None, None, None, k == 20) for k in (8, 20)]
     diff, _, state = step(world.state, world.spark.createDataFrame(updates, UPDATES), world.difflog.step_options())
     world.insert(diff.drop("Block"))
     world.state = state
     assert world.prove().verdict == "MATCH"
 
 
-def test_only_so_many_examples_and_all_are_counted(world: World) -> None:
+def test_examples_are_limited_and_all_keys_are_counted(world: World) -> None:
     world.sql("TRUNCATE TABLE log")
     found = world.prove(limit=3)
     alive = world.state.where("NOT IsDeleted").count()
@@ -335,8 +335,8 @@ def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 
 
-def test_many_keys_are_proven_in_little_memory(spark: Spark, tmp_path: Path) -> None:
-    """200,000 keys; what the driver holds does not grow with them."""
+def test_many_keys_are_proven_in_limited_memory(spark: Spark, tmp_path: Path) -> None:
+    """200,000 keys; the memory of the driver does not grow with them."""
     difflog = _difflog(tmp_path, logs=())
     ids = spark.range(200_000)
     slow = ids.selectExpr(

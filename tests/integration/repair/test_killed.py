@@ -41,7 +41,7 @@ print(result.verdict, result.written["n2"])
 
 
 def killed(arguments: list[str], query: str) -> None:
-    """Run the program until its transaction runs a query like this, and kill it then."""
+    """Run the program, and kill it when its transaction runs such a query."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.DEVNULL)
     try:
         with psycopg.connect(arguments[1], autocommit=True) as session:

@@ -1,4 +1,4 @@
-"""A rerun looks at the keys of a report and at no others: what is resolved, what remains, what is new."""
+"""A rerun compares only the keys of a report, and counts resolved, remaining and new differences."""
 
 from __future__ import annotations
 

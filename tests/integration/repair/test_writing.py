@@ -1,4 +1,4 @@
-"""What is written: every type to the byte, whole nodes or none, triggers silent or not, and never a dangling row."""
+"""What a repair writes: exact values, all rows of a node or none, with or without triggers, no broken references."""
 
 from __future__ import annotations
 

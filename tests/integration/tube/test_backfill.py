@@ -1,4 +1,4 @@
-"""Backfills: three steps, a barrier that names who holds it, order, resuming, priority, the end."""
+"""Backfills: three steps, a barrier that names its holders, order, resuming, priority, the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def items(place: Place) -> Place:
     return place
 
 
-def test_all_keys_in_order_behind_live_touches_and_then_the_end(items: Place) -> None:
+def test_backfill_keys_come_in_order_after_live_keys(items: Place) -> None:
     done = items.tube.backfill("items", order_col="at")
     items.run("UPDATE items SET n = 9 WHERE id = 5")
     live, *pods = items.pods()
@@ -42,7 +42,7 @@ def test_all_keys_in_order_behind_live_touches_and_then_the_end(items: Place) ->
 
 
 @pytest.mark.parametrize("order_col", ["", "at", "n"])
-def test_in_parts_it_is_the_same(items: Place, order_col: str) -> None:
+def test_a_backfill_in_parts_has_the_same_keys(items: Place, order_col: str) -> None:
     items.tube.backfill("items", order_col=order_col, part_keys=70)
     parts = [key for pod in items.take() for key in pod.ids]
     items.tube.backfill("items", order_col=order_col)
@@ -74,7 +74,7 @@ def test_routing(place: Place) -> None:
     assert {pod.shard for pod in place.take("r", 1)} == {3}
 
 
-def test_a_stopped_one_goes_on(items: Place) -> None:
+def test_a_stopped_backfill_continues(items: Place) -> None:
     step1 = items.tube.session.call("tube_backfill_step1")
     items.tube.session.call("tube_backfill_step2")
     part = items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
@@ -91,7 +91,7 @@ def test_a_stopped_one_goes_on(items: Place) -> None:
     assert sum(pod.op == "}" for pod in items.take()) == 1
 
 
-def test_begun_anew(items: Place) -> None:
+def test_a_restarted_backfill(items: Place) -> None:
     step1 = items.tube.session.call("tube_backfill_step1")
     items.tube.session.call("tube_backfill_step2")
     items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
@@ -100,7 +100,7 @@ def test_begun_anew(items: Place) -> None:
     assert (done.start_seq > step1["start_seq"], done.keys, done.order_col) == (True, 900, "id")
 
 
-def test_only_one_at_a_time(items: Place) -> None:
+def test_only_one_backfill_runs_at_a_time(items: Place) -> None:
     step1 = json.dumps(items.tube.session.call("tube_backfill_step1"))
     items.tube.session.call("tube_backfill_step2")
     call = "SELECT tube.tube_backfill_step3(%s, 't', 'public.items', NULL, NULL, 10)"
@@ -110,7 +110,7 @@ def test_only_one_at_a_time(items: Place) -> None:
             items.tube.session.call("tube_backfill_step3", step1, "t", "public.items", None, None, 10)
 
 
-def test_steps_want_transactions_of_their_own(items: Place) -> None:
+def test_steps_require_separate_transactions(items: Place) -> None:
     with psycopg.connect(items.database.uri) as one:
         step1 = one.execute("SELECT tube.tube_backfill_step1()").fetchone()
         with pytest.raises(psycopg.errors.ActiveSqlTransaction):
@@ -145,7 +145,7 @@ def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: Place) -> 
     assert items.tube.backfill("items").keys == 901
 
 
-def test_the_barrier_needs_no_right_to_see_others(items: Place) -> None:
+def test_the_barrier_needs_no_monitoring_privilege(items: Place) -> None:
     items.run("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA tube TO worker")
     try:
         with psycopg.connect(items.database.uri, application_name="hidden") as writer:

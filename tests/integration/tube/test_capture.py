@@ -1,4 +1,4 @@
-"""Every way to write a row is captured, with its keys and nothing else, and no write ever fails because of a tube."""
+"""Every kind of write is captured, with exactly its keys, and no write fails because of a tube."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_600_rows_make_three_pods(items: Place) -> None:
     assert [(pod.op, len(pod.ids)) for pod in items.take()] == [("U", 250), ("U", 250), ("U", 100), ("D", 250)]
 
 
-def test_statements_that_touch_nothing_leave_nothing(items: Place) -> None:
+def test_statements_without_rows_create_no_pods(items: Place) -> None:
     items.run("UPDATE items SET n = 1; DELETE FROM items; INSERT INTO items SELECT 1 WHERE false")
     assert items.pods() == []
 
 
-def test_a_key_update_touches_both(items: Place) -> None:
+def test_a_key_update_touches_both_keys(items: Place) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 300) g")
     items.take()
     items.run("UPDATE items SET id = id + 1000 WHERE id IN (1, 2)")
@@ -148,7 +148,7 @@ def test_a_row_that_leaves_the_predicate_is_touched(place: Place) -> None:
     assert place.ids() == [5]
 
 
-def test_a_predicate_that_comes_later_sees_both_sides(items: Place) -> None:
+def test_a_later_predicate_is_applied_to_old_and_new_rows(items: Place) -> None:
     items.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 0)")
     items.take()
     items.tube.attach("items", shard=7, predicate="n > 0")
@@ -198,7 +198,7 @@ def test_two_tubes_on_one_table(items: Place) -> None:
     assert items.ids("t") == [1, 2]
 
 
-def test_names_that_want_quotes(place: Place) -> None:
+def test_names_that_need_quotes(place: Place) -> None:
     place.run('CREATE SCHEMA "Sh 12"; CREATE TABLE "Sh 12"."Odd ""{key}""" ("{where} Id" int PRIMARY KEY, "_op" int)')
     attached = place.tube.attach('"Sh 12"."Odd ""{key}"""', predicate="\"_op\" = 1 AND '{key}%' <> 'x'")
     assert attached.shard == 12
@@ -209,7 +209,7 @@ def test_names_that_want_quotes(place: Place) -> None:
 
 
 def test_replica_role_and_read_only_roles(items: Place) -> None:
-    """Rows that are put right are touched; who writes needs no right on the tube, and no search path misleads it."""
+    """Repaired rows are captured; writers need no privilege on the tube, and the search path has no effect."""
     items.run("SET session_replication_role = replica; INSERT INTO items VALUES (1); UPDATE items SET id = 2")
     assert items.ids() == [1, 2]
     items.run("""CREATE SCHEMA evil;
@@ -234,7 +234,7 @@ def test_isolation_levels_and_prepared_transactions(items: Place) -> None:
     assert items.ids() == [50]
 
 
-def test_a_session_named_backfill_goes_behind(items: Place) -> None:
+def test_writes_of_a_backfill_session_are_queued_last(items: Place) -> None:
     items.run("SET application_name = 'nightly backfill 3'; INSERT INTO items VALUES (1)")
     items.run("INSERT INTO items VALUES (2)")
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (2,)), ("B", (1,))]
@@ -274,7 +274,7 @@ def test_a_renamed_key_column_loses_nothing(items: Place) -> None:
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (9,))]
 
 
-def test_a_dropped_key_column_is_said_loudly(items: Place) -> None:
+def test_a_dropped_key_column_is_reported(items: Place) -> None:
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         items.run("ALTER TABLE items DROP COLUMN id")
     items.run("ALTER TABLE items DROP COLUMN id CASCADE; INSERT INTO items VALUES ('a', 1); UPDATE items SET n = 3")
@@ -291,7 +291,7 @@ def test_a_dropped_text_key_fails_no_write(place: Place) -> None:
 
 
 def test_a_huge_statement(items: Place) -> None:
-    """More keys than are held in memory at once."""
+    """A statement with more keys than are held in memory at once."""
     items.run("UPDATE tube.tubes SET pod_size = 10000")
     items.run("SELECT tube.tube_trigger_functions(source) FROM tube.sources")
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 1000100) g")
@@ -300,7 +300,7 @@ def test_a_huge_statement(items: Place) -> None:
     ]
 
 
-def test_what_cannot_be_captured_is_refused(place: Place) -> None:
+def test_tables_that_cannot_be_captured_are_refused(place: Place) -> None:
     place.run("""CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS id;
                  CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
                  CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE up (id int PRIMARY KEY);
@@ -350,8 +350,8 @@ def test_an_inheriting_table_can_be_captured_row_by_row(place: Place) -> None:
         max_size=8,
     )
 )
-def test_whatever_changed_was_touched(items: Place, steps: list[tuple[str, int, int]]) -> None:
-    """The keys on which two states differ are among the touched, whatever happened between them."""
+def test_every_changed_key_is_touched(items: Place, steps: list[tuple[str, int, int]]) -> None:
+    """All keys that differ between two states are touched, after any sequence of statements."""
     items.run("TRUNCATE items; INSERT INTO items SELECT g, 'a', 0 FROM generate_series(1, 5) g")
     items.take()
     before = dict(items.run("SELECT id, (name, n)::text FROM items"))

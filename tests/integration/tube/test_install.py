@@ -1,4 +1,4 @@
-"""Install, again, upgrade, remove; tubes and tables come and go on a live system."""
+"""Install, upgrade, uninstall; add and remove tubes and tables on a live system."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_installed_again_and_upgraded_in_place(place: Place, monkeypatch: pytest
         place.install()
 
 
-def test_removed(place: Place) -> None:
+def test_uninstall(place: Place) -> None:
     place.run("CREATE TABLE items (id int PRIMARY KEY)")
     place.tube.attach("items", shard=1)
     place.run("INSERT INTO items VALUES (1)")
@@ -78,7 +78,7 @@ def test_removed(place: Place) -> None:
     assert caught.value.cure == "run trueup tube install node"
 
 
-def test_a_schema_of_its_own(place: Place) -> None:
+def test_install_into_another_schema(place: Place) -> None:
     place.run(
         "CREATE TABLE items (id int PRIMARY KEY); CREATE SCHEMA empty;"
         " CREATE SCHEMA taken; CREATE TABLE taken.x (a int)"
@@ -100,7 +100,7 @@ def test_a_schema_of_its_own(place: Place) -> None:
             Tube("t", place.database.uri, schema=name)
 
 
-def test_dropping_the_schema_by_hand_stops_no_write(place: Place) -> None:
+def test_dropping_the_schema_fails_no_write(place: Place) -> None:
     place.run("CREATE TABLE items (id int PRIMARY KEY)")
     place.tube.attach("items", shard=1)
     place.run("DROP SCHEMA tube CASCADE; INSERT INTO items VALUES (1)")
@@ -130,7 +130,7 @@ def test_shards_by_name(place: Place, table: str, shard: int | None) -> None:
         assert place.tube.attach(table).shard == shard
 
 
-def test_attached_twice_detached_twice(place: Place) -> None:
+def test_attach_and_detach_can_be_repeated(place: Place) -> None:
     place.run("CREATE TABLE items (id int PRIMARY KEY)")
     first = place.tube.attach("items", shard=1)
     assert place.tube.attach("items", shard=1) == first
@@ -163,7 +163,7 @@ def test_problems_are_listed(place: Place) -> None:
     assert place.tube.detach(oid)
 
 
-def test_an_open_writer_holds_up_attaching_and_is_named(place: Place) -> None:
+def test_attach_waits_for_an_open_writer_and_names_it(place: Place) -> None:
     place.run("CREATE TABLE items (id int PRIMARY KEY)")
     with psycopg.connect(place.database.uri, application_name="slow") as writer:
         writer.execute("INSERT INTO items VALUES (1)")
@@ -188,8 +188,8 @@ def _wait_for_attempt(place: Place) -> None:
         pass
 
 
-def test_writers_that_began_before_lose_nothing(place: Place) -> None:
-    """Writes go on all the time while a table is attached and backfilled: every row is touched."""
+def test_no_write_is_lost_while_a_table_is_attached(place: Place) -> None:
+    """Concurrent writes while a table is attached and backfilled: every row is touched."""
     place.run("CREATE TABLE items (id serial PRIMARY KEY)")
     stop = threading.Event()
 

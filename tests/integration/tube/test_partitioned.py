@@ -1,4 +1,4 @@
-"""Partitioned tables: written through the parent, a level between or a partition, also one that was made later."""
+"""Partitioned tables: writes to the parent, to a level between, to a partition, and to later partitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_all_levels(place: Place, capture: str) -> None:
 @pytest.mark.parametrize("capture", ["statement", "row"])
 @pytest.mark.parametrize("more", ["", " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)"])
 def test_rows_that_a_merge_moves(place: Place, capture: str, more: str) -> None:
-    """PostgreSQL hides such rows from triggers for statements."""
+    """PostgreSQL hides such rows from statement triggers."""
     place.run(TABLE + "INSERT INTO events VALUES (4, 2), (5, 5)")
     place.tube.attach("events", shard=1, capture=capture)
     place.run(f"""MERGE INTO events e USING (VALUES (4, 2, 12), (5, 5, 6), (9, 9, 9)) v(id, day, d)
@@ -61,7 +61,7 @@ def test_rows_that_a_merge_moves(place: Place, capture: str, more: str) -> None:
 
 
 def test_nested_updates_that_move_rows(events: Place) -> None:
-    """An update within an update, and one that fails: what comes after is captured as before."""
+    """An update within an update, and one that fails: later changes are captured."""
     events.run("""INSERT INTO events VALUES (1, 1), (2, 2), (3, 3);
         CREATE FUNCTION nest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             UPDATE events SET note = 'nested' WHERE id = 3 AND NEW.id = 1; RETURN NEW; END $$;
@@ -86,8 +86,8 @@ def test_statements_are_touched_once(events: Place) -> None:
     assert [len(pod.keys or ()) for pod in events.take()] == [250, 250, 100, 1]
 
 
-def test_partitions_that_come_later(events: Place) -> None:
-    """Each row of them is captured from the first on, and statements after the next look."""
+def test_partitions_that_are_added_later(events: Place) -> None:
+    """Their rows are captured row by row at first, and by statement after the next refresh."""
     events.run("""CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110);
                   INSERT INTO events_3 SELECT g, 100 FROM generate_series(1, 3) g""")
     assert [len(pod.keys or ()) for pod in events.take()] == [1, 1, 1]
@@ -105,7 +105,7 @@ def test_partitions_that_come_later(events: Place) -> None:
     assert events.tubes()[0].tables[0].problem is None
 
 
-def test_a_table_with_rows_becomes_a_partition_and_goes(events: Place) -> None:
+def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: Place) -> None:
     events.run("""CREATE TABLE other (LIKE events INCLUDING ALL);
                   INSERT INTO other SELECT g, 200 FROM generate_series(1, 5) g;
                   ALTER TABLE events ATTACH PARTITION other FOR VALUES FROM (200) TO (300)""")

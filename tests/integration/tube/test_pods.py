@@ -1,4 +1,4 @@
-"""Pods are claimed and deleted by exact number, in the order of the index, by one worker a partition."""
+"""Pods are claimed and deleted by exact number, in index order, by one worker per partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def items(place: Place) -> Place:
     return place
 
 
-def test_a_lower_number_that_commits_later_is_delivered(items: Place) -> None:
+def test_a_lower_sequence_number_that_commits_later_is_delivered(items: Place) -> None:
     with psycopg.connect(items.database.uri) as early:
         early.execute("INSERT INTO items VALUES (1)")
         items.run("INSERT INTO items VALUES (2)")
@@ -31,7 +31,7 @@ def test_a_lower_number_that_commits_later_is_delivered(items: Place) -> None:
     assert (pod.ids, pod.seq < later.seq) == ((1,), True)
 
 
-def test_claimed_ones_are_skipped_and_read_again(items: Place) -> None:
+def test_claimed_pods_are_skipped_and_read_again(items: Place) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 1000) g")
     first = items.tube.claim(limit=2)
     second = items.tube.claim(limit=10, skip=[pod.seq for pod in first])
@@ -59,7 +59,7 @@ def test_the_order_is_that_of_the_index(items: Place, partitions: int) -> None:
     assert items.tube.delete([pod.seq for pod in pods]) == len(pods)
 
 
-def test_one_worker_a_partition(items: Place) -> None:
+def test_one_worker_per_partition(items: Place) -> None:
     items.tube.ensure(partitions=2)
     with Tube("t", items.database.uri) as other, items.tube.lock(0):
         pid = items.tube.session.connection.info.backend_pid
@@ -80,7 +80,7 @@ def test_one_worker_a_partition(items: Place) -> None:
         items.tube.claim(2)
 
 
-def test_a_lock_is_waited_for(items: Place) -> None:
+def test_claiming_waits_for_a_lock(items: Place) -> None:
     entered = threading.Event()
     with Tube("t", items.database.uri) as other:
 
@@ -96,7 +96,7 @@ def test_a_lock_is_waited_for(items: Place) -> None:
         assert entered.is_set()
 
 
-def test_touches_by_hand(items: Place) -> None:
+def test_explicit_touches(items: Place) -> None:
     items.run("INSERT INTO items SELECT g, g % 2 FROM generate_series(1, 600) g")
     items.take()
     assert items.tube.touch("items", [5, 7]) == 1
@@ -111,7 +111,7 @@ def test_touches_by_hand(items: Place) -> None:
         items.tube.touch("other", [1])
 
 
-def test_touches_by_hand_are_routed(place: Place) -> None:
+def test_explicit_touches_are_routed(place: Place) -> None:
     place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int); INSERT INTO docs VALUES (1, 5), (2, 6)")
     place.tube.attach("docs", routing="tenant")
     place.tube.touch("docs", [1, 2])
@@ -138,7 +138,7 @@ def test_stats(items: Place) -> None:
 
 
 def test_eight_writers_and_nothing_is_lost(items: Place) -> None:
-    """Random pauses, rollbacks, changed keys; a claimer that deletes by exact number while they write."""
+    """Random pauses, rollbacks and changed keys, with a concurrent reader that deletes pods by exact number."""
     writers, rounds = 8, 25
     committed: list[set[int]] = [set() for _ in range(writers)]
 

@@ -1,4 +1,4 @@
-"""The job `tube run`: the sink equals the source, whatever is written meanwhile and whatever fails."""
+"""The job `tube run`: the sink equals the source after concurrent writes and failures."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def items(place: Place) -> Place:
 
 
 def empty(place: Place, keeper: Keeper, **options: Any) -> Summary:
-    """One job until the tube is empty."""
+    """Run a job until the tube is empty."""
     with Tube("t", place.database.uri) as tube:
         summary: Summary = tube.run(Keeper(keeper.path), until_empty=True, **options)
         return summary
 
 
 class Saying(Silent):
-    """Remembers what a job says."""
+    """A progress object that records the messages of a job."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -66,7 +66,7 @@ class Saying(Silent):
 
 @dataclass
 class Following:
-    """A job that runs beside the test."""
+    """A job that runs in a thread of the test."""
 
     summary: Summary = field(default_factory=lambda: Summary("t"))
     said: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Following:
 
 @contextmanager
 def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Following]:
-    """A job that runs until the end of the block, and ends in order."""
+    """Run a job during the block, and stop it at the end."""
     stop, job, progress = threading.Event(), Following(), Saying()
     job.said = progress.said
     errors: list[BaseException] = []
@@ -99,7 +99,7 @@ def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Followin
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, at most a minute."""
+    """Wait until the condition holds, at most one minute."""
     end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it did not happen"
@@ -139,8 +139,8 @@ def test_the_sink_follows(items: Place, keeper: Keeper) -> None:
     assert items.pods() == []
 
 
-def test_what_counts_as_absent(place: Place, keeper: Keeper) -> None:
-    """Predicates, routing, keys of several columns, keys that are equal and not the same; every type to the letter."""
+def test_rows_that_count_as_deleted(place: Place, keeper: Keeper) -> None:
+    """Predicates, routing, composite keys, equal keys with different texts; exact values of every type."""
     place.run("""
         CREATE TABLE docs (tenant int, name text, n numeric, is_draft boolean, f float8, at timestamptz, j jsonb,
                            b bytea, c char(5), a int[], PRIMARY KEY (tenant, name));
@@ -182,7 +182,7 @@ def test_what_counts_as_absent(place: Place, keeper: Keeper) -> None:
     assert (len(keeper.rows("public.uids")), place.tube.dead_letters()) == (20, [])
 
 
-def test_columns_and_tables_that_change(items: Place, keeper: Keeper) -> None:
+def test_changes_of_columns_and_tables(items: Place, keeper: Keeper) -> None:
     items.run("INSERT INTO items VALUES (1, 1, 'a')")
     with following(items, keeper):
         until(lambda: kept(keeper) == source(items))
@@ -201,7 +201,7 @@ def test_columns_and_tables_that_change(items: Place, keeper: Keeper) -> None:
 
 
 def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> None:
-    """Random pauses, rollbacks and changed keys while a backfill runs; the sink had old rubbish."""
+    """Random pauses, rollbacks and changed keys during a backfill into a sink with outdated documents."""
     items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
     empty(items, keeper)
     # Rubbish that nobody touches: a document of a row that went while no tube was there.
@@ -263,7 +263,7 @@ def test_a_thousand_shards(place: Place, keeper: Keeper) -> None:
     assert summary.removed > 500
 
 
-def test_a_sink_that_is_down_and_poison(items: Place, keeper: Keeper) -> None:
+def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
     keeper.fault("down")
     with following(items, keeper, attempts=3, retry_pause=0.05) as job:
@@ -322,8 +322,8 @@ def test_two_jobs_on_one_tube(items: Place, keeper: Keeper) -> None:
     assert ended
 
 
-def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Place, keeper: Keeper) -> None:
-    """The write that is under way ends before the successor's begins, and nothing is deleted by the loser."""
+def test_a_job_that_lost_its_session_stops_before_its_successor_writes(items: Place, keeper: Keeper) -> None:
+    """The current write ends before the successor starts, and the first job deletes no pods."""
     items.run("INSERT INTO items VALUES (1, 1)")
     keeper.fault("slow")
     with following(items, keeper) as job:
@@ -362,8 +362,8 @@ def test_a_job_that_lost_its_session_does_not_work_beside_another(items: Place, 
         successor.release()
 
 
-def test_a_node_that_is_restarted_and_a_job_that_is_paused(fresh_server: FreshServer, keeper: Keeper) -> None:
-    """The job waits for its node, takes the lock again and goes on; rows that fit into no chunk come in several."""
+def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, keeper: Keeper) -> None:
+    """The job waits for its node, takes the lock again and continues; rows larger than a chunk are split."""
     server = fresh_server(name="restarted")
     database = server.create_database("shop")
     Tube.install(database.uri)

@@ -1,4 +1,4 @@
-"""Tables that a subscription fills: refused, unless each row is captured."""
+"""Tables that are filled by a subscription are refused, unless captured row by row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trueup.testing.postgres import Database
 
 @pytest.fixture
 def publisher(place: Place, databases: Databases) -> Iterator[Database]:
-    """Another database, of which a subscription fills the table items here."""
+    """A database that publishes the table items to the database of `place`."""
     other = databases(1)[0]
     for database in (other, place.database):
         database.execute("CREATE TABLE items (id int PRIMARY KEY, n int)")
@@ -34,7 +34,7 @@ def publisher(place: Place, databases: Databases) -> Iterator[Database]:
     other.execute(f"SELECT pg_drop_replication_slot('{slot}')")
 
 
-def test_row_by_row(place: Place, publisher: Database) -> None:
+def test_capture_of_rows_of_a_subscription(place: Place, publisher: Database) -> None:
     with pytest.raises(QueryError, match="filled by a subscription") as caught:
         place.tube.attach("items", shard=1)
     assert "--capture row" in caught.value.cure

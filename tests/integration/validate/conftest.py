@@ -1,4 +1,4 @@
-"""Fixtures for validations: two real servers, and in each test two databases with PostgreSQL's replication between."""
+"""Fixtures for validations: two real servers, and two databases per test for logical replication."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def two_servers() -> Iterator[tuple[Server, Server]]:
 
 @pytest.fixture
 def copy(two_servers: tuple[Server, Server]) -> Iterator[Copy]:
-    """Two fresh databases."""
+    """Two new databases."""
     number = next(_numbers)
     up, down = (server.create_database(f"{server.name}_{os.getpid()}_{number}") for server in two_servers)
     made = Copy(up, down)

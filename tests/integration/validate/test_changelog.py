@@ -28,14 +28,14 @@ TRIGGERS = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'trueup\\_changes%
 
 @pytest.fixture(scope="module")
 def plain_server() -> Iterator[Server]:
-    """A server whose log is not logical."""
+    """A server without wal_level = logical."""
     with Server.start(name="plain", bin_dir=PG_BIN, settings={"wal_level": "replica"}) as server:
         yield server
 
 
 @pytest.fixture
 def plain(plain_server: Server) -> Iterator[Copy]:
-    """Two databases of it; what replicates is the test itself."""
+    """Two databases of this server; the test copies rows itself."""
     number = next(_numbers)
     made = Copy(*(plain_server.create_database(f"{side}_{os.getpid()}_{number}") for side in ("up", "down")))
     made.both(TABLES)
@@ -61,7 +61,7 @@ def test_the_log_is_refused_and_the_cure_works(plain: Copy) -> None:
     assert plain.fence().validated
 
 
-def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> None:
+def test_errors_are_found_and_delete_removes_everything(plain: Copy) -> None:
     _start(plain)
     plain.up.execute(
         "INSERT INTO t SELECT i, i FROM generate_series(1, 20) i;"
@@ -95,8 +95,8 @@ def test_what_differs_is_found_and_all_is_removed_at_the_end(plain: Copy) -> Non
     assert plain.up.execute(OURS) == []
 
 
-def test_a_commit_that_nobody_sees_yet_is_waited_for(copy: Copy) -> None:
-    """Between its record in the log and the moment when others see it, a commit may wait for a standby."""
+def test_a_commit_that_is_not_visible_yet_is_waited_for(copy: Copy) -> None:
+    """A commit may wait for a standby after its log record is written and before it is visible."""
     copy.both(TABLES)
     _start(copy)
     assert copy.fence().exit_code == 0

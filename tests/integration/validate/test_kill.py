@@ -39,7 +39,7 @@ def _process(copy: Copy) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("changes", ["log", "changelog"])
-def test_a_kill_loses_and_doubles_nothing(copy: Copy, changes: str) -> None:
+def test_a_kill_neither_loses_nor_duplicates_changes(copy: Copy, changes: str) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate("t")
     copy.spoil("t", "IF NEW.id % 100 = 0 THEN RETURN NULL; END IF;", "INSERT")

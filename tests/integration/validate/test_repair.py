@@ -1,4 +1,4 @@
-"""What a validation found is mended: the rows of its open errors, no others, and on the target only."""
+"""A repair of a validation writes only the rows of its open errors, and only on the target."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _rows(copy: Copy) -> list[Any]:
             for node in (copy.up, copy.down)]  # fmt: skip
 
 
-def _spoiled(copy: Copy) -> None:
-    """Rows of all kinds that stay wrong, and a validation that has found them."""
+def _start_with_errors(copy: Copy) -> None:
+    """Create wrong rows of all kinds, and run a validation that finds them."""
     copy.both(TABLES + ELSEWHERE)
     copy.down.execute("ALTER TABLE moved RENAME TO gone_there; ALTER TABLE items ADD COLUMN mine text DEFAULT 'own'")
     copy.replicate("items, carts, owner, owned, codes")
@@ -73,8 +73,8 @@ def _spoiled(copy: Copy) -> None:
     copy.stop()
 
 
-def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _spoiled(copy)
+def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _start_with_errors(copy)
     copy.down.execute("UPDATE codes SET v = 'unseen' WHERE id = 1")
     before = _rows(copy)
     nodes = [text for name, node in (("n1", copy.up), ("n2", copy.down)) for text in ("--node", f"{name}={node.uri}")]
@@ -143,7 +143,7 @@ def test_open_errors_are_mended_and_resolve(copy: Copy, tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     "words", [[], ["3f2a", "--validation", "v"], ["3f2a", "--tables", "t"], ["--validation", "v", "--write-plan", "p"]]
 )
-def test_a_report_or_a_validation(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_and_a_validation_are_mutually_exclusive(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["repair", *words]) == 2
     told = capsys.readouterr().err
     assert any(text in told for text in ("REPORT, or --validation", "need --validation", "needs a report"))

@@ -22,13 +22,13 @@ Offset = dict[str, Any]
 
 
 def _rows(reader: ChangesReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
-    """A batch, read by a copy of the reader as in an executor."""
+    """Read a batch with a pickled copy of the reader, like an executor."""
     [part] = reader.partitions(start, end)
     there = pickle.loads(pickle.dumps(reader))
     return [row for batch in there.read(part) for row in batch.to_pylist()]
 
 
-def test_the_stream_gives_every_change_once_and_replays_what_was_not_committed(copy: Copy) -> None:
+def test_the_stream_returns_every_change_once_and_replays_uncommitted_batches(copy: Copy) -> None:
     up = copy.up
     up.execute("CREATE TABLE t (a int, b text, v text, PRIMARY KEY (a, b)); CREATE PUBLICATION p FOR TABLE t")
     node = copy.validation.config.nodes["n1"]

@@ -146,7 +146,7 @@ def test_a_paused_syncer_makes_no_errors(copy: Copy) -> None:
 
 
 def test_a_commit_that_is_not_visible_yet_proves_nothing(copy: Copy) -> None:
-    """A transaction that waits for a synchronous standby is in the log, and its row still looks like the old one."""
+    """A transaction that waits for a synchronous standby is in the log, but its row is not visible yet."""
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.up.execute("INSERT INTO t VALUES (1, 1)")
     copy.replicate()
@@ -344,7 +344,7 @@ def test_renames_filters_constants_and_other_types(copy: Copy) -> None:
     copy.until(lambda: {each.key for each in copy.errors()} <= {("2",), ("5",)})
 
 
-def test_a_tube_does_where_the_log_is_not_logical(copy: Copy) -> None:
+def test_a_tube_replaces_logical_decoding(copy: Copy) -> None:
     import trueup
 
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE k (a text, b text, PRIMARY KEY (a, b))")

@@ -1,4 +1,4 @@
-"""The same result on a real master with two workers, and through Spark Connect, as in one process."""
+"""A master with two workers and Spark Connect return the same result as one process."""
 
 from __future__ import annotations
 
@@ -66,18 +66,20 @@ def _run(folder: Path, settings: dict[str, Any]) -> Outcome:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What comes out of one process."""
+    """The outcome of a run in one process."""
     found = _run(tmp_path_factory.mktemp("alone") / "run", {"conf": QUICK})
     assert len(found[2]) == 2000
     assert found[0][1] == {"diff_log_1_visit": 1600, "diff_log_2_money": 2000}
     return found
 
 
-def test_two_workers_give_what_one_process_gives(alone: Outcome, spark_cluster: SparkCluster, tmp_path: Path) -> None:
+def test_two_workers_return_the_same_as_one_process(
+    alone: Outcome, spark_cluster: SparkCluster, tmp_path: Path
+) -> None:
     assert _run(tmp_path / "run", {"master": spark_cluster.url, "conf": spark_cluster.conf}) == alone
 
 
-def test_spark_connect_gives_what_one_process_gives(
+def test_spark_connect_returns_the_same_as_one_process(
     alone: Outcome, connect_cluster: SparkCluster, tmp_path: Path
 ) -> None:
     assert _run(tmp_path / "run", {"remote": connect_cluster.remote}) == alone

@@ -1,4 +1,4 @@
-"""Joining raw visits and side logs: every row of a side log goes exactly one way, and none goes twice."""
+"""Joins of visits and side logs: every row of a side log has exactly one result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Rows = Iterable[tuple[Any, ...]]
 def joined(
     spark: Spark, visits: Rows = (), known: Rows = (), pending: Mapping[str, Rows] | None = None, **logs: Rows
 ) -> Joined:
-    """A join of rows as tuples; a log that is not named has no rows."""
+    """Join rows given as tuples; a log that is not given has no rows."""
 
     def frames(rows: Mapping[str, Rows]) -> dict[str, DataFrame]:
         return {name: spark.createDataFrame(list(rows.get(name, ())), ROWS[name]) for name in ROWS}
@@ -63,7 +63,7 @@ def joined(
 
 
 def told(found: Joined) -> dict[str, list[dict[str, Any]]]:
-    """All that came out, by its place, in one Spark job."""
+    """Return all rows of the result, by output, in one Spark job."""
     from pyspark.sql import functions as f
 
     frames = {"visits": found.visits}
@@ -121,7 +121,7 @@ def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_visit_wait_as_they_are(spark: Spark) -> None:
+def test_rows_without_a_visit_are_kept_unchanged(spark: Spark) -> None:
     row = (7, 1, 20, 5, None, "kept")
     waiting = told(joined(spark, money=[row]))["pending money"]
     assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
@@ -133,7 +133,7 @@ def test_rows_without_a_visit_wait_as_they_are(spark: Spark) -> None:
     assert rows["pending money"] == rows["logs money"] == []
 
 
-def test_rows_that_come_twice_are_taken_once(spark: Spark) -> None:
+def test_duplicate_rows_are_used_once(spark: Spark) -> None:
     rows = told(
         joined(
             spark,
@@ -149,7 +149,7 @@ def test_rows_that_come_twice_are_taken_once(spark: Spark) -> None:
 
 
 def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Spark) -> None:
-    """They become updates, which the step then keeps aside with the reason."""
+    """They become updates, which the step keeps aside with a reason."""
     rows = told(
         joined(
             spark,
@@ -162,7 +162,7 @@ def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombston
     assert rows["pending money"] == []
 
 
-def test_rows_without_a_key_are_refused_with_the_reason(spark: Spark) -> None:
+def test_rows_without_a_key_are_rejected_with_a_reason(spark: Spark) -> None:
     rows = told(
         joined(
             spark,
@@ -220,7 +220,7 @@ def test_all_wrong_columns_are_reported_at_once(spark: Spark) -> None:
         assert text in str(caught.value)
 
 
-def test_types_that_do_not_fit(spark: Spark) -> None:
+def test_incompatible_types(spark: Spark) -> None:
     visits = spark.createDataFrame([], VISITS.replace("F int", "F string"))
     logs = {
         "money": spark.createDataFrame([], ROWS["money"].replace("visit int", "visit string")),
@@ -251,7 +251,7 @@ def test_the_plans_have_no_cartesian_product_no_python_and_shuffle_by_key_once(s
 
 
 class History:
-    """Random batches, and what the join made of them."""
+    """Random batches, and the results of their joins."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -268,7 +268,7 @@ class History:
         ]
 
     def rows(self, batch: int) -> dict[str, list[Any]]:
-        """New rows, some of them twice, and some of those that wait, sent again."""
+        """Return new rows with duplicates, and some of the pending rows again."""
         rows = {name: [row for row in self.waiting[name] if self.chance.random() < 0.3] for name in self.waiting}
         for _ in range(20):
             name, key = self.chance.choice(list(rows)), self.chance.randrange(14)
@@ -290,7 +290,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_random_batches_apply_every_row_of_a_visit_that_ever_comes(spark: Spark, seed: int) -> None:
+def test_random_batches_apply_every_row_of_every_visit(spark: Spark, seed: int) -> None:
     history = History(seed)
     for batch in range(3):
         visits, rows = history.visits(), history.rows(batch)

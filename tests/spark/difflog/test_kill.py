@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL anywhere goes on, and ends as if nothing had happened."""
+"""A run that is killed with SIGKILL at any point continues, and has the same result."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ Outcome = tuple[Counter[Any], Counter[str], Counter[Any]]
 
 
 def _here(path: str) -> str:
-    """An absolute path: the JVM has another idea of the current folder."""
+    """Return an absolute path: the JVM has another current folder."""
     return str(Path(path).absolute())
 
 
 def _prepare(spark: Spark, target: Target | None = None) -> None:
-    """Two chunk sets: the first is run whole, in the second the run dies."""
+    """Write two chunk sets: the first is processed, the run of the second will be killed."""
     Path("difflog.toml").write_text(CONFIG)
     visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
     spark.range(300).selectExpr(*[each.format(fast=1) for each in visits]).write.parquet(_here("chunks/a/visit"))
@@ -114,7 +114,7 @@ def _prepare(spark: Spark, target: Target | None = None) -> None:
 
 
 def _outcome(spark: Spark) -> Outcome:
-    """The signed log, the states, and what stands in ClickHouse."""
+    """Return the signed log, the states, and the rows in ClickHouse."""
     log = load_difflog("difflog.toml")
     wide = Counter(tuple(row) for row in spark.read.parquet(_here("runs/000002/visit_log_wide")).collect())
     table = state_rows(spark, log)
@@ -129,7 +129,7 @@ def _outcome(spark: Spark) -> Outcome:
 
 @pytest.fixture(scope="module")
 def prepared(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with one run done and chunks waiting, to be copied."""
+    """A folder to copy, with one finished run and waiting chunks."""
     folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -140,7 +140,7 @@ def prepared(spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """What comes out when nobody kills anything."""
+    """The outcome of a run that is not killed."""
     folder = tmp_path_factory.mktemp("whole")
     shutil.copytree(prepared, folder, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -149,29 +149,27 @@ def expected(spark: Spark, prepared: Path, tmp_path_factory: pytest.TempPathFact
         return _outcome(spark)
 
 
-def test_a_run_killed_at_every_point_goes_on_each_time(
-    spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path
-) -> None:
-    """Each victim goes on where the one before was killed, and dies at the next point."""
+def test_a_run_killed_at_every_point_continues(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
+    """Each process continues where the previous one was killed, and is killed at the next point."""
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
     for point in POINTS:
-        _die(spark, point)
-    _go_on(spark)
+        _run_until_killed(spark, point)
+    _continue(spark)
     assert _outcome(spark) == expected
     assert run(spark, load_difflog("difflog.toml")).number == 0
 
 
-def test_a_run_killed_once_does_all_the_rest(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
+def test_a_run_killed_once_completes(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
-    _die(spark, "diff_log_1_visit")
-    _go_on(spark)
+    _run_until_killed(spark, "diff_log_1_visit")
+    _continue(spark)
     assert _outcome(spark) == expected
 
 
 def test_a_kill_between_two_inserts(spark: Spark) -> None:
     _prepare(spark)
-    _die(spark, "inserting")
-    _go_on(spark)
+    _run_until_killed(spark, "inserting")
+    _continue(spark)
     log = load_difflog("difflog.toml")
     with open_target(log.target) as house:
         fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
@@ -180,7 +178,7 @@ def test_a_kill_between_two_inserts(spark: Spark) -> None:
     assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
 
 
-def _die(spark: Spark, point: str) -> None:
+def _run_until_killed(spark: Spark, point: str) -> None:
     environment = dict(os.environ)
     if point != ALONE:
         bridge = spark.sparkContext._gateway
@@ -194,6 +192,6 @@ def _die(spark: Spark, point: str) -> None:
     spark.catalog.clearCache()
 
 
-def _go_on(spark: Spark) -> None:
+def _continue(spark: Spark) -> None:
     result = run(spark, load_difflog("difflog.toml"))
     assert (result.number, result.resumed) == (2, True)

@@ -1,4 +1,4 @@
-"""Whole runs: chunks in, a signed log and a state table out, and a ClickHouse table that collapses to the newest."""
+"""Complete runs: from chunks to a signed log, a state table, and a ClickHouse table of the newest states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Put = Callable[..., None]
 
 @pytest.fixture
 def log(tmp_path: Path) -> DiffLogConfig:
-    """A log of visits with two side logs, embedded in a folder of the test's own."""
+    """A log of visits with two side logs, with an embedded ClickHouse in the folder of the test."""
     return DiffLogConfig(
         entity=Entity("visit", ("id",), "F", dropped=("ua",), kept={"dur": Rule()}, deleted="gone"),
         logs=(
@@ -73,7 +73,7 @@ def _plain(target: Target) -> Target:
 
 @dataclass
 class Model:
-    """What should come out: the newest state of every key, written down the simple way."""
+    """The expected result: the newest state of every key, computed in Python."""
 
     fast: dict[int, int] = field(default_factory=dict)
     slow_seen: set[int] = field(default_factory=set)
@@ -85,7 +85,7 @@ class Model:
     log: list[tuple[int, int, int]] = field(default_factory=list)
 
     def update(self, key: int) -> int:
-        """The fast supplier writes the next version of a key, and cancels the one before."""
+        """Write the next version of a key by the fast supplier, and cancel the previous one."""
         before = self.fast.get(key)
         if before is not None:
             self.log.append((key, -1, before))
@@ -96,7 +96,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", [1])
 def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogConfig, put: Put, seed: int) -> None:
-    """Random histories of both suppliers, several side logs on one visit in one run, deletions: against FINAL."""
+    """Random histories of both suppliers, several side logs per visit, deletions: compared with FINAL."""
     chance = random.Random(seed)
     model = Model()
     for number in range(3):
@@ -152,7 +152,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
     assert (proof.verdict, proof.standing_twice, proof.differing_state) == ("MATCH", 0, 0), proof
 
 
-def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+def test_outputs_have_their_names_and_a_manifest(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     put("a", "visit", [_visit(1, 1), _visit(2, 1)])
     put("a", "conv", [(1, 1, [5], 2.0), (1, 1, [6], 3.0)])
     result = run(spark, replace(log, target=_plain(log.target)))
@@ -182,7 +182,7 @@ def test_outputs_stand_under_their_names_with_a_manifest(spark: Spark, log: Diff
     )
 
 
-def test_late_rows_are_kept_aside_told_and_rejoined(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+def test_late_rows_are_kept_reported_and_rejoined(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     log = replace(log, target=_plain(log.target))
     put("a", "visit", [_visit(1, 3), _visit(2, 1)])
     run(spark, log)
@@ -227,9 +227,7 @@ def test_empty_chunks_and_columns_gained_later(spark: Spark, log: DiffLogConfig,
     assert {key: row["currency"] for key, row in _states(spark, log).items()} == {1: "EUR", 2: None}
 
 
-def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(
-    spark: Spark, log: DiffLogConfig, put: Put
-) -> None:
+def test_expired_states_are_removed_and_their_updates_kept_aside(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     entity = replace(log.entity, dropped=("ua", "day"))
     state = replace(log.state, ttl_days=30, ttl_column="day")
     log = replace(log, entity=entity, state=state, target=_plain(log.target))
@@ -244,10 +242,10 @@ def test_states_past_their_time_are_forgotten_and_their_updates_kept_aside(
     assert sorted(_states(spark, log)) == [1]
 
 
-def test_only_the_files_that_may_hold_a_key_are_read(
+def test_only_files_with_matching_key_ranges_are_read(
     spark: Spark, log: DiffLogConfig, put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state far larger than the run: of its files, those of the run's keys are opened, and replaced."""
+    """With a state much larger than the run, only the files with keys of the run are read and replaced."""
     monkeypatch.setattr(state_module, "ROWS_PER_FILE", 500)
     log = replace(log, target=_plain(log.target))
     place = Path(log.work) / "chunks" / "a" / "visit"
@@ -313,7 +311,7 @@ def test_any_delta_reader_can_open_the_state(spark: Spark, log: DiffLogConfig, p
     assert set(table.column("SlowVersion").to_pylist()) == {1}
 
 
-def test_one_run_at_a_time_and_chunks_that_are_not_there(spark: Spark, log: DiffLogConfig, put: Put) -> None:
+def test_concurrent_runs_and_missing_chunks_are_refused(spark: Spark, log: DiffLogConfig, put: Put) -> None:
     from trueup.errors import StoreError
     from trueup.verbs.difflog.manifest import lock_work_folder
 

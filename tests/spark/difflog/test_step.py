@@ -24,14 +24,14 @@ def _blocks(spark: Spark, old: tuple[Any, ...] | None, new: tuple[Any, ...]) -> 
     return sorted(tuple(row) for row in rows)
 
 
-def test_the_slow_supplier_updates_what_the_fast_one_left_alone(spark: Spark) -> None:
+def test_the_slow_supplier_updates_an_unchanged_row(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (2, "Y", False)) == [
         (1, -1, 1, 2, 1002, "X"),
         (2, 1, 2, 2, 2002, "Y"),
     ]
 
 
-def test_the_fast_supplier_was_there_meanwhile(spark: Spark) -> None:
+def test_the_fast_supplier_changed_the_row_meanwhile(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (3, "Y", False)) == [
         (1, -1, 1, 2, 1002, "X"),
         (2, 1, 2, 3, 2003, "Y"),
@@ -40,11 +40,11 @@ def test_the_fast_supplier_was_there_meanwhile(spark: Spark) -> None:
     ]
 
 
-def test_the_slow_supplier_sees_it_for_the_first_time(spark: Spark) -> None:
+def test_a_key_that_is_new_to_the_slow_supplier(spark: Spark) -> None:
     assert _blocks(spark, None, (2, "Y", False)) == [(5, 1, 1, 2, 1002, "Y"), (6, -1, 0, 2, 2, None)]
 
 
-def test_an_older_version_makes_no_diff_and_is_told(spark: Spark) -> None:
+def test_an_older_version_is_reported_and_changes_nothing(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (1, "Y", False)) == []
     previous = spark.createDataFrame([(1, 2, 1, False, "X")], STATE)
     whole = whole_step(previous, spark.createDataFrame([(1, 1, "Y", False)], UPDATE), OPTIONS)
@@ -87,7 +87,7 @@ def test_side_rows_of_a_deleted_entity_are_kept_aside(spark: Spark) -> None:
 
 
 def test_blocks_for_every_relation_of_versions(spark: Spark) -> None:
-    """The table of (old_F, new_F, old_S): what stood before plus the diff is one row with the newest versions."""
+    """For every (old_F, new_F, old_S): the old rows plus the diff collapse to one row with the newest versions."""
     cases = [(old, new, slow) for old in (None, 0, 1, 2, 3) for new in (0, 1, 2, 3) for slow in (1, 2, 5)]
     states = [(at, old, slow, False, "X") for at, (old, _, slow) in enumerate(cases) if old is not None]
     updates = [(at, new, "Y", False) for at, (_, new, _) in enumerate(cases)]
@@ -145,7 +145,7 @@ NULL_CASES = [
 
 
 @pytest.mark.parametrize("kind", ["int", "array<int>"])
-def test_nothing_said_never_wins_over_a_value(spark: Spark, kind: str) -> None:
+def test_null_never_replaces_a_value(spark: Spark, kind: str) -> None:
     cases = [case for case in NULL_CASES if case[1] == kind]
     names = sorted({case[0] for case in cases})
     previous = [
@@ -166,7 +166,7 @@ def test_nothing_said_never_wins_over_a_value(spark: Spark, kind: str) -> None:
         assert found[at][rule] == expected, cases[at]
 
 
-def test_last_by_a_time_column_whatever_the_order(spark: Spark) -> None:
+def test_last_by_a_time_column_in_any_order(spark: Spark) -> None:
     from itertools import permutations
 
     options = StepOptions(key=("k",), fast_version="F", rules={"v": Rule("last", by="t")})
@@ -190,7 +190,7 @@ def test_an_expression_sees_both_sides(spark: Spark) -> None:
     assert step(previous, updates, options)[1].collect()[0]["s s"] == "a>b>c"
 
 
-def test_updates_may_bring_a_column_for_the_first_time(spark: Spark) -> None:
+def test_updates_may_add_a_column(spark: Spark) -> None:
     options = StepOptions(key=("k",), fast_version="F")
     previous = spark.createDataFrame([(1, 1, 1, "a"), (2, 1, 1, "b")], "k long, F long, SlowVersion long, s string")
     _, _, patched = step(previous, spark.createDataFrame([(1, 1, 7)], "k long, F long, extra int"), options)
@@ -221,7 +221,7 @@ def test_the_plan_shuffles_each_side_once_and_runs_no_python(spark: Spark) -> No
     spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
 
 
-def test_what_only_orders_updates_is_no_part_of_the_state(spark: Spark) -> None:
+def test_columns_that_only_order_updates_are_not_in_the_state(spark: Spark) -> None:
     rules = {"goal": Rule("last", by="t"), "cost": Rule("replace")}
     options = StepOptions(key=("k",), fast_version="F", order_by="t", rules=rules)
     previous = spark.createDataFrame([(1, 1, 1, "a", 7)], "k long, F long, SlowVersion long, goal string, t long")

@@ -1,4 +1,4 @@
-"""What the tests of the configuration share: an empty place to look for files, and a file writer."""
+"""Fixtures for tests of the configuration: no configuration files, and a function that writes one."""
 
 from __future__ import annotations
 

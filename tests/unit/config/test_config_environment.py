@@ -71,7 +71,7 @@ def test_all_sections(toml: WriteToml) -> None:
     assert config.tasks.task_db == "/x"
 
 
-def test_options_win_over_variables() -> None:
+def test_options_override_variables() -> None:
     config = load(env={"TRUEUP__NODES__N1": "host=a"}, nodes={"n1": "host=b"})
     assert config.nodes["n1"].conninfo == "host=b"
 

@@ -1,4 +1,4 @@
-"""Loading trueup.toml: where it is found, what it may say, and how errors name file and key."""
+"""Loading trueup.toml: where it is found, its contents, and errors with file and key."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_full_file(toml: WriteToml) -> None:
     assert config.warnings == ()
 
 
-def test_no_file_is_fine() -> None:
+def test_no_file_is_required() -> None:
     assert load(env={}) == Config()
 
 
@@ -89,7 +89,7 @@ def test_files_are_found_in_order(tmp_path: Path) -> None:
     assert load(str(given), env={"TRUEUP_CONFIG": str(named)}).diff.retries == 5
 
 
-def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+def test_a_named_file_must_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone\.toml: there is no such file"):
         load("gone.toml", env={})
     with pytest.raises(ConfigError, match=r"gone\.toml: there is no such file \(from TRUEUP_CONFIG\)"):
@@ -98,7 +98,7 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
         load(str(tmp_path), env={})
 
 
-def test_inline_nodes_are_added_and_win(toml: WriteToml) -> None:
+def test_inline_nodes_are_added_and_take_precedence(toml: WriteToml) -> None:
     file = toml('[nodes]\nn1 = "${UNSET}"\nn2 = "host=b"\n[clusters]\nc = ["n1", "n9"]')
     config = load(file, nodes={"n1": "host=x", "n9": "host=${y}"}, env={})
     assert {name: node.conninfo for name, node in config.nodes.items()} == {
@@ -241,7 +241,7 @@ def test_broken_references(written: str, toml: WriteToml) -> None:
         ('[nodes]\nn1 = "hunter2\nn2 = 5', "line 2, column "),
     ],
 )
-def test_toml_errors_say_the_place_and_no_secret(text: str, place: str, toml: WriteToml) -> None:
+def test_toml_errors_have_a_position_and_no_secret(text: str, place: str, toml: WriteToml) -> None:
     error = refused(text, toml)
     assert f"trueup.toml: {place}" in str(error)
     assert "hun" not in str(error)
@@ -282,7 +282,7 @@ def test_a_password_in_a_file_that_others_can_read(text: str, warns: bool, toml:
         assert "hunter" not in warning
 
 
-def test_the_import_is_light() -> None:
+def test_the_import_loads_no_slow_package() -> None:
     heavy = {"psycopg", "platformdirs", "tomllib", "tomli", "difflib", "urllib.parse"}
     code = f"import sys, trueup.config; sys.exit(str({heavy!r} & set(sys.modules) or ''))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

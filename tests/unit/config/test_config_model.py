@@ -102,7 +102,7 @@ def test_the_defaults_are_valid() -> None:
         {"snapshot": 1},
     ],
 )
-def test_wrong_diff_settings_are_named(change: dict[str, Any]) -> None:
+def test_wrong_diff_settings_are_reported(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         replace(DiffSettings(), **change).validated(lambda name: "--" + name.replace("_", "-"))
     name = next(iter(change))
@@ -193,14 +193,14 @@ def test_select_a_single_node_when_one_is_enough() -> None:
         ("actg", None, 'there is no cluster "actg"', 'Did you mean "acctg"?'),
     ],
 )
-def test_select_refuses(cluster: str | None, given: list[str] | None, message: str, cure: str) -> None:
+def test_select_raises(cluster: str | None, given: list[str] | None, message: str, cure: str) -> None:
     with pytest.raises(ConfigError) as caught:
         CONFIG.select(cluster, given)
     assert message in str(caught.value)
     assert cure in caught.value.cure
 
 
-def test_select_without_any_node_says_how_to_give_some() -> None:
+def test_select_without_nodes_has_a_cure() -> None:
     for given in (None, ["n1", "n2"]):
         with pytest.raises(ConfigError) as caught:
             Config().select(None, given)

@@ -1,4 +1,4 @@
-"""No password is ever shown: not by a repr, not by a masked text, not by an error."""
+"""Passwords are in no repr, no masked text and no error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ thorough = settings(max_examples=300, deadline=None, suppress_health_check=[Heal
 
 
 def conninfos(password: str) -> list[str]:
-    """All ways of writing a password into a conninfo, well or badly quoted."""
+    """Generate conninfo texts with a password, quoted correctly or not."""
     encoded = quote(password, safe="")
     return [
         f"postgresql://u:{password}@h/db",
@@ -178,7 +178,7 @@ def test_mask_never_fails(text: str, secrets: list[str]) -> None:
         ("sc://h:15002/;token=abc;user_id=x", "sc://h:15002/;token=***;user_id=x"),
     ],
 )
-def test_what_is_masked(text: str, masked: str) -> None:
+def test_texts_that_are_masked(text: str, masked: str) -> None:
     assert mask(text) == masked
 
 
@@ -194,7 +194,7 @@ def test_what_is_masked(text: str, masked: str) -> None:
         "postgresql://[::1]:5432/db",
     ],
 )
-def test_what_is_left_alone(text: str) -> None:
+def test_texts_that_are_not_masked(text: str) -> None:
     assert mask(text) == text
 
 
@@ -211,7 +211,7 @@ def test_given_secrets() -> None:
 
 
 @pytest.mark.parametrize("text", ["x://" * 100_000, "x://" * 100_000 + "@", "x://a:b@c " * 20_000, "a." * 200_000])
-def test_long_odd_texts_do_not_take_minutes(text: str) -> None:
+def test_masking_of_long_texts_is_fast(text: str) -> None:
     start = time.perf_counter()
     mask(text, "secret")
     assert time.perf_counter() - start < 10

@@ -1,4 +1,4 @@
-"""The template of `trueup init` cannot rot: it holds every setting with its default."""
+"""The template of `trueup init` has every setting with its default."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trueup.errors import ConfigError
 UNCOMMENTED = re.sub(r'^#(?=[\w"\[])', "", TEMPLATE, flags=re.MULTILINE)
 
 
-def test_the_template_as_it_is_changes_nothing(tmp_path: Path) -> None:
+def test_the_unchanged_template_has_the_defaults(tmp_path: Path) -> None:
     file = write_template(tmp_path / "trueup.toml")
     assert load(env={}) == Config(path=Path("trueup.toml"))
     assert file.read_text() == TEMPLATE
 
 
-def test_every_setting_is_there_with_its_default(tmp_path: Path) -> None:
+def test_every_setting_is_in_the_template_with_its_default(tmp_path: Path) -> None:
     file = tmp_path / "trueup.toml"
     file.write_text(UNCOMMENTED)
     tables = read_file(file)
@@ -55,7 +55,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_is_only_replaced_by_force(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     file = tmp_path / "trueup.toml"
     file.write_text("mine" * 10_000)
     file.chmod(0o644)
@@ -68,6 +68,6 @@ def test_a_file_is_only_replaced_by_force(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_folder_in_the_way(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a regular file"):
         write_template(tmp_path, force=True)

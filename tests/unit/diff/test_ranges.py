@@ -19,7 +19,7 @@ def test_blocks_of_whole_numbers_are_cut_evenly_and_the_last_as_the_one_before()
     ]
 
 
-def test_blocks_too_narrow_to_be_cut_are_left_whole() -> None:
+def test_narrow_blocks_are_not_cut() -> None:
     assert list(evenly(_cuts(-5, -3, 97), 4, MOST)) == [
         (),
         (("22",), ("47",), ("72",)),
@@ -29,7 +29,7 @@ def test_blocks_too_narrow_to_be_cut_are_left_whole() -> None:
     assert list(evenly(_cuts(7, 8), 1, MOST)) == [(), ()]
 
 
-def test_no_cut_lies_beyond_the_type() -> None:
+def test_no_cut_is_outside_of_the_type() -> None:
     assert list(evenly(_cuts(0, 32000), 4, 32767))[1] == ()
     first, last = evenly(_cuts(-(2**63), 2**63 - 3), 2, MOST)
     assert (first, last) == ((("-2",),), ())

@@ -1,4 +1,4 @@
-"""The pause between two looks: time that went by anyway counts."""
+"""The wait before a re-check is reduced by the time that has already passed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trueup.task.compare import recheck
 
 
 @pytest.mark.parametrize(("ago", "pause"), [(0.0, 2.0), (1.5, 0.5), (60.0, 0.0)])
-def test_only_what_is_missing_is_waited_for(ago: float, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_is_the_remaining_time(ago: float, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(time, "sleep", waited.append)
     recheck.wait_since(time.monotonic() - ago, 2.0)

@@ -1,4 +1,4 @@
-"""Loading difflog.toml: where it is found, what it says, and that all mistakes are told at once, without secrets."""
+"""Loading difflog.toml: where it is found, its contents, and all mistakes in one error, without secrets."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _nothing_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes ./difflog.toml, or another file, and gives its name."""
+    """Return a function that writes ./difflog.toml, or another file, and returns its name."""
 
     def make(text: str, name: str = "difflog.toml") -> str:
         file = tmp_path / name
@@ -87,7 +87,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def as_section(text: str) -> str:
-    """A difflog.toml as the section [difflog] of trueup.toml."""
+    """Return a difflog.toml as the section [difflog] of trueup.toml."""
     return "[difflog]\n" + re.sub(r"^(\[+)", r"\1difflog.", text, flags=re.MULTILINE)
 
 
@@ -134,7 +134,7 @@ def test_a_full_file(write: Write, tmp_path: Path) -> None:
     )
 
 
-def test_what_need_not_be_said(write: Write, tmp_path: Path) -> None:
+def test_defaults(write: Write, tmp_path: Path) -> None:
     difflog = load_difflog(write(SMALL), env={})
     assert difflog.logs[0].key == {"VisitID": "VisitID"}
     assert (difflog.work, difflog.multiplier) == (str(tmp_path / "difflog"), 1000)
@@ -153,14 +153,12 @@ def test_what_need_not_be_said(write: Write, tmp_path: Path) -> None:
         ('"sum"', '{ rule = "last", by = "Day" }', {}),
     ],
 )
-def test_the_column_that_tells_the_age_of_a_state_is_always_read(
-    old: str, new: str, kept: dict[str, Rule], write: Write
-) -> None:
+def test_the_time_column_of_states_is_always_read(old: str, new: str, kept: dict[str, Rule], write: Write) -> None:
     text = changed(old, new) + '[state]\nttl_days = 3\nttl_column = "Day"'
     assert load_difflog(write(text), env={}).entity.kept == kept
 
 
-def test_a_section_of_the_main_file_says_the_same(write: Write) -> None:
+def test_a_section_of_the_main_file_is_equivalent(write: Write) -> None:
     alone = load_difflog(write(FULL, "own.toml"), env={})
     file = write(f'[nodes]\nn1 = "host=a"\n{as_section(FULL)}', "trueup.toml")
     assert load_difflog(env={}) == alone
@@ -196,7 +194,7 @@ def test_no_file(write: Write) -> None:
     assert "trueup difflog init" in caught.value.cure
 
 
-def test_paths_start_at_the_folder_of_the_file(write: Write, tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_folder_of_the_file(write: Write, tmp_path: Path) -> None:
     text = changed('path = "here"', 'path = "../there"') + '[state]\npath = "/srv/state"'
     difflog = load_difflog(write(text, "etc/difflog.toml"), env={})
     assert difflog.work == str(tmp_path / "etc/difflog")
@@ -289,7 +287,7 @@ def test_errors_name_file_key_and_cure(old: str, new: str, message: str, cure: s
     assert cure in (error.cure if len(lines) == 1 else str(error))
 
 
-def test_all_mistakes_are_told_at_once(write: Write) -> None:
+def test_all_mistakes_are_reported_at_once(write: Write) -> None:
     text = as_section(SMALL).replace('"sum"', '"som"').replace('path = "here"', "").replace('"F"', '"Sign"')
     error = refused(text + "[difflog.state]\nbuckets = -1\nbuckts = 1", write)
     assert [line.split(": ")[1] for line in str(error).splitlines()] == [
@@ -336,7 +334,7 @@ def test_columns_of_two_logs(first: str, second: str, message: str, write: Write
         assert len(load_difflog(write(text), env={}).logs) == 2
 
 
-def test_no_log_at_all(write: Write) -> None:
+def test_no_log(write: Write) -> None:
     text = SMALL[: SMALL.index("[[log]]")] + SMALL[SMALL.index("[clickhouse]") :]
     assert "[[log]]" in refused(text, write).cure
     assert "expected a list of tables" in str(refused(f"log = 5\n{text}", write))

@@ -36,7 +36,7 @@ def request(**changes: Any) -> DoctorRequest:
 # No check stops another.
 
 
-def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError("password=hunter2hunter2")
 
@@ -52,7 +52,7 @@ def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     assert [each.check for each in found.findings][-3:] == whole[-3:]
 
 
-def test_findings_before_the_break_are_kept() -> None:
+def test_findings_before_an_error_are_kept() -> None:
     def half() -> Any:
         yield ok("a", "here", "fine")
         raise OSError("gone")
@@ -176,7 +176,7 @@ def test_no_java(settings: SparkSettings, level: str) -> None:
     assert (found[0].level, found[0].message.startswith("not checked, because")) == (level, True)
 
 
-def test_spark_that_was_not_asked_for() -> None:
+def test_spark_is_not_checked_with_no_spark() -> None:
     asked = request(start_spark=False)
     assert not spark.is_enabled(asked)
     assert [(each.level, each.message) for each in spark.check(asked, None)] == [
@@ -184,7 +184,7 @@ def test_spark_that_was_not_asked_for() -> None:
     ]
 
 
-def test_workers_that_are_not_as_this_machine() -> None:
+def test_workers_that_differ_from_the_driver() -> None:
     here = spark.installed_versions()
     other = {**here, "python": "3.9"}
     assert [each.level for each in spark.check_worker(other)] == ["WARN"]
@@ -193,8 +193,8 @@ def test_workers_that_are_not_as_this_machine() -> None:
 
 
 @pytest.mark.parametrize("address", ["spark://127.0.0.1:{port}", "sc://127.0.0.1:{port}/;token=secret-word"])
-def test_a_cluster_that_is_not_there(address: str) -> None:
-    """Said at once, and not after the minute and a half that Spark would try."""
+def test_a_cluster_that_cannot_be_reached(address: str) -> None:
+    """Reported at once, not after the 90 seconds that Spark would retry."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = address.format(port=taken.getsockname()[1])
@@ -213,7 +213,7 @@ def test_packages() -> None:
     assert "pyspark" in found[1].message
 
 
-def test_packages_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "PACKAGES", ("psycopg", "pandas", "no-such-package"))
     assert [each.level for each in machine.check_python()] == ["OK", "FAIL"]
 
@@ -235,19 +235,19 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("free", "level"), [(10 * 1024**2, "FAIL"), (500 * 1024**2, "WARN"), (5 * 1024**3, "OK")])
-def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
+def test_free_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(free, 0, free))
     assert disk.check_folder(tmp_path, "reports").level == level
 
 
-def test_a_folder_where_everybody_may_write(tmp_path: Path) -> None:
+def test_a_folder_that_all_users_can_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     assert "all users can replace files" in disk.check_folder(tmp_path, "reports").message
     tmp_path.chmod(0o1777)
     assert disk.check_folder(tmp_path, "reports").level == "OK"
 
 
-def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = disk.check_folder(tmp_path / "file", "reports")
     assert (found.level, "use the path of a folder" in found.cure) == ("FAIL", True)
@@ -287,7 +287,7 @@ def test_a_store_that_others_can_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["other", "torn", "folder"])
-def test_a_store_that_is_none(tmp_path: Path, damage: str) -> None:
+def test_a_file_that_is_not_a_store(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "tasks.db"
     if damage == "other":
         path.write_text("not SQLite " * 500)
@@ -316,11 +316,11 @@ def test_a_store_that_is_none(tmp_path: Path, damage: str) -> None:
         ("host=h connect_timeout=0", 11),
     ],
 )
-def test_patience(address: str, seconds: float) -> None:
+def test_timeouts_of_connections(address: str, seconds: float) -> None:
     assert nodes.connect_seconds(Node("n", address)) == seconds
 
 
-def test_settings_that_do_not_stay() -> None:
+def test_settings_that_are_lost_behind_a_pooler() -> None:
     server = Server(170000, "UTF8", "r", "i", "c", None, None)
     told = nodes.Facts({"pinned": "public|UTC|off", "role": "r"}, {"transaction_timeout": (5000, 5000)}, server, 0, 0)
     found = nodes.check_session("n1", told)
@@ -334,7 +334,7 @@ def test_a_server_that_is_too_old() -> None:
     assert nodes.check_version("n1", told).level == "FAIL"
 
 
-def test_the_order_of_the_round() -> None:
+def test_the_order_of_the_checks() -> None:
     asked = request(config=Config(), start_spark=False)
     found = [each.check for each in run.examine(asked)]
     assert list(dict.fromkeys(found)) == [

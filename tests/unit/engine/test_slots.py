@@ -1,4 +1,4 @@
-"""How many tasks at once: a share of the cores, at least one, within what a node allows."""
+"""The number of concurrent tasks: a share of the cores, at least one, at most what a node allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No task gets lost: every one is finished, or the run says so."""
+"""No task is lost: every task is finished, or the run fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _double(task: int, room: Room) -> Iterator[int]:
     yield task * 2
 
 
-def test_every_task_says_that_it_is_finished() -> None:
+def test_every_task_reports_its_end() -> None:
     assert list(perform(_double, 1, Room())) == [2, Finished()]
     failed = list(perform(_double, 3, Room()))
     assert isinstance(failed[0], Failure)
@@ -32,7 +32,7 @@ def test_a_task_without_an_end_is_an_error() -> None:
         found.extend(without_marks(answers, 2))
 
 
-def test_threads_work_through_the_queue_and_what_is_added() -> None:
+def test_threads_process_all_tasks_also_added_ones() -> None:
     engine = LocalEngine(2)
     tasks = Tasks(range(5))
     answers = []

@@ -1,4 +1,4 @@
-"""Intervals and cron expressions mean what cron says they mean, and what cannot be read is refused with its cure."""
+"""Intervals and cron expressions have the meaning of cron, and invalid ones are refused with a cure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_intervals(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "15", "m", "0s", "1.5h", "15 minutes", "-5m"])
-def test_what_is_no_interval(text: str) -> None:
+def test_invalid_intervals(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         seconds_of(text)
 
@@ -65,7 +65,7 @@ def test_next_time_of_a_cron_expression(cron: str, expected: str) -> None:
     assert f"{at:%Y-%m-%d %H:%M}" == expected
 
 
-def test_time_zones_and_intervals_that_go_on() -> None:
+def test_time_zones_and_repeated_intervals() -> None:
     berlin = next_time(Job("j", "check", cron="0 3 * * *", timezone="Europe/Berlin"), None, NOW)
     assert berlin == datetime(2026, 7, 2, 1, 0, tzinfo=timezone.utc)
     hourly = Job("j", "check", every=3600)
@@ -96,7 +96,7 @@ def test_time_zones_and_intervals_that_go_on() -> None:
         ('[schedule.x]\nverb = "check"\nevery = "1h"\narguments = [1]', "expected", "list of strings"),
     ],
 )
-def test_a_wrong_section_is_refused_with_its_cure(text: str, told: str, cure: str, tmp_path: Path) -> None:
+def test_an_invalid_section_is_refused_with_a_cure(text: str, told: str, cure: str, tmp_path: Path) -> None:
     file = tmp_path / "trueup.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as refused:
@@ -105,7 +105,7 @@ def test_a_wrong_section_is_refused_with_its_cure(text: str, told: str, cure: st
     assert cure in refused.value.cure
 
 
-def test_jobs_are_read_and_secrets_stay_where_they_are(tmp_path: Path) -> None:
+def test_jobs_are_read_and_secrets_are_not_expanded(tmp_path: Path) -> None:
     file = tmp_path / "trueup.toml"
     file.write_text(
         '[schedule.a]\nverb = "check"\narguments = "t --node \'n=postgresql://u:${PW}@h/d\'"\nevery = "15m"\n'

@@ -1,4 +1,4 @@
-"""What the tests of the task store share: a store of their own, and its file as plain SQLite sees it."""
+"""Fixtures for tests of the task store: a store, and queries on its file with sqlite3."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(path: Path) -> Iterator[TaskStore]:
 
 @pytest.fixture
 def query(path: Path) -> Query:
-    """Ask the file as anybody with the sqlite3 of the standard library would; changes are kept."""
+    """Return a function that runs SQL on the file with sqlite3, and commits."""
 
     def run(text: str, *values: object) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(path)) as connection, connection:

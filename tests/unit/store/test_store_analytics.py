@@ -1,4 +1,4 @@
-"""The seed's three analytics queries, word for word, on the file opened with plain sqlite3."""
+"""The three documented analytics queries, on the file opened with sqlite3."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def done(store: TaskStore, status: str = COMPLETED, task_type: str = "TABLE_DIFF
     return store.finish(task.task_id, status, **end).task_id
 
 
-def test_the_view_has_exactly_the_seeds_columns(store: TaskStore, query: Query) -> None:
+def test_the_view_has_exactly_the_documented_columns(store: TaskStore, query: Query) -> None:
     assert [row[1] for row in query("PRAGMA table_info(ace_tasks)")] == SEED_COLUMNS
 
 
@@ -122,7 +122,7 @@ def test_drift_by_run(store: TaskStore, query: Query) -> None:
 
 
 def age(query: Query, task_id: str, *steps: str) -> None:
-    """Make a task older, by the modifiers of SQLite's dates."""
+    """Make a task older, by date modifiers of SQLite."""
     marks = ", ".join("?" for _ in steps)
     moved = f"strftime('{ISO}', 'now', {marks})"
     query(f"UPDATE tasks SET started_at = {moved} WHERE task_id = ?", *steps, task_id)

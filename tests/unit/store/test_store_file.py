@@ -1,4 +1,4 @@
-"""The file: where it is, who may read it, and what is said when it cannot be used."""
+"""The file of the store: its path, its permissions, and errors if it cannot be used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def no_umask() -> Iterator[None]:
 
 @pytest.fixture
 def unprivileged() -> Iterator[Path]:
-    """A folder, for a user who is not root: root may write everywhere."""
+    """A folder, without root privileges: root may write everywhere."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         folder.chmod(0o777)
@@ -57,7 +57,7 @@ def unprivileged() -> Iterator[Path]:
             folder.chmod(0o700)
 
 
-def test_the_path_given_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_given_path_takes_precedence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRUEUP_TASKS_DB", str(tmp_path / "env.db"))
     assert tasks_db_path(str(tmp_path / "given.db")) == tmp_path / "given.db"
     assert tasks_db_path() == tmp_path / "env.db"
@@ -103,14 +103,14 @@ def test_only_the_owner_may_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_a_link_to_nowhere_gives_a_private_file_too(tmp_path: Path) -> None:
+def test_a_dangling_link_creates_a_private_file(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "target.db")
     TaskStore(tmp_path / "link.db").close()
     assert mode(tmp_path / "target.db") == 0o600
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_a_file_opened_to_others_is_closed_again(path: Path) -> None:
+def test_wide_permissions_are_removed(path: Path) -> None:
     with TaskStore(path) as first:
         for end in ("", "-wal", "-shm"):
             os.chmod(f"{path}{end}", 0o644)
@@ -125,7 +125,7 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     assert mode(path) == 0o600
 
 
-def test_the_log_is_written_ahead_and_waiting_is_allowed(store: TaskStore, query: Query) -> None:
+def test_the_journal_mode_and_the_busy_timeout(store: TaskStore, query: Query) -> None:
     assert query("PRAGMA journal_mode") == [("wal",)]
     assert query("PRAGMA user_version") == [(file.VERSION,)]
     assert store._connection.execute("PRAGMA busy_timeout").fetchone()[0] == 10_000
@@ -180,7 +180,7 @@ def test_a_damaged_file(path: Path) -> None:
     assert "move the file" in error.cure
 
 
-def test_a_cut_file(path: Path) -> None:
+def test_a_truncated_file(path: Path) -> None:
     with TaskStore(path) as store:
         for _ in range(20):
             store.start("TABLE_DIFF", context={"x": "y" * 2000})

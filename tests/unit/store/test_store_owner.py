@@ -69,7 +69,7 @@ def test_a_killed_process_leaves_a_failed_task(path: Path, query: Query, reaped:
         assert task.progress == {"blocks": 1}
 
 
-def test_an_open_store_sweeps_too(store: TaskStore, path: Path) -> None:
+def test_an_open_store_sweeps(store: TaskStore, path: Path) -> None:
     command = [sys.executable, "-c", RUNS_FOREVER, str(path)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert [task.task_status for task in store.list()] == [FAILED]
@@ -166,7 +166,7 @@ def test_the_same_pid_in_another_container_is_not_looked_up(monkeypatch: pytest.
     assert why_lost(replace(HERE, host="renamed"), now()) is not None
 
 
-def test_a_reboot_ends_what_ran_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reboot_ends_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     booted = now() - timedelta(minutes=1)
     monkeypatch.setattr(owner, "this_process", lambda: HERE)
     monkeypatch.setattr(owner, "boot_time", lambda: booted)

@@ -1,4 +1,4 @@
-"""The life of a task: start, heartbeat, finish, get, list."""
+"""The life cycle of a task: start, heartbeat, finish, get, list."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_task_cannot_be_changed_in_memory(store: TaskStore) -> None:
         start(store).task_status = FAILED  # type: ignore[misc]
 
 
-def test_finish_answers_beside_the_request(store: TaskStore) -> None:
+def test_finish_adds_the_result_to_the_request(store: TaskStore) -> None:
     task = start(store)
     done = store.finish(
         task.task_id, COMPLETED, summary={"total_rows_checked": 7, "mode": "mine"}, diff_file_path="d.json"
@@ -55,7 +55,7 @@ def test_finish_answers_beside_the_request(store: TaskStore) -> None:
     assert store.get(task.task_id) == done
 
 
-def test_time_taken_is_the_time_between(store: TaskStore, query: Query) -> None:
+def test_time_taken_is_end_minus_start(store: TaskStore, query: Query) -> None:
     task = start(store)
     aged = "UPDATE tasks SET started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-90 seconds')"
     query(aged)
@@ -85,7 +85,7 @@ def test_a_request_may_not_use_the_keys_of_the_answer(store: TaskStore, key: str
 
 
 @pytest.mark.parametrize("second", [COMPLETED, FAILED])
-def test_the_first_end_stands(store: TaskStore, second: str) -> None:
+def test_only_the_first_finish_counts(store: TaskStore, second: str) -> None:
     task = start(store)
     done = store.finish(task.task_id, FAILED, error="first")
     with pytest.raises(StoreError, match="has already ended with status FAILED"):
@@ -94,7 +94,7 @@ def test_the_first_end_stands(store: TaskStore, second: str) -> None:
 
 
 @pytest.mark.parametrize("status", [RUNNING, "DONE", ""])
-def test_an_end_is_one_of_three(store: TaskStore, status: str) -> None:
+def test_only_three_statuses_end_a_task(store: TaskStore, status: str) -> None:
     task = start(store)
     with pytest.raises(StoreError) as caught:
         store.finish(task.task_id, status)
@@ -102,7 +102,7 @@ def test_an_end_is_one_of_three(store: TaskStore, status: str) -> None:
     assert store.get(task.task_id).task_status == RUNNING
 
 
-def test_heartbeat_tells_time_and_progress(store: TaskStore, query: Query) -> None:
+def test_heartbeat_records_time_and_progress(store: TaskStore, query: Query) -> None:
     task = start(store)
     query("UPDATE tasks SET heartbeat_at = '2020-01-01T00:00:00.000Z'")
     store.heartbeat(task.task_id, {"blocks": 3, "of": 9})
@@ -113,7 +113,7 @@ def test_heartbeat_tells_time_and_progress(store: TaskStore, query: Query) -> No
     assert store.get(task.task_id).progress == {"blocks": 3, "of": 9}
 
 
-def test_a_late_heartbeat_does_not_wake_a_finished_task(store: TaskStore) -> None:
+def test_a_late_heartbeat_does_not_change_a_finished_task(store: TaskStore) -> None:
     done = store.finish(start(store).task_id, COMPLETED)
     store.heartbeat(done.task_id, {"blocks": 1})
     assert store.get(done.task_id) == done
@@ -184,7 +184,7 @@ def test_threads_may_share_a_store(store: TaskStore) -> None:
     assert len(store.list(limit=-1, status=COMPLETED)) == 120
 
 
-def test_a_closed_store_says_so(path: Path) -> None:
+def test_a_closed_store_raises(path: Path) -> None:
     with TaskStore(path) as store:
         pass
     with pytest.raises(StoreError, match="closed"):

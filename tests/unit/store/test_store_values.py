@@ -1,4 +1,4 @@
-"""What goes into the JSON columns: odd values become plain, passwords become stars."""
+"""The JSON columns: special values are converted to JSON, passwords are masked."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_odd_values_become_plain(store: TaskStore, query: Query, value: object, 
     assert query("SELECT json_valid(task_context) FROM ace_tasks") == [(1,)]
 
 
-def test_a_value_that_contains_itself_ends(store: TaskStore, query: Query) -> None:
+def test_a_recursive_value_is_stored(store: TaskStore, query: Query) -> None:
     loop: dict[str, object] = {}
     loop["again"] = loop
     store.start("TABLE_DIFF", context=loop)
@@ -87,7 +87,7 @@ def test_a_damaged_context_does_not_block_the_list(store: TaskStore, query: Quer
     assert store.finish(task.task_id, COMPLETED, summary={}).task_status == COMPLETED
 
 
-def test_a_nan_written_by_another_hand(store: TaskStore, query: Query) -> None:
+def test_a_nan_written_by_another_program(store: TaskStore, query: Query) -> None:
     task = store.start("TABLE_DIFF", context={})
     query("UPDATE tasks SET task_context = '{\"x\": NaN}'")
     assert store.finish(task.task_id, COMPLETED).task_context == {"x": "NaN"}
@@ -119,7 +119,7 @@ def test_no_password_reaches_the_file(path: Path, leak: dict[str, object]) -> No
         assert SECRET.encode() not in written
 
 
-def test_what_only_sounds_secret_is_kept() -> None:
+def test_values_that_only_look_secret_are_kept() -> None:
     kept = {"password": None, "use_token": True, "tokens_seen": 3, "table": "passwords"}
     assert plain_mapping(kept) == kept
 
@@ -132,7 +132,7 @@ json_like = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_like, max_size=5))
-def test_everything_can_be_written_and_is_read_back(value: dict[str, object]) -> None:
+def test_any_value_is_written_and_read_back(value: dict[str, object]) -> None:
     plain = plain_mapping(value)
     text = to_json(plain)
     text.encode("utf-8")

@@ -21,7 +21,7 @@ def test_durations(text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "s", "5 hours", "-1s"])
-def test_a_text_that_is_no_duration(text: str) -> None:
+def test_an_invalid_duration(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a duration"):
         seconds(text)
 
@@ -34,7 +34,7 @@ def test_a_text_that_is_no_duration(text: str) -> None:
         ({"proof": "keys", "validation": "shop"}, "need --proof validated"),
     ],
 )
-def test_a_request_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+def test_an_invalid_request(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SwitchoverRequest("main", FIRST, SECOND, **options)
 

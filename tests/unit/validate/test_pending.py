@@ -1,4 +1,4 @@
-"""When a row that differs is an error, and when a row that keeps changing is proven: rules without a database."""
+"""The rules when a differing row is an error and when a changing row is proven, without a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _failed(entry: Entry, mark: int, seconds: float, source: int = 1, target: in
     return after
 
 
-def test_an_error_needs_the_delay_and_all_changes_up_to_the_look() -> None:
+def test_an_error_needs_the_delay_and_all_earlier_changes() -> None:
     entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0)
     assert not entry.is_error(10_000, DELAY)
     entry = _failed(entry, mark=120, seconds=11)
@@ -41,7 +41,7 @@ def test_an_error_needs_the_delay_and_all_changes_up_to_the_look() -> None:
     assert entry.is_error(120, DELAY)
 
 
-def test_a_newer_change_begins_the_time_anew() -> None:
+def test_a_newer_change_restarts_the_delay() -> None:
     entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0)
     entry = entry.touched(_touch(115))
     assert entry.is_hot
@@ -52,7 +52,7 @@ def test_a_newer_change_begins_the_time_anew() -> None:
     assert entry.touched(_touch(115)) is entry
 
 
-def test_a_hot_row_is_proven_when_the_target_shows_what_the_source_was() -> None:
+def test_a_hot_row_is_proven_when_the_target_has_an_earlier_source_row() -> None:
     entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=0, seconds=0, source=41, target=40)
     entry = _failed(entry.touched(_touch(200)), mark=0, seconds=1, source=42, target=40)
     entry = _failed(entry.touched(_touch(300)), mark=0, seconds=2, source=43, target=41)
@@ -65,6 +65,6 @@ def test_a_hot_row_is_proven_when_the_target_shows_what_the_source_was() -> None
     assert entry.failed(_found(45, 43), 0, _at(5), DELAY) is None
 
 
-def test_keys_survive_the_way_through_the_meta_database() -> None:
+def test_keys_are_restored_from_the_meta_database() -> None:
     for key in (("1",), ("a\tb", 'c"\\', "é😀", ""), ("[1]",)):
         assert key_values(key_text(key)) == key

@@ -1,4 +1,4 @@
-"""Sinks to test: each with a real server or folder behind it, a way to look into it, and a way to break it."""
+"""Fixtures of the sinks: each with a real server or folder, its documents, and a function that stops it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def search() -> Iterator[Rig]:
 
 
 def _moved(folder: Path) -> tuple[Callable[[], object], Callable[[], object]]:
-    """Ways to put a file in the place of a folder, and the folder back."""
+    """Return functions that replace a folder by a file, and restore it."""
     away = folder.with_name("away")
 
     def down() -> None:
@@ -175,7 +175,7 @@ def delta(tmp_path: Path) -> Rig:
 
 @pytest.fixture
 def chdb(tmp_path: Path) -> Rig:
-    """Nobody else can look into it while it is open: its own session is asked."""
+    """No other process can open the folder while it is in use: the session of the sink is queried."""
     rig = Rig(f"chdb:{tmp_path / 'house'}", lambda source: {}, lambda: None, lambda: None, {"seen": "infinity"})
     rig.options = {"types": "native"}
     opened: list[Any] = []
@@ -208,6 +208,6 @@ def chdb(tmp_path: Path) -> Rig:
 
 @pytest.fixture
 def rig(request: pytest.FixtureRequest) -> Rig:
-    """The rig that a test names."""
+    """The rig that a test selects."""
     found: Rig = request.getfixturevalue(request.param)
     return found

@@ -1,4 +1,4 @@
-"""A small search server: keeps documents, and answers as Elasticsearch does to the few requests that the sink makes.
+"""A small search server: stores documents, and answers the requests of the sink like Elasticsearch.
 
     python search_server.py PORT API_KEY [LARGEST_REQUEST]
 
@@ -52,7 +52,7 @@ def bulk(body: bytes) -> tuple[int, Any]:
 
 
 def meets(row: dict[str, Any], query: dict[str, Any]) -> bool:
-    """The part of the query language that the sink speaks."""
+    """Evaluate the part of the query language that the sink uses."""
     (kind, inner), *_ = query.items()
     if kind == "bool":
         should = inner.get("should", [])

@@ -1,4 +1,4 @@
-"""What every sink must do: put, overwrite, delete, take a batch again, page what is old, wait, and refuse."""
+"""What every sink must do: insert, overwrite, delete, repeat a batch, list old documents, survive an outage, reject."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _pages(sink: Sink, table: str, shards: Shards, seq: int, at: datetime, most:
 
 
 def _deliver(sink: Sink, batch: Sequence[Document], mark: Mark) -> dict[Any, str]:
-    """As the job does it: without what is refused, in halves where that is not said. Gives what was refused."""
+    """Write like the job: without rejected documents, in halves if they are not named. Return the reasons."""
     try:
         sink.write(batch, mark=mark)
         return {}
@@ -113,7 +113,7 @@ def test_every_sink(rig: Rig) -> None:
 
 
 def _check_moving_rows(rig: Rig, sink: Sink) -> None:
-    """A key in two shards is two documents; keys of several columns and odd texts name them."""
+    """A key in two shards is two documents; keys may have several columns and special characters."""
     odd = ["plain", "a:b", "q\"uo'te", "per%cent {x}", "back\\slash", "new\nline", "ж" * 300, "", "1"]
     sink.write([_part(shard, a, "1.0", f"{shard} {a}") for shard in (1, 2) for a in odd], mark=Mark(10, NOW))
     assert len(rig.stored(rig.parts)) == 2 * len(odd)
@@ -139,7 +139,7 @@ def _check_moving_rows(rig: Rig, sink: Sink) -> None:
 
 
 @pytest.mark.parametrize("rig", ["postgres", "redis", "search"], indirect=True)
-def test_names_that_would_clash_are_refused(rig: Rig) -> None:
+def test_ambiguous_document_names_are_refused(rig: Rig) -> None:
     rig.options = {"redis": {"mode": "set"}, "http": {}}.get(rig.address.partition(":")[0], {"table": "copy.one"})
     with pytest.raises(CheckFailed, match=r"shard|several tables"):
         rig.open().setup([rig.things, rig.parts])

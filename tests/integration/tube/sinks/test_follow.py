@@ -1,4 +1,4 @@
-"""Every sink behind `trueup tube run`: a backfill, changes, deletes, a key that changes, TRUNCATE; and exact values."""
+"""Every sink with `trueup tube run`: a backfill, changes, deletes, changed keys, TRUNCATE, and exact values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is special to each sink: exact types, tables that are there already, caches, buckets, busy servers, secrets."""
+"""Features of single sinks: exact types, existing tables, caches, buckets, busy servers, secrets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _write(sink: Sink, *documents: Document, seq: int = 10) -> None:
 
 @contextmanager
 def _served(*command: str, **options: Any) -> Iterator[int]:
-    """The port of a server that runs as long as the block, and is gone after it whatever happens."""
+    """Run a server during the block; yield its port."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, **options)
     try:
         assert process.stdout is not None
@@ -75,8 +75,8 @@ COLUMNS = (
 )
 
 
-def test_every_type_comes_through_exactly(place: Place, databases: Databases, redis: Rig, tmp_path: Path) -> None:
-    """In PostgreSQL every value is the same text; the other sinks keep those texts, and JSON to the last digit."""
+def test_values_of_every_type_are_exact(place: Place, databases: Databases, redis: Rig, tmp_path: Path) -> None:
+    """In PostgreSQL every value has the same text; other sinks keep these texts, and exact JSON."""
     place.run(EVERY_TYPE)
     place.tube.attach("every", routing="length(a)")
     target = databases(1)[0]
@@ -111,7 +111,7 @@ def test_every_type_comes_through_exactly(place: Place, databases: Databases, re
     assert row["odd % {name}"] == expected["odd % {name}"]
 
 
-def test_a_table_that_is_there_keeps_what_is_its_own(postgres: Rig, databases: Databases) -> None:
+def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databases: Databases) -> None:
     database = databases(1)[0]
     database.execute(
         "CREATE TABLE mine (nr bigint PRIMARY KEY, title text, own text DEFAULT 'mine', made text GENERATED ALWAYS AS"
@@ -194,7 +194,7 @@ def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Rig) -> No
 # --- a search index
 
 
-def test_a_busy_or_picky_search_server(search: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_server_that_is_busy_or_rejects_documents(search: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     source = SourceTable("public.things", (*THING.columns, ("busy", "boolean"), ("n", "jsonb")), ("id",), routed=False)
     sink = open_sink(search.address)
     sink.setup([source])
@@ -259,7 +259,7 @@ def test_a_clickhouse_server(tmp_path: Path) -> None:
 # --- folders
 
 
-def test_only_touched_buckets_are_written_anew(tmp_path: Path) -> None:
+def test_only_touched_buckets_are_rewritten(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
     address = f"delta:{tmp_path / 'lake'}"
@@ -327,7 +327,7 @@ def _delta_rows(folder: Path) -> Any:
         ("delta:x?buckets=many", "a whole number of at least 0"),
     ],
 )
-def test_a_wrong_address_is_said_without_its_secrets(address: str, why: str) -> None:
+def test_the_error_of_a_wrong_address_has_no_secrets(address: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
         open_sink(address)
     assert caught.value.cure

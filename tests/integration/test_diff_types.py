@@ -588,3 +588,21 @@ def test_types_of_one_name_and_different_shape_are_refused(
     on_all(nodes, "CREATE TABLE boxes (id int PRIMARY KEY, s size); INSERT INTO boxes VALUES (1, ROW(1, 2))")
     with pytest.raises(CheckFailed, match="size"):
         compare(nodes, "boxes")
+
+
+@pytest.mark.parametrize("digest", ["auto", "portable"])
+def test_an_encoding_without_western_letters(server: Server, compare: Compare, digest: str) -> None:
+    nodes = []
+    for number in (1, 2):
+        name = f"cyrillic_{os.getpid()}_{number}"
+        options = "ENCODING 'WIN1251' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        server.database("postgres").execute(f"CREATE DATABASE {name} {options}")
+        nodes.append(server.database(name))
+        nodes[-1].execute("CREATE TABLE t (id int PRIMARY KEY, x text)")
+        nodes[-1].execute("INSERT INTO t VALUES (1, 'абв'), (2, %s)", ["где" if number == 1 else "ёж"])
+    try:
+        result = compare(nodes, "t", digest=digest)
+        assert (result.verdict, result.pairs["n1/n2"].changed) == ("DIFFER", 1)
+    finally:
+        for node in nodes:
+            node.drop()

@@ -1,6 +1,7 @@
 """`trueup.diff`, `check`, `rerun`, `resume` and the functions for many tables: the commands as Python functions.
 
-Parameters that are None have the value of the configuration.
+Parameters that are None have the value of the configuration. A function with settings as parameters is one statement,
+which passes on `locals()`: exactly its parameters, by name. Each is a setting, or is read by its name below.
 """
 
 from __future__ import annotations
@@ -256,12 +257,7 @@ def rerun(
     `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
     nodes' addresses are those of `nodes` or of the configuration. Raises StoreError if the report cannot be read.
     """
-    options = locals()
-    config = config if isinstance(config, Config) else load(config, nodes=nodes)
-    settings, spark = settings_of(config, options)
-    with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        past = read_past(find_report(report, store))
-        return rerun_verb.run(request_of(past, config, settings, spark), past, store=store, progress=progress)
+    return _rerun(locals())
 
 
 def resume(
@@ -334,6 +330,16 @@ def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResu
     request, config = _request("", options, digests_only=digests_only)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
         return many.run_many(many.ManyRequest(patterns, request), store=store, progress=options["progress"])
+
+
+def _rerun(options: Mapping[str, Any]) -> DiffResult:
+    config = options["config"]
+    config = config if isinstance(config, Config) else load(config, nodes=options["nodes"])
+    settings, spark = settings_of(config, options)
+    with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
+        past = read_past(find_report(options["report"], store))
+        request = request_of(past, config, settings, spark)
+        return rerun_verb.run(request, past, store=store, progress=options["progress"])
 
 
 def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> tuple[TableRequest, Config]:

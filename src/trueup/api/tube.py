@@ -296,11 +296,13 @@ def open_session(
 def _find_node(
     node: str | Node | None, nodes: Mapping[str, str] | None, config: Config | str | None
 ) -> tuple[Node, Config | None]:
-    if isinstance(node, str) and "://" in node:
-        node = load(nodes={"node": node}).nodes["node"]
-    if isinstance(node, Node):
-        return node, config if isinstance(config, Config) else None
+    if isinstance(node, Node) and config is None:
+        return node, None
     loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    if isinstance(node, Node):
+        return node, loaded
+    if node and "://" in node:
+        return load(nodes={"node": node}).nodes["node"], loaded
     chosen = loaded.select(names=[node] if node else [*(nodes or ())], at_least=1)
     if len(chosen) > 1:
         names = ", ".join(each.name for each in chosen)

@@ -41,7 +41,8 @@ class TypeRow:
     # As in pg_type, and as format_type prints it without modifiers.
     name: str
     sql_name: str
-    # A text that the type accepts; nodes are probed with it, see `probe`. Empty: not available on every server.
+    # A text that the type accepts; nodes are probed with it, see `probe`. ASCII, because not every encoding has other
+    # characters. Empty: not available on every server.
     sample: str
     hash: HashInput = "text"
     # The function that returns the binary form.
@@ -118,8 +119,8 @@ _ROWS = (
     # numeric(p,s) is a decimal in Spark and Arrow if it fits, see `decimal_size`.
     TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", short=True),
     TypeRow("bool", "boolean", "true", "value", "", "boolean", "bool", **_PLAIN, cast_from_output=_bool_text),
-    TypeRow("text", "text", "täxt", "collated", **_PLAIN, page_scan=True),
-    TypeRow("varchar", "character varying", "täxt", "collated", **_PLAIN, page_scan=True),
+    TypeRow("text", "text", "text", "collated", **_PLAIN, page_scan=True),
+    TypeRow("varchar", "character varying", "text", "collated", **_PLAIN, page_scan=True),
     TypeRow("bpchar", "character", "a  ", "bpchar", cast_from_output=unchanged),
     TypeRow("name", "name", "n", binary_copy=False, cast_from_output=unchanged),
     TypeRow("char", '"char"', "c", binary_copy=False, cast_from_output=unchanged),

@@ -75,7 +75,9 @@ def run(job: Job) -> Summary:
                 job.session.close()
                 job.progress.wait(f"{job.tube}: {error}")
                 job.hold.waiting = str(error)
-                job.heartbeat()
+                # A paused job also sends its heartbeat to the node, which is still lost.
+                with suppress(NodeError, QueryError):
+                    job.heartbeat()
                 if job.stop.wait(pause.next()):
                     break
     job.summary.seconds = round(time.monotonic() - started_at, 3)

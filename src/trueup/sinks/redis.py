@@ -224,7 +224,9 @@ class RedisSink:
             yield
         except (OSError, RedisError, RedisClusterException) as error:
             self.close()
-            text = mask(" ".join(str(error).split()), self.address.password)
+            # Before the error of a command in a pipeline, redis-py writes the command, with the row.
+            text = str(error).rpartition(" of pipeline caused error: ")[2]
+            text = mask(" ".join(text.split()), self.address.password)
             raise SinkDown(
                 f"the Redis server {self.address} is not usable: {text or type(error).__name__}",
                 cure="check that it is running, and check its address, its certificate and the password",

@@ -145,6 +145,28 @@ def test_tls_with_a_ca_file(certificates: Path, tmp_path: Path) -> None:
             assert PASSWORD not in f"{caught.value} {caught.value.cure} {wrong!r}"
 
 
+# Errors
+
+
+def test_an_error_shows_no_rows(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with server(tmp_path / "plain", "--port", port, "--save", ""):
+        sink = open_sink(f"redis://127.0.0.1:{port}/0", {"mode": "set"})
+        until_done(lambda: sink.setup([THINGS]))
+        client: Any = Redis(port=port)
+        client.set("trueup:keys:public.things", "another type")
+        with pytest.raises(SinkDown, match="WRONGTYPE") as in_transaction:
+            write(sink, (123_456_789, "private"), mark=Mark(1, OLD))
+        client.config_set("maxmemory", 1)
+        with pytest.raises(SinkDown, match="maxmemory") as at_queue:
+            write(sink, (123_456_789, "private"), mark=Mark(1, OLD))
+        client.close()
+        sink.close()
+    for caught in (in_transaction, at_queue):
+        assert "123456789" not in str(caught.value)
+        assert "private" not in str(caught.value)
+
+
 # Sentinel
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,26 +20,37 @@ from trueup.verbs.tube import restart
 from trueup.verbs.tube.model import Job, RunOptions
 
 
-def test_a_paused_job_waits_for_a_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Node("n1", "host=127.0.0.1 port=1"), "tube")
-    stop = threading.Event()
-    sink = FunctionSink("builtins:print")
-    job = Job(session, "t", sink, RunOptions(), Hold(session, "t", [0]), Silent(), stop)
-    results: list[Exception | None] = [NodeError("lost", node="n1"), None]
+class Loop:
+    """The loop of a job, which loses the node the first time."""
 
-    def run_once(*_: Any) -> None:
-        if error := results.pop(0):
-            raise error
+    runs = 0
+
+    def __init__(self, *_: object) -> None:
+        self.letters = SimpleNamespace(count=0)
+        self.control = SimpleNamespace(close=lambda: None)
+
+    def run(self) -> None:
+        Loop.runs += 1
+        if Loop.runs == 1:
+            raise NodeError("lost", node="n1")
+
+
+def test_a_paused_job_waits_for_a_lost_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "reading_node", lambda session: session.node)
+    monkeypatch.setattr(Hold, "take", lambda *_, **__: None)
+    monkeypatch.setattr(Hold, "release", lambda *_: None)
+    monkeypatch.setattr(restart, "Run", Loop)
+    session = Session(Node("n1", "host=127.0.0.1 port=1"), "tube")
+    sink = FunctionSink("builtins:print")
+    job = Job(session, "t", sink, RunOptions(), Hold(session, "t", [0]), Silent(), threading.Event())
 
     def heartbeat() -> None:
-        # What the heartbeat of a paused job does while the node is lost.
+        # The heartbeat of a paused job while the node is lost.
         raise NodeError("still lost", node="n1")
 
     job.heartbeat = heartbeat
-    monkeypatch.setattr(restart, "_take_locks", lambda *_, **__: True)
-    monkeypatch.setattr(restart, "_run_once", run_once)
     assert restart.run(job).outages == 1
-    assert not results
+    assert Loop.runs == 2
 
 
 def test_a_tube_on_an_address_uses_the_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

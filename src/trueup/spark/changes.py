@@ -171,7 +171,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         key = self._keys.get(name)
         if key is None:
             return None
-        if relation.identity == "n" or (relation.identity != "f" and set(relation.keys) != set(key)):
+        is_other = relation.identity != "f" and set(relation.keys) != set(key)
+        if relation.identity == "n" or is_other or not set(key) <= set(relation.columns):
             raise KeyLost(
                 f"{KEY_CHANGED}{name}: its key was ({', '.join(key)}) and is now ({', '.join(relation.keys)})"
             )

@@ -23,13 +23,17 @@ _NO_SLOT = ("42704", "55000")
 
 
 class SlotReader:
-    """Reads one slot with one session; while changes are iterated, the session cannot be used otherwise."""
+    """Reads one slot with one session; while changes are iterated, the session cannot be used otherwise.
 
-    def __init__(self, connection: Connection, node: Node, slot: str, publication: str) -> None:
+    `cure` is the cure of the error SlotLost.
+    """
+
+    def __init__(self, connection: Connection, node: Node, slot: str, publication: str, *, cure: str = "") -> None:
         self.connection = connection
         self.slot = slot
         self.publication = publication
         self._node = node
+        self._cure = cure
 
     def state(self) -> Slot:
         """Return the state of the slot; raise SlotLost if it does not exist or was invalidated."""
@@ -38,7 +42,8 @@ class SlotReader:
         if state is None:
             raise SlotLost(
                 f"replication slot {self.slot} does not exist",
-                cure=f"create it: SELECT pg_create_logical_replication_slot('{self.slot}', '{slots.PLUGIN}')",
+                cure=self._cure
+                or f"create it: SELECT pg_create_logical_replication_slot('{self.slot}', '{slots.PLUGIN}')",
                 node=self._node.name,
             )
         return state
@@ -60,7 +65,7 @@ class SlotReader:
             raise SlotLost(
                 f"replication slot {self.slot} is at {lsn_text(confirmed)}, after the start position {lsn_text(start)}:"
                 " the changes between were not seen",
-                cure="another reader advanced the slot: use one slot per reader, and start again",
+                cure=self._cure or "another reader advanced the slot: use one slot per reader, and start again",
                 node=self._node.name,
             )
 
@@ -82,7 +87,8 @@ class SlotReader:
             yield
         except psycopg.Error as error:
             if error.sqlstate in _NO_SLOT and slots.look(self.connection, self.slot) is None:
-                raise SlotLost(f"replication slot {self.slot} was dropped", node=self._node.name) from None
+                message = f"replication slot {self.slot} was dropped"
+                raise SlotLost(message, cure=self._cure, node=self._node.name) from None
             raise error_from_server(error, self._node) from None
 
 

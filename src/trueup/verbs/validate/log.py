@@ -43,7 +43,7 @@ class LogSource:
         sessions, tables = self._sessions, self._tables
         source = sessions.nodes[0]
         connection = sessions.connect(source, read_only=False)
-        self._open = SlotReader(connection, source, stored.slot, stored.publication)
+        self._open = SlotReader(connection, source, stored.slot, stored.publication, cure=FULL_CHECK)
         with sessions.source_errors():
             if stored.owns_publication:
                 published = [tables.routes[name].source for name in tables.pairs]

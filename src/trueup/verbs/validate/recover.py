@@ -51,10 +51,26 @@ class Recovery:
             tables.replan(name)
 
     def wait_and_reopen(self, error: TrueupError) -> None:
-        """Wait, and open all sessions again; raise an error that does not pass by waiting."""
-        if not _is_transient(error):
-            raise error
-        self._attempts += 1
+        """Wait and open all sessions again, until that succeeds or the user requests to stop.
+
+        No round runs while a part of the sessions or tables is not open. Raises an error that does not pass by waiting.
+        """
+        failure: TrueupError | None = error
+        while failure is not None and not self._is_stop_requested():
+            is_locked = isinstance(failure, CheckFailed) and self._attempts < _LOCK_ATTEMPTS
+            if not _is_transient(failure) and not is_locked:
+                raise failure
+            self._attempts += 1
+            failure = self._reopen(failure)
+
+    def _is_stop_requested(self) -> bool:
+        try:
+            return self._validator.sessions.reload().wanted == "stop"
+        except TrueupError:
+            return False
+
+    def _reopen(self, error: TrueupError) -> TrueupError | None:
+        """Wait and open all sessions again; return the error if that fails."""
         validator, sessions = self._validator, self._validator.sessions
         seconds = min(_MAX_WAIT, 0.25 * 2**self._attempts)
         sessions.log(f"waiting {seconds:.1f} s after an error: {error}")
@@ -66,13 +82,9 @@ class Recovery:
                 sessions.meta = lock_meta(sessions.name, self._meta_node)
             validator.open()
             sessions.meta.rows("state", name=sessions.name, state="running", reason="")
-        except TrueupError as again:
-            is_locked = isinstance(again, CheckFailed) and self._attempts < _LOCK_ATTEMPTS
-            if not _is_transient(again) and not is_locked:
-                raise
-            # How many keys are pending is not known, so the validation must not end at a cut-over position. The next
-            # round fails and waits longer.
-            validator.checker.pending = max(validator.checker.pending, 1)
+        except TrueupError as failure:
+            return failure
+        return None
 
 
 def _is_transient(error: TrueupError) -> bool:

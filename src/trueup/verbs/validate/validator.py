@@ -80,7 +80,8 @@ class Validator:
     def apply_settings(self) -> str:
         """Apply settings that were changed meanwhile; return what the user requested (`stop`)."""
         wanted = self.sessions.reload().wanted
-        self.tables.apply_settings()
+        if wanted != "stop":
+            self.tables.apply_settings()
         return wanted
 
     # ---- read changes, batch by key, judge

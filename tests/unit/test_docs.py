@@ -47,6 +47,13 @@ def test_the_glossary_has_one_row_per_word() -> None:
     assert not [meaning for meaning in meanings if re.search(r"; (also|or): ", meaning)], "two meanings in one row"
 
 
+def test_guards_and_fences_have_the_same_name_everywhere() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| ([\w ]*(?:guard|fence)[\w ]*) \|", glossary, re.MULTILINE) == ["guard", "fence"]
+    for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.sql")]:
+        assert not re.search(r"\b(row|write) (guard|fence)", page.read_text(encoding="utf-8"), re.IGNORECASE), page
+
+
 def test_the_license_is_complete_and_shipped() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert "Apache License" in text

@@ -86,7 +86,7 @@ def test_values_are_embedded_unchanged(make_report: MakeReport, write_page: Writ
     assert [each["key"] for each in pair["differences"]] == [[text] for text in NASTY]
     assert [each["rows"] for each in pair["differences"]] == [[[t, t, None], [t, "", t]] for t in NASTY]
     assert [each["columns"] for each in pair["differences"]] == [[1, 2]] * len(NASTY)
-    # Read as a browser reads it, the values have made no element.
+    # For a browser, the values create no element.
     assert [tag for tag, _ in read(path).elements if tag in ("img", "script")] == ["script", "script"]
 
 
@@ -100,7 +100,7 @@ def test_names_and_reasons_are_escaped(make_report: MakeReport, write_page: Writ
     path = write_page(report)
     found = read(path)
     assert [tag for tag, _ in found.elements if tag in ("img", "script")] == ["script", "script"]
-    # What could turn the text around, or is no text at all, is written out.
+    # Characters that reverse or hide text are displayed as code points.
     outside = re.sub(r"<script.*?</script>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert all(each.isprintable() or each == "\n" for each in outside)
 
@@ -141,7 +141,7 @@ def test_node_names_may_contain_a_slash(make_report: MakeReport, write_page: Wri
         ("MATCH", 0, [], "good"),
         ("DIFFER", 1, [], "differ"),
         ("INCOMPLETE", 0, ["a block was left out"], "trouble"),
-        # No verdict makes green what is not proven.
+        # No verdict turns an incomplete result green.
         ("MATCH", 0, ["a block was left out"], "trouble"),
         ("MATCH", 1, [], "trouble"),
         ("DIFFER", 1, ["a block was left out"], "trouble"),

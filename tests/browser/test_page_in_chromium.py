@@ -13,7 +13,7 @@ from support.browser import MakeReport, OpenPage, Tab, WritePage
 from support.fixtures import Compare, Databases, OnAll
 
 NASTY = "</script x><!--<script x></script><img src=x onerror='window.hacked=1'> \" &amp;"
-# Whether a colour is more green than anything else.
+# Whether green is the strongest component of a color.
 GREEN = """(() => {{
     const colour = getComputedStyle(document.querySelector("{}")).{};
     const [red, green, blue] = colour.match(/[0-9.]+/g).map(Number);
@@ -65,7 +65,7 @@ def test_a_diff_of_values_that_contain_html(open_diff: OpenDiff) -> None:
     assert tab.texts("tbody.is-missing .key > span") == ["<b>3"]
     assert tab.texts("tbody.is-missing td") == ["−missing\non n2", "n1", "gone", "NULL"]
     assert tab.texts("tbody.is-extra td") == ["+extra\non n2", "n2", "empty text", "NULL"]
-    # The whole of a long value, on a click; what would turn it around is written out.
+    # A click shows the complete value; characters that reverse text are displayed as code points.
     assert tab.text("button.more") == "all 400,001 characters"
     tab.click("button.more")
     assert tab.js("document.querySelector('.whole').textContent") == "é" * 400_000 + "U+202E"
@@ -107,7 +107,7 @@ def test_filter_kinds_and_columns(make_report: MakeReport, open_page: OpenPage) 
     assert tab.texts(".key > span") == ["24", *map(str, range(240, 250))]
     tab.press("Escape")
     tab.wait("document.getElementById('status').textContent === '1–100 of 250'")
-    # No text matches over the border of two cells.
+    # A search text does not match across two cells.
     tab.type("item 2n")
     tab.wait("document.getElementById('rows').textContent === 'Nothing matches the filter.'")
     tab.press("Escape")
@@ -152,12 +152,12 @@ def test_changed_text_is_marked_and_equal_cells_are_merged(make_report: MakeRepo
     tab = open_page(make_report([(left, right)]))
     assert tab.texts("td.changed.first mark") == ["1", "NULL"]
     assert tab.texts("td.changed.second mark") == ["2", "empty text"]
-    # Not by colour alone.
+    # Not marked by color alone.
     assert "underline" in tab.js("getComputedStyle(document.querySelector('mark')).textDecorationLine")
     tab = open_page(make_report([(row(1), row(1, name="x"))]))
     assert tab.texts("td.same") == ["n"]
     assert tab.js("document.querySelector('td.same').rowSpan") == 2
-    # Far inside a long value, the part that changed is what is shown.
+    # The changed part of a long value is displayed, even if it is far from the start.
     tab = open_page(
         make_report([(row(1, note="a" * 5000 + "🙂" + "b" * 5000), row(1, note="a" * 5000 + "😀" + "b" * 5000))])
     )
@@ -189,7 +189,7 @@ def test_the_key_is_copied(make_report: MakeReport, open_page: OpenPage) -> None
     tab.click("button.copy")
     tab.wait("document.querySelector('button.copy').textContent === 'copied'")
     assert tab.js("window.copied") == '{"id":"7","name":"item 7"}'
-    # Where that is not allowed, the key is selected.
+    # If the clipboard is not available, the key is selected.
     tab.js("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))")
     tab.click("button.copy")
     tab.wait("document.querySelector('button.copy').textContent === 'press Ctrl+C'")
@@ -235,7 +235,7 @@ def test_ten_thousand_differences_of_twenty_columns(
     values = [{"id": str(at), **{name: f"{name} {at}" for name in columns[1:]}} for at in range(10_001)]
     tab = open_page(make_report([(each, {**each, "c7": "x"}) for each in values], columns=columns))
     assert tab.text("#status") == "1–100 of 10,000"
-    # Few of them are elements: that is what keeps it quick.
+    # Only a few rows are elements, so the page is fast.
     assert tab.js("document.querySelectorAll('*').length") < 10_000
     assert tab.text("#cut") == (
         "⚠ This page has the first 10,000 differences of n1/n2; there are more. The JSON report (report.json) has all."
@@ -330,7 +330,7 @@ def test_selected_rows_become_a_repair_plan(databases: Databases, on_all: OnAll,
     tick("at 3", "skip")
     assert tab.text("#planned") == "5 ticked, 5 with an action"
     assert sorted(tab.texts(".key .action"))[:2] == ["delete everywhere", "insert where missing"]
-    # What was unticked is in no plan.
+    # Deselected rows are in no plan.
     at = next(place for shown, place in places.items() if "at 3" in shown)
     tab.click(f"#rows tbody:nth-of-type({at + 1}) .tick")
     assert tab.text("#planned") == "4 ticked, 4 with an action"

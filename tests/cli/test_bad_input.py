@@ -17,7 +17,7 @@ from support.fixtures import Cli, Databases, FreshServer, OnAll
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 
-# Found anywhere, it has leaked; it also holds what must be escaped in an address.
+# If it occurs in any output, it has leaked. It contains characters that must be escaped in an address.
 PASSWORD = "Gr33n/Ch33se@M00n"
 WRITTEN = "Gr33n%2FCh33se%40M00n"
 PIECES = ("Gr33n", "Ch33se", "M00n")
@@ -509,7 +509,7 @@ def test_a_full_disk(
     refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll, process: Cli, tmp_path: Path, fails: str
 ) -> None:
     """A limit on the size of files makes the same system call fail as a full disk."""
-    # Names are written into the report again for every row, but not into the files that gather differences.
+    # The report repeats the names in every row, the files that collect differences do not.
     columns = [f"c{number}_{'x' * 55}" for number in range(10)]
     on_all(own, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} text' for name in columns)})")
     rows, value = (300, "''") if fails == "report" else (1000, "repeat(md5(i::text), 20)")
@@ -567,7 +567,7 @@ def test_a_damaged_configuration(
     cli: Cli, tmp_path: Path, text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trueup.toml").write_text(text, encoding="utf-8")
-    # With this variable the tasks need no configuration.
+    # With this variable `trueup tasks` reads no configuration.
     monkeypatch.delenv("TRUEUP_TASKS_DB")
     for arguments in (("diff", "items"), ("tasks",)):
         ran = cli(*arguments)

@@ -126,7 +126,7 @@ def test_a_stopped_demo_leaves_no_server(environment: dict[str, str], tmp_path: 
     # Three servers, and rows being loaded into one of them.
     _wait_for(lambda: _is_loading(folder) or process.poll() is not None, "three servers that load rows")
     assert process.poll() is None, process.communicate()[1]
-    # As a terminal does it: to the whole process group.
+    # Like a terminal, to the whole process group.
     os.killpg(process.pid, stop)
     process.communicate(timeout=60)
     assert process.returncode == (130 if stop == signal.SIGINT else -signal.SIGKILL)

@@ -23,7 +23,7 @@ from trueup.report import html
 from trueup.report.json_file import private_file
 from trueup.testing.postgres import Database, Server
 
-# The promise of `--json`.
+# The documented fields of `--json`.
 PROMISED = {
     *("verdict", "pairs", "rows_checked", "blocks", "mismatched_blocks"),
     *("seconds", "engine", "report", "task_id"),
@@ -40,7 +40,7 @@ def summary_of(ran: Ran) -> dict[str, Any]:
     return found
 
 
-# What comes out.
+# Output and exit codes.
 
 
 def test_equal_tables_exit_0(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
@@ -244,7 +244,7 @@ def test_table_filter(cli: Cli, node_options: NodeOptions, drifted: list[Databas
     assert (ran.code, ran.json["rows_checked"]) == (0, 13)
     assert summary_of(ran)["table_filter"] == "id BETWEEN 8 AND 20"
     assert cli("diff", "items", *node_options(drifted), "--filter", "note = 'n' AND id = 7").code == 1
-    # Signs that mean something to Python's or psycopg's formatting.
+    # Characters with a meaning in the formatting of Python or psycopg.
     assert cli("diff", "items", *node_options(drifted), "--filter", "name LIKE '%{}%s' AND id % 2 = 0").code == 0
 
 
@@ -294,7 +294,7 @@ def test_numeric(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> 
 
 
 def test_compare_unit_size_splits_down(cli: Cli, node_options: NodeOptions, drifted: list[Database]) -> None:
-    # The answer is the same however small the parts are.
+    # The result does not depend on the size of units.
     for size in (1, 2, 7, 1000):
         found = cli("diff", "items", *node_options(drifted), "--compare-unit-size", size, "--json").json["pairs"][
             "n1/n2"
@@ -433,7 +433,7 @@ def test_output_writes_a_page_besides_the_report(
     page, report = Path(ran.json["page"]), Path(ran.json["report"])
     assert (page.suffix, page.stem) == (".html", report.stem)
     assert oct(page.stat().st_mode)[-3:] == "600"
-    # The same page is made of the report afterwards.
+    # `trueup report` writes the same page.
     cli("report", report, "--output", "html", "--to", tmp_path / "later.html")
     assert (tmp_path / "later.html").read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
     alone = cli("diff", "items", *node_options(drifted), "--output", "html")

@@ -97,7 +97,7 @@ def test_every_option_has_a_variable(name: str) -> None:
     if variable.startswith("TRUEUP__"):
         section, setting = variable.removeprefix("TRUEUP__").lower().split("__")
         default = getattr(getattr(load(env={}), section), setting)
-        # A variable that is no setting is refused.
+        # An unknown setting is refused.
         found = getattr(getattr(load(env={variable: value or str(default)}), section), setting)
         assert (found != default) == bool(value)
     elif variable not in READ_ELSEWHERE:

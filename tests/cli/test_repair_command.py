@@ -33,7 +33,7 @@ def test_from_a_diff_to_a_repair_and_back(
     assert drifted[1].execute("SELECT * FROM items ORDER BY 1") == rows
     again = cli("rerun", task, "--engine", "local", "--recheck", "0", "--json")
     assert (again.code, again.json["since"]["n1/n2"]["remains"]) == (1, 6)
-    # All of it is among the tasks, and each has a report to show.
+    # All runs are in the list of tasks, and each has a report.
     listed = cli("tasks", "--json").json
     kinds = [task["task_type"] for task in listed]
     assert kinds == [*["TABLE_RERUN", "TABLE_UNDO", "TABLE_UNDO", "TABLE_RERUN"], *["TABLE_REPAIR"] * 2, "TABLE_DIFF"]

@@ -86,7 +86,7 @@ def test_jobs_run_concurrently_until_a_signal(start: Start, cli: Cli, tmp_path: 
     def listed() -> dict[str, Any]:
         return {each["name"]: each for each in cli("schedule", "--list", "--json", "--config", "trueup.toml").json}
 
-    # Between two runs: while one is under way, it has no result.
+    # Between two runs: a running task has no result.
     assert wait_until(lambda: listed()["quick"]["result"] == "ok", 60)
     found = listed()
     assert found["long"]["status"] == "RUNNING"
@@ -94,13 +94,13 @@ def test_jobs_run_concurrently_until_a_signal(start: Start, cli: Cli, tmp_path: 
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
 
-    # One that fails is run again at its next time, and says why.
+    # A failed job runs again at its next time, with the reason in its task.
     broken = ended("broken")
     assert {task.task_status for task in broken} <= {"FAILED", "INTERRUPTED"}
     assert broken[0].task_status == "FAILED"
     assert broken[0].task_context["diff_summary"]["exit_code"] == 2
     assert {task.task_status for task in ended("quick")} <= {"COMPLETED", "INTERRUPTED"}
-    # Never two of the same at once.
+    # A job never runs twice at once.
     for job in ("quick", "broken"):
         times = [(task.started_at, str(task.finished_at)) for task in runs(job)]
         assert all(before[1] <= after[0] for before, after in pairwise(times))

@@ -15,7 +15,7 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_pat
     for number, node in enumerate(drifted):
         node.execute(body.format(number))
     ran = cli("schema-diff", *nodes, "--tables", "public.*")
-    # Other rows are no other definitions.
+    # Different rows do not change the definitions.
     assert (ran.code, ran.out.splitlines()[0]) == (
         0,
         "MATCH: schema of n1, n2: all definitions are the same",
@@ -38,7 +38,7 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_pat
     assert found["verdict"] == "DIFFER"
     price = next(each for each in found["differences"] if each["name"] == "items.price")
     assert price["facts"] == {"type": {"n1": "numeric", "n2": "numeric(9,2)"}}
-    # The store knows what differed, and not the bodies of functions.
+    # The store has the names of differing objects, not the bodies of functions.
     shown = cli("tasks", "show", found["task_id"], "--json")
     assert shown.json["task_context"]["diff_summary"]["changed"] == 2
     assert "RETURN" not in shown.out

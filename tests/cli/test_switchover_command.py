@@ -96,7 +96,7 @@ def test_the_doctor_reports_what_is_missing_for_a_switchover(cli: Cli, owned: Ow
     nodes = ends[4:]
     fine = cli("doctor", "--switchover", "n1,n2", "--no-spark", *nodes)
     assert "FAIL  switchover" not in fine.out, fine.out
-    assert "foreign keys" in fine.out  # what session_replication_role would spare
+    assert "foreign keys" in fine.out  # not needed with session_replication_role
     as_admin = {each.name: server.database(each.name) for each in both}
     as_admin[both[0].name].execute("CREATE TABLE theirs (id int PRIMARY KEY); CREATE TABLE bare (id int)")
     as_admin[both[1].name].execute(f"REVOKE CREATE ON DATABASE {both[1].name} FROM {role}")

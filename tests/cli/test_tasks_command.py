@@ -19,7 +19,7 @@ from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
 
-# The seed's three analytics queries, word for word.
+# The three documented analytics queries.
 RECENT = """
 SELECT task_id, task_status, started_at, finished_at, time_taken, diff_file_path
 FROM ace_tasks
@@ -259,7 +259,7 @@ def test_a_killed_process_is_listed_as_failed(
     (task,) = cli("tasks", "--json").json
     found = cli("tasks", "show", task["task_id"])
     assert f"process {child.pid} ended without finishing the task" in found.out
-    # A plain reader of the file sees it too.
+    # A query with sqlite3 returns the same.
     assert query(tmp_path / "tasks.db", "SELECT task_status FROM ace_tasks") == [("FAILED",)]
 
 

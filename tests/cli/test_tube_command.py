@@ -139,7 +139,7 @@ def test_a_job_runs_until_it_is_stopped(
     assert cli("tube", "dead-letters", "search", "--retry", "--drop").code == 2
     assert cli("tube", "dead-letters", "search", "--drop", "--json").json == {"dropped": 1}
     assert cli("tube", "dead-letters", "search").out == "no dead letters\n"
-    # As a process of its own, until it is told to end.
+    # As a process, until it gets a signal.
     arguments = [sys.executable, "-m", "trueup", "tube", "run", "search", "--to", "python:mysink:write"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     job = subprocess.Popen(arguments, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -179,7 +179,7 @@ def test_stats_with_an_interval(cli: Cli, node: Database, databases: Databases) 
     shown = subprocess.Popen([sys.executable, "-m", "trueup", *watch], stdout=far, env=env)
     os.close(far)
     text = b""
-    with contextlib.suppress(OSError):  # the end of the other side is an error here
+    with contextlib.suppress(OSError):  # a closed terminal is an error here
         while part := os.read(near, 65536):
             text += part
     os.close(near)
@@ -187,7 +187,7 @@ def test_stats_with_an_interval(cli: Cli, node: Database, databases: Databases) 
     assert b"every 0.05 s, Ctrl-C to stop" in text
     assert text.count(b"live pods") >= 2
     assert b"\x1b[1A" in text, "drawn in place"
-    # A job takes them into a table of another node, under other names: there is no bar any more.
+    # A job writes them to a table of another node, with other column names: there is no progress bar any more.
     other = databases(1)[0]
     given = ["--node", f"n2={other.uri}", "--on", "n1", "--option", "table=copy.mine", "--map", "id=nr", "--map", "n=a"]
     ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *given)

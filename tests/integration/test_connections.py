@@ -38,7 +38,7 @@ def test_too_few_connections_are_reported_before_the_run(modest: list[Database],
     options = {"concurrency_factor": 4.0}
     with pytest.raises(CheckFailed) as caught:
         compare(modest, "items", **options)
-    # Of five, the driver has one a node; the other three are for both nodes.
+    # Of five connections, the driver uses one per node; the other three are for both nodes.
     assert "nodes n1, n2: " in caught.value.message
     assert "parallel tasks need" in caught.value.message
     assert "--max-connections 2" in caught.value.cure

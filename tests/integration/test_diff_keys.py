@@ -155,7 +155,7 @@ def test_the_same_drift_on_every_kind_of_key(
     columns = ", ".join(f"{column} {kind}" for column, kind in zip(names, types, strict=True))
     key = ", ".join(names)
     for node in pair:
-        # The key does not stand first, and its columns not in the order of the table.
+        # The key is not the first column, and its columns are in another order than in the table.
         node.execute(f"CREATE TABLE {table} (n int, v text, {columns}, PRIMARY KEY ({key}))")
         node.execute(
             f"INSERT INTO {table} (n, v, {key}) SELECT i, 'v' || i, {value} FROM generate_series(0, {ROWS - 1}) i"
@@ -438,7 +438,7 @@ def test_a_given_key(databases: Databases, on_all: OnAll, compare: Compare, repo
     assert _found(report_of(compare(nodes, "byhand", key=["m", "n"], **_small(2)))) == expected
     with pytest.raises(CheckFailed, match=r"n1.*NULL in maybe"):
         compare(nodes, "byhand", key=["maybe"])
-    # The filter takes the rows with NULL away.
+    # The filter excludes the rows with NULL.
     assert _found(report_of(compare(nodes, "byhand", key=["maybe"], filter="maybe > 0 OR n = 0"))) == expected
     with pytest.raises(CheckFailed, match="no column mm; did you mean m"):
         compare(nodes, "byhand", key=["mm"])

@@ -191,7 +191,7 @@ def test_hidden_rows_are_refused_not_matched(
     nodes[1].execute("DELETE FROM looks WHERE n = 30")
     with pytest.raises(CheckFailed, match=r"n2.*row security hides rows of public.looks"):
         compare(readers, "looks", quick=quick)
-    # Those whom the policy does not concern see all.
+    # Roles that the policy does not apply to see all rows.
     assert compare(nodes, "looks", quick=quick).verdict == "DIFFER"
     seeing = role(nodes, "GRANT SELECT ON looks TO {role}", options="BYPASSRLS")
     assert compare(seeing, "looks", quick=quick).verdict == "DIFFER"

@@ -42,14 +42,14 @@ TYPES = """
     CREATE TABLE other_table (a int);
 """
 
-# Types that no table can have, or whose values nobody can write.
+# Types that no table can have, or without an input function.
 NOT_STORABLE = {
     "gtsvector", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list", "pg_brin_bloom_summary",
     "pg_brin_minmax_multi_summary", "pg_ddl_command",
 }  # fmt: skip
 
-# Type, a value, and another that is as close to it as can be. Where the server's own `=` or its hash calls the two
-# equal, they must be told apart all the same.
+# Type, a value, and another that is as similar as possible. Even if `=` or the hash of the server treat the two as
+# equal, they must be reported as different.
 PAIRS: list[tuple[str, str, str]] = [
     ("int2", "1", "2"),
     ("int2", "32767", "-32768"),
@@ -57,7 +57,7 @@ PAIRS: list[tuple[str, str, str]] = [
     ("int4", "0", "NULL"),
     ("int8", "9007199254740992", "9007199254740993"),
     ("int8", "-1", "0"),
-    # The server's hash of 64 bits folds the halves together.
+    # The 64-bit hash of the server combines the halves.
     ("int8", "1", "4294967296"),
     ("int8", "4294967298", "8589934593"),
     ("int8", "-1", "-4294967296"),
@@ -256,7 +256,7 @@ SINCE_14 = [
     ("tstzmultirange", "'{[2024-01-01 00:00+00,)}'", "'{[2024-01-01 00:00+01,)}'"),
     ("datemultirange", "'{[2024-01-01,2024-01-02)}'", "'{[2024-01-01,2024-01-03)}'"),
 ]
-# What a server may lack: a statement that makes the type, and pairs of it. Left out where the statement fails.
+# Optional types: a statement that creates the type, and pairs of values. Skipped if the statement fails.
 OPTIONAL: list[tuple[str, list[tuple[str, str, str]]]] = [
     ("SELECT '<a/>'::xml", [("xml", "'<a/>'", "'<a></a>'"), ("xml", "'<a b=\"1\"/>'", "'<a b=\"2\"/>'")]),
     ("CREATE EXTENSION citext", [("citext", "'A'", "'a'"), ("citext[]", "'{A}'", "'{a}'")]),
@@ -378,7 +378,7 @@ def test_one_change_of_every_type_in_a_keyless_table(
     for node in wide.nodes:
         node.execute(f"DROP TABLE IF EXISTS bare; CREATE TABLE bare AS SELECT {columns} FROM wide")
     result = compare(wide.nodes, "bare", digest=digest)
-    # The first node has nothing but copies of one row, the second has none of these.
+    # The first node has only copies of one row, the second has none of them.
     counts = result.pairs["n1/n2"]
     assert (result.verdict, counts.missing, counts.extra, counts.changed) == (
         "DIFFER", len(wide.pairs), len(wide.pairs), 0,
@@ -498,7 +498,7 @@ def test_numbers_are_equal_by_value_or_by_representation(
     found = report_of(result)["diffs"]["n1/n2"]["differences"]
     assert {tuple(each["columns"]) for each in found} == {("price", "other")}
     assert found[0]["rows"]["n1"]["price"] == "3000.00"
-    # With another change in the row, only that one is named.
+    # If another column of the row changes, only that column is listed.
     nodes[1].execute("UPDATE prices SET t = 'y' WHERE id = 1")
     result = compare(nodes, "prices", digest=digest)
     assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["t"]]

@@ -21,7 +21,7 @@ from trueup.testing.processes import wait_until
 from trueup.verbs.doctor import nodes as doctor_nodes
 from trueup.verbs.doctor.model import Diagnosis, Finding
 
-# Autovacuum would analyse behind our back.
+# Otherwise autovacuum could analyze the table during a test.
 ITEMS = """
     CREATE TABLE items (id int PRIMARY KEY, name text) WITH (autovacuum_enabled = false);
     INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i;
@@ -77,7 +77,7 @@ def pair(server: Server) -> Iterator[list[Database]]:
 def two(pair: list[Database], on_all: OnAll) -> list[Database]:
     """Two nodes with the same small table."""
     on_all(pair, EMPTY + ITEMS)
-    # On its own: what the same transaction had inserted would count as changed since.
+    # In a separate transaction: rows inserted in the same transaction would count as changed later.
     on_all(pair, "ANALYZE items")
     return pair
 
@@ -119,7 +119,7 @@ def test_a_server_that_is_down(examine: Examine, two: list[Database]) -> None:
     assert "refused" in failure.message
     assert "check that the server is running" in failure.cure
     assert "s3cr3t" not in json.dumps(found.as_json())
-    # The others are looked at all the same, and what was not looked at is said.
+    # The other nodes are checked, and skipped checks are reported.
     assert of(found, "connection", "n3").level == "OK"
     assert of(found, "row hash").level == "OK"
     assert "not checked on n2" in of(found, "table").message
@@ -168,7 +168,7 @@ def test_privileges(
     finding = of(found, "privileges", "n2 public.items")
     assert (finding.level, message in finding.message, cure in finding.cure) == (level, True, True), finding
     assert of(found, "privileges", "n1 public.items").level == "OK"
-    # What cannot be read is not called fine in other lines.
+    # A table that cannot be read is OK in no other check.
     assert (of(found, "key").level == "FAIL") == (level == "FAIL")
     assert (of(found, "statistics", "n2").level == "FAIL") == (level == "FAIL")
 
@@ -227,7 +227,7 @@ def test_statistics(examine: Examine, two: list[Database], on_all: OnAll) -> Non
     on_all(two, "ANALYZE fresh; ANALYZE items; DELETE FROM items WHERE id = 1")
     wait_until(lambda: all(node.execute(changed)[0][0] == 1 for node in two), 10)
     assert levels(examine(two, "fresh", "items"), "WARN") == []
-    # One row was changed, and no age is young enough.
+    # One row was changed, and the maximum age is zero.
     assert of(examine(two, "items", stats_days=0), "statistics", "n1").level == "WARN"
 
 
@@ -332,7 +332,7 @@ def test_a_standby(examine: Examine, fresh_server: Callable[..., Server]) -> Non
 def test_the_doctor_changes_nothing(examine: Examine, two: list[Database], server: Server) -> None:
     """A write would take a transaction id: the doctor takes none, and leaves no session."""
     newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-    # Autovacuum may take a number meanwhile, but not each time.
+    # Autovacuum may take a transaction id meanwhile, but not each time.
     for _ in range(5):
         before = two[0].execute(newest)
         examine(two, "items")

@@ -260,7 +260,7 @@ def test_the_server_does_not_run_as_root(server: Server) -> None:
     assert 0 not in (process.uids().real, process.gids().real)
     assert server.data_dir.stat().st_mode & 0o777 == 0o700
     assert server.data_dir.stat().st_uid == process.uids().real
-    # Root's own files beside the data cannot be changed by the user that runs the server.
+    # Files of root next to the data cannot be changed by the user that runs the server.
     assert server.data_dir.parent.stat().st_uid == os.geteuid()
 
 

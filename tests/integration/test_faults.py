@@ -31,14 +31,14 @@ TABLE = """
     INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 2000) i;
     ANALYZE items;
 """
-# One block after the other, so that the first step is over before the second begins.
+# One block after the other, so that the first step ends before the second begins.
 STEPS = {"block_size": 100, "override_block_size": True, "compare_unit_size": 20, "concurrency_factor": 0.0}
 Waiting = Callable[[Database, str], None]
 Started = Callable[..., "subprocess.Popen[str]"]
 SESSIONS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'trueup %%' AND datname = %s"
 
 
-# A filter that tells the statements apart in which it stands (and does not contain what it looks for).
+# A filter that detects in which statement it is used (and does not contain the text that it searches for).
 NOT_HASHING = "current_query() NOT LIKE '%hash_' || 'record%'"
 
 
@@ -97,7 +97,7 @@ def counts(result: DiffResult, pair: str = "n1/n2") -> tuple[int, int, int, int]
     return found.missing, found.extra, found.changed, found.in_flight
 
 
-# Nodes and sessions are lost.
+# Lost nodes and sessions.
 
 
 def test_a_server_that_is_killed(
@@ -262,13 +262,13 @@ def test_blocks_that_time_out_are_listed(nodes: list[Database], compare: Compare
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
     (reason,) = [reason for reason in result.incomplete if "block [" in reason]
     assert "statement timeout" in reason
-    # The rest was looked at all the same.
+    # The rest was compared.
     assert result.mismatched_blocks == 1
     assert quick or counts(result)[2] == 1
     assert 1700 < result.rows_checked < 2000
 
 
-# Writes go on.
+# Concurrent writes.
 
 
 def test_writes_that_converge_are_in_flight(nodes: list[Database], compare: Compare, report_of: ReportOf) -> None:
@@ -368,7 +368,7 @@ def test_a_check_continues_if_the_first_parts_were_in_flight(
     assert not any("in flight" in remark for remark in result.remarks)
 
 
-# The process is stopped.
+# Signals.
 
 # Every statement sleeps, or only those that hash rows.
 SLOW = {

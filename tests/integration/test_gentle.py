@@ -121,7 +121,7 @@ def test_rows_per_second_are_limited(nodes: list[Database], counted: list[int]) 
     result = _diff(nodes, max_rows_per_second=10_000, recheck=0)
     seconds = time.monotonic() - started
     assert result.rows == {"n1": ROWS, "n2": ROWS}
-    # One second may be saved up, the first query is free, and what differs is read three times.
+    # Up to one second of the limit is saved, the first query is free, and differing rows are read three times.
     assert max(counted) <= 5_001
     assert seconds >= (ROWS - 10_000 - 5_000) / 10_000
 
@@ -141,7 +141,7 @@ def test_the_rate_is_limited_in_every_interval() -> None:
     assert budget.is_spent()
     now = 2.6
     assert not budget.is_spent()
-    # Whoever did nothing for long has saved up one second, not more.
+    # After a long idle time, one second of the limit is saved, not more.
     now = 1000.0
     assert not budget.is_spent()
     budget.spend(101)

@@ -68,7 +68,7 @@ def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path:
     assert (result.verdict, result.exit_code) == ("MATCH", 0)
     assert result.skipped == ('public."Odd, Name"', "public.tmp_1")
     assert found["public.a"].rows_checked == 3000
-    # Two tables whose reports would have one name: both are there, in a folder that is nobody else's.
+    # Two tables whose reports would have the same name: both reports exist, in a private folder.
     reports = {each.report for each in result.tables}
     assert len(reports) == len(result.tables)
     folder = Path(result.report).parent
@@ -92,7 +92,7 @@ def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path:
     assert (found["public.gone"].verdict, found["public.gone"].missing_on) == ("DIFFER", ("n2",))
     assert found["sales.parts"].verdict == "MATCH"
 
-    # One table that cannot be compared: trouble outranks difference, and the others go on.
+    # One table cannot be compared: this decides the verdict, and the others are compared.
     nodes[1].execute("ALTER TABLE a_b ALTER v TYPE varchar(5)")
     quick = trueup.check_many(**every)
     found = outcomes(quick)
@@ -101,7 +101,7 @@ def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path:
     assert "different types" in found["public.a_b"].reason
     assert (found["public.a"].verdict, found["public_a.b"].verdict) == ("DIFFER", "MATCH")
 
-    # Mended: only that table is looked at again, and the answer is about all of them.
+    # After a fix only that table is compared again, and the verdict is about all tables.
     nodes[0].execute("ALTER TABLE a_b ALTER v TYPE varchar(5)")
     again = trueup.resume_many(quick.task_id, nodes=addresses(nodes))
     mended = outcomes(again)
@@ -127,7 +127,7 @@ def test_a_role_without_rights_and_three_nodes(databases: Databases, on_all: OnA
         found = outcomes(result)
         assert result.verdict == "INCOMPLETE"
         assert "may not SELECT" in found["public.x"].reason
-        # Compared where it is, and a difference where it is not.
+        # Compared on the nodes that have it, and reported as a difference on the others.
         assert (found["public.y"].verdict, found["public.y"].missing_on) == ("DIFFER", ("n3",))
         assert found["public.y"].task_id
     finally:
@@ -146,7 +146,7 @@ def test_patterns_without_a_match_are_refused(nodes: list[Database]) -> None:
         trueup.check_many(tables=["public.a*"], exclude_tables=["public.*"], **where)
     with pytest.raises(ConfigError, match="no tables are selected"):
         trueup.check_many(**where)
-    # A part of a partitioned table is compared with it, unless it is named; so are tables of trueup itself.
+    # Partitions are compared as part of their table unless named; tables of trueup only if named.
     nodes[0].execute("CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int)")
     assert set(outcomes(trueup.check_many(tables=["*.*"], exclude_tables=["public*.*"], **where))) == {"sales.parts"}
     assert set(outcomes(trueup.check_many(tables=["sales.parts_1"], **where))) == {"sales.parts_1"}
@@ -223,7 +223,7 @@ def test_concurrent_tables_share_the_connection_limit(databases: Databases, on_a
     for number in range(12):
         on_all(pair, f"CREATE TABLE t{number} AS SELECT i FROM generate_series(1, 500) i")
     role = f"few_{pair[0].name}"
-    # Both nodes are databases of one server: the role may have eight sessions with each.
+    # Both nodes are databases of one server: the role may have eight sessions per node.
     pair[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'p' CONNECTION LIMIT 16")
     try:
         on_all(pair, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")

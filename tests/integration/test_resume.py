@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "recheck": 1,
     "recheck_wait": 0,
 }
-# A diff so slow that it can be killed in the middle; the store tells how far it is.
+# A diff that is slow enough to be killed; the store has its progress.
 SLOW = """
 import sys, trueup
 trueup.diff("t", nodes={"n1": sys.argv[1], "n2": sys.argv[2]}, engine="local", block_size=1000,
@@ -151,7 +151,7 @@ def test_a_killed_diff_is_resumed(nodes: list[Database], hashed: list[Block]) ->
         process.wait()
         task = store.list(limit=1)[0]
         assert task.task_status == "FAILED"
-        # What the kill left half written is passed over.
+        # A partially written entry is skipped.
         path = journal_path(store, task.task_id)
         with open(path, "ab") as file:
             file.write(b"\x00\x00\x10\x00half a record")
@@ -174,7 +174,7 @@ def test_a_failed_block_is_compared_again(
     def broken(*arguments: Any) -> Any:
         raise trueup.QueryError("no", node="n2")
 
-    # The first block differs, and what is in it cannot be read: INCOMPLETE, and to be taken up.
+    # The first block differs and its rows cannot be read: INCOMPLETE, and can be resumed.
     monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", broken)
     result = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     assert result.verdict == "INCOMPLETE"

@@ -81,7 +81,7 @@ def test_rows_are_copied_exactly_and_swaps_need_no_order(
             assert delete_keys(there, it.spec, keys).rowcount == 3
             assert copy_keys(here, there, it, keys) == 3
     assert compare(nodes, "t").verdict == "MATCH"
-    # Texts that are given go in as they are read out.
+    # Given texts are written unchanged.
     with opened(nodes[0]) as here, opened(nodes[1]) as there:
         columns = ", ".join(f'"{name}"::text' for name in it.columns)
         rows = here.execute(f"SELECT {columns} FROM public.t").fetchall()
@@ -89,7 +89,7 @@ def test_rows_are_copied_exactly_and_swaps_need_no_order(
             delete_keys(there, it.spec, keys)
             assert send_rows(there, rows_in(it), rows) == 3
     assert compare(nodes, "t").verdict == "MATCH"
-    # Rows of an array literal too.
+    # Rows of an array literal as well.
     with opened(nodes[0]) as here, opened(nodes[1]) as there:
         count, literal = one_row(select_rows(here, it.spec, row_type(there), keys))
         with there.transaction():
@@ -142,9 +142,9 @@ def test_a_role_that_cannot_silence_triggers_updates_in_place(databases: Databas
             there.execute("RESET ROLE")
             same = "SELECT id, up, v FROM public.parent ORDER BY id"
             assert there.execute(same).fetchall() == here.execute(same).fetchall()
-            # The child of the changed parent is still there: nothing was deleted on the way.
+            # The child of the changed parent still exists: nothing was deleted in between.
             assert there.execute("SELECT count(*) FROM public.child").fetchone() == (1,)
-            # What an UPDATE cannot set must not stay different without a word.
+            # A difference that an UPDATE cannot fix must be reported.
             here.execute("UPDATE public.parent SET no = DEFAULT WHERE id = 1")
             with there.transaction(force_rollback=True):
                 staged = stage(there, parent.name, parent.columns)

@@ -57,7 +57,7 @@ OBJECTS = """
     CREATE TRIGGER stamp AFTER INSERT ON events FOR EACH ROW EXECUTE FUNCTION noted();
 """
 
-# What is done to the second database -> the object that then differs, how, and in which facts.
+# Statement for the second database -> the object that differs, the kind of difference, and its properties.
 CHANGES: dict[str, tuple[str, str, str, set[str]]] = {
     "CREATE TABLE more (id int PRIMARY KEY, n serial)": ("table", "public.more", "missing", set()),
     "ALTER TABLE parents ADD extra int": ("column", "public.parents.extra", "missing", set()),
@@ -148,7 +148,7 @@ def alike(databases: Databases) -> list[Database]:
     """Two databases with the same definitions, created in different ways."""
     one, two = databases(2)
     one.execute(OBJECTS.format(gap="", after=""))
-    # Other numbers, gaps where columns were dropped, another path, objects of extensions and of trueup itself.
+    # Other OIDs, dropped columns, another search path, objects of extensions and of trueup.
     two.execute("CREATE TABLE shift (id int); DROP TABLE shift; CREATE TYPE t AS ENUM ('x'); DROP TYPE t")
     two.execute(
         "SET search_path = public, pg_catalog; CREATE SCHEMA trueup; CREATE TABLE trueup.own (id int);"
@@ -168,7 +168,7 @@ def test_the_same_definitions_are_equal(alike: list[Database]) -> None:
     assert kinds >= {"table", "column", "constraint", "index", "sequence", "view", "materialized view", "function"}
     assert kinds >= {"procedure", "aggregate", "trigger", "policy", "rule", "statistics", "type", "extension", "schema"}
     assert not any(item.unreadable for item in one.values())
-    # Only one table, and what belongs to it.
+    # Only one table and its objects.
     chosen = schema_of(alike[0], tables={("public", "Odd Name")})
     assert {item.table for item in chosen.values()} == {("public", "Odd Name")}
     assert ("sequence", "public", '"Odd Name_serial_id_seq"') in chosen
@@ -188,7 +188,7 @@ def test_order_of_columns_other_schemas_and_three_nodes(databases: Databases) ->
     same = "CREATE TABLE c (id int, x text); CREATE SCHEMA s; CREATE STATISTICS s.q"
     on = " ON id, x FROM c"
     one.execute("CREATE TABLE t (a int, b int, c int); " + same + on)
-    # A column more in the middle is no other order; b and a swapped are.
+    # An additional column in the middle does not change the order; swapped columns do.
     two.execute("CREATE TABLE t (a int, more int, b int, c int); " + same + on)
     three.execute("CREATE TABLE t (b int, a int, c int); " + same + " (ndistinct)" + on)
     found = compare_schemas({"a": schema_of(one), "b": schema_of(two)})
@@ -217,7 +217,7 @@ def test_a_view_that_two_versions_print_differently_is_the_same() -> None:
         found = compare_schemas({"a": new, "b": views(15, changed)})
         assert [each.how for each in found] == ["changed"]
         assert "compare them manually" in found[0].remark
-    # Between servers of one kind nothing is shortened: there it would hide a difference.
+    # Between servers of one version nothing is normalized, because that would hide a difference.
     assert compare_schemas({"a": views(15, old), "b": views(15, old.replace("o.id", "id"))})
 
 

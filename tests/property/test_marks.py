@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trueup.rows.marks import Marks, differing_marks, hashes_of, sorted_marks
 
 NUMBER = st.integers(-(2**63), 2**63 - 1)
-# Few keys and few hashes, so that sides have much in common; and any at all.
+# Few keys and few hashes, so that the sides have many in common; and arbitrary ones.
 SIDE = st.one_of(st.dictionaries(st.integers(-5, 5), st.integers(0, 2)), st.dictionaries(NUMBER, NUMBER, max_size=20))
 
 

@@ -21,7 +21,7 @@ from trueup.rows.fetch import Row
 from trueup.rows.keys import Block, KeyValues, chain
 from trueup.testing.postgres import Database, Server
 
-# Values as the server prints them. Of each column some are neighbours that a careless hash or comparison mixes up.
+# Values as the server prints them. Some values of each column are similar enough to be confused by a weak hash.
 _NUMBERS = ["1", "4294967296", "4294967298", "8589934593", "9007199254740993", None]
 _WORDS = ["", "a", "a ", "A", "é", "e\u0301", "a,b", '"', '""', "\\", "NULL", "{}", "a\nb", "👍", None]
 _DECIMALS = ["0", "1", "1.0", "1.00", "10", "0.1", "0.10", "-1", "NaN", "Infinity", None]
@@ -30,7 +30,7 @@ Values = tuple["str | None", "str | None", "str | None", "str | None"]
 COLUMNS = ("a", "b", "c", "d")
 
 values = st.tuples(*(st.sampled_from(choices) for choices in (_NUMBERS, _WORDS, _DECIMALS, _FLOATS)))
-# Few values: twins are common.
+# Few values, so that duplicates are common.
 plain_values = st.tuples(
     st.sampled_from(_NUMBERS[:2]), st.sampled_from(["a", "", None]), st.sampled_from(_DECIMALS[1:4]), st.just("-0")
 )

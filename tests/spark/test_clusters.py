@@ -45,7 +45,7 @@ DRIFTS = (
     """,
     "UPDATE items SET seen = NULL WHERE part IN (1, 700, 1200); DELETE FROM items WHERE part BETWEEN 100 AND 110",
 )
-# Slow enough that a kill comes in the middle of it: every hundredth row takes its time.
+# Slow enough to be killed during the run: every hundredth row sleeps.
 SLOW = "part % 100 <> 0 OR pg_catalog.pg_sleep(0.02) IS NOT NULL"
 DIFF = ["-m", "trueup", "-v", "diff", "items", "--block-size=100", "--override-block-size", "--compare-unit-size=25",
         "--recheck=1", "--recheck-wait=0", f"--filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
@@ -165,7 +165,7 @@ def _look_at_processes(roots: Sequence[subprocess.Popen[Any]], seen: Seen) -> No
             for each in psutil.Process(root.pid).children(recursive=True):
                 seen.processes["\0".join(each.cmdline())] = str(each.environ())
         except psutil.Error:
-            continue  # it ended while we looked
+            continue  # it has ended meanwhile
 
 
 def _look_at_pages(ui: str, seen: Seen) -> None:
@@ -328,7 +328,7 @@ def _busy_worker(cluster: SparkCluster, port: int) -> psutil.Process | None:
                 ):
                     return process
             except psutil.Error:
-                continue  # it ended while we looked
+                continue  # it has ended meanwhile
     return None
 
 
@@ -356,7 +356,7 @@ def test_a_killed_executor(
     trace = "ExecutorLostFailure" if executor else "Python worker exited unexpectedly"
     before = _events(connect_cluster).count(trace)
     _check(run([f"--remote={connect_cluster.remote}"], meanwhile=kill_one), expected)
-    # A task was lost with it, and what it had found so far is not in the report twice.
+    # A task was lost, and its differences are not in the report twice.
     assert _events(connect_cluster).count(trace) > before
 
 

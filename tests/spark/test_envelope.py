@@ -36,7 +36,7 @@ def workers_with(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Make the Python workers of this session run some code first, to simulate another installation."""
 
     def use(code: str) -> None:
-        # A name of its own: Spark goes on with the workers of a Python that it knows.
+        # A unique name: Spark reuses the workers of a known Python.
         folder = tmp_path / uuid.uuid4().hex
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(code)

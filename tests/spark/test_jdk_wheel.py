@@ -26,7 +26,7 @@ spark.stop()
 def test_spark_runs_on_the_wheel_alone(tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
-    # All that Spark's start scripts call, but no java.
+    # All programs of the start scripts of Spark, except java.
     for name in ("bash", "sh", "dirname", "basename", "ps", "nice", "uname", "env", "cat", "id", "hostname"):
         tool = shutil.which(name)
         if tool is not None:

@@ -28,5 +28,5 @@ def test_many_tables_share_one_spark_session(spark: Spark, databases: Databases,
         ("public.t1", "MATCH", 1000, 0),
         ("public.t2", "DIFFER", 10_000, 2),
     ]
-    # It is not ours, so it lives on.
+    # The session of the user is not stopped.
     assert spark.range(3).count() == 3

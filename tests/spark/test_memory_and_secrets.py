@@ -32,7 +32,7 @@ def test_a_hundred_thousand_rows_against_an_empty_table(databases: Databases, on
     most = 0
     while process.poll() is None:
         most = max(most, _memory(process.pid))
-        # Counting the pages of a process holds it up: looking all the time would take most of the time.
+        # Counting the pages of a process stops it for a moment, so the check is not repeated all the time.
         time.sleep(0.1)
     assert process.stdout is not None
     result = json.loads(process.stdout.read())

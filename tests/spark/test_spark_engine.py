@@ -94,7 +94,7 @@ def test_spark_and_threads_report_the_same(
         diffs = report_of(result)["diffs"]
         for found in diffs.values():
             for each in found["differences"]:
-                # Each run hashes with a seed of its own.
+                # Each run hashes with a random seed.
                 del each["hashes"]
         return {pair: sorted(map(str, found["differences"])) for pair, found in diffs.items()}
 
@@ -109,7 +109,7 @@ def _workers() -> list[psutil.Process]:
             if "pyspark.daemon" in " ".join(child.cmdline()) and not child.children():
                 found.append(child)
         except psutil.Error:
-            continue  # it ended while we looked
+            continue  # it has ended meanwhile
     return found
 
 

@@ -208,8 +208,8 @@ def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, t
     database.execute(
         "INSERT INTO items SELECT g, g, g % 3 FROM generate_series(10, 12) g; DELETE FROM items WHERE id = 2"
     )
-    # The killed driver's session may live a moment longer; then it must not be waited for, since its process is dead.
-    # With Trigger.AvailableNow it works off what is there, and ends.
+    # The session of the killed driver may exist for a moment; it is not waited for, because its process has ended.
+    # With Trigger.AvailableNow it processes all waiting pods, and ends.
     copy = Copy()
     stream = spark.readStream.format("trueup_tube").option("address", database.uri).option("wait", 60).load("t")
     writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint))

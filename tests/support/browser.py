@@ -107,7 +107,7 @@ class Tab:
         self._browser.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         end = time.monotonic() + TIMEOUT_SECONDS
-        # The state of the document would not do: right after the navigation it may still be the one of the last page.
+        # Do not use the state of the document: right after the navigation it may be that of the previous page.
         while not any(event["method"] == "Page.loadEventFired" for event in self._browser.events):
             assert time.monotonic() < end, f"{path} was not loaded"
             self.call("Runtime.evaluate", expression="0")

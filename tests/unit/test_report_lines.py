@@ -74,7 +74,7 @@ def test_differences_are_read_back_unchanged(tmp_path_factory: pytest.TempPathFa
     assert [(key, hashes) for _, key, hashes in keyed] == [
         (each.key, tuple(None if group.hash is None else str(group.hash) for group in each.groups)) for each in found
     ]
-    # One that went through other hands has other blanks, and says the same.
+    # A reformatted report has other blanks and the same content.
     path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
     assert list(stream_keys(path)[1]) == keyed
 

@@ -103,7 +103,7 @@ def test_the_table_is_created_once_and_gains_columns(house: ClickHouse) -> None:
     }
     engine = house.rows("SELECT engine, primary_key FROM system.tables WHERE name = 'log'")
     assert engine == [("VersionedCollapsingMergeTree", "(k)")]
-    # A table that lacks nothing, and has more, stays as it is.
+    # A table with additional columns is not changed.
     _ensure(house)
     assert len(house.columns()) == 8
 
@@ -243,7 +243,7 @@ def test_an_empty_file_inserts_nothing(house: ClickHouse, tmp_path: Path) -> Non
     assert insert_files(house, [], key=["k"], resumed=True) == (0, 0)
 
 
-# --- a second try
+# --- repeated inserts
 
 
 def _history(keys: int, seed: int) -> tuple[list[Row], list[Row]]:
@@ -294,7 +294,7 @@ def test_after_any_number_of_files_the_rest_is_inserted(
             house.insert_parquet(path)
         if merged:
             house.execute("OPTIMIZE TABLE log FINAL")
-        # The fast supplier goes on meanwhile.
+        # The fast supplier writes more rows meanwhile.
         house.insert_parquet(_write(tmp_path / "fast.parquet", [_row(10_000 + done, 1, 0, 1)]))
         assert insert_files(house, files, key=["k"], resumed=True) == (4 - done, done)
         gone = {k for k in range(300) if sum(row[1] for row in before + run if row[0] == k) == 0}
@@ -357,7 +357,7 @@ def test_progress_is_found_by_tombstones_alone(house: ClickHouse, tmp_path: Path
 @pytest.mark.parametrize("done", [False, True])
 def test_tombstones_of_new_keys_are_found_by_the_fast_rows(house: ClickHouse, tmp_path: Path, done: bool) -> None:
     _ensure(house)
-    # The first key went on to version 2 since.
+    # The first key has version 2 now.
     fast = [_row(1, 1, 0, 1), _row(1, -1, 0, 1), _row(1, 1, 0, 2), _row(2, 1, 0, 1)]
     house.insert_parquet(_write(tmp_path / "fast.parquet", fast))
     files = [_write(tmp_path / "0.parquet", [_row(1, -1, 0, 1), _row(2, -1, 0, 1)])]
@@ -381,7 +381,7 @@ def test_half_a_file_is_an_error(house: ClickHouse, tmp_path: Path) -> None:
     house.insert_parquet(_write(tmp_path / "half.parquet", rows[:5]))
     with pytest.raises(StoreError, match="not those of complete files"):
         insert_files(house, [_write(tmp_path / "0.parquet", rows)], key=["k"], resumed=True)
-    # And a later file without the one before it.
+    # A later file without the previous one.
     house.execute("TRUNCATE TABLE log")
     files = [_write(tmp_path / f"{at}.parquet", rows[at : at + 1]) for at in range(2)]
     house.insert_parquet(files[1])
@@ -462,7 +462,7 @@ def test_the_error_of_a_wrong_target_has_no_password(target: Target) -> None:
     assert "geheim123" not in f"{caught.value!r} {caught.value.cure} {target!r}"
 
 
-# --- a server, by a stand-in
+# --- a server, replaced by a process
 
 STAND_IN = Path(__file__).parents[1] / "clickhouse_stand_in.py"
 

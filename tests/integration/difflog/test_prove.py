@@ -132,7 +132,7 @@ def test_real_steps_are_proven_in_clickhouse_and_over_the_log(world: World) -> N
     assert set(found.compared_columns) == {"money", "goals", "note"}
     world.sql("OPTIMIZE TABLE log FINAL")
     merged = world.prove()
-    # Deleted keys are nowhere in ClickHouse now, and still in the state.
+    # Deleted keys have no rows in ClickHouse, and are still in the state.
     assert (merged.verdict, merged.keys, merged.only_fast) == ("MATCH", 60, 10)
     over_log = world.prove_log()
     assert (over_log.verdict, over_log.keys, over_log.only_fast) == ("MATCH", 60, 10)
@@ -178,14 +178,14 @@ def test_a_lost_compensation_is_found(world: World) -> None:
 
 
 def test_a_lost_row_is_found(world: World) -> None:
-    for k in (3, 55):  # One the state knows, and one of the fast supplier alone.
+    for k in (3, 55):  # A key of the state, and a key that only the fast supplier has.
         slow, fast = _versions_of(world, k) if k < 50 else (0, 0)
         version = fast if k < 50 else world.fast.where(f"k = {k} AND Sign = 1").agg({"F": "max"}).collect()[0][0]
         _add(world, _row(world, k, -1, slow, version))
     for found in _both(world):
         assert (found.verdict, found.standing_none) == ("DIFFER", 2)
         assert [each.key["k"] for each in found.examples] == [3, 55]
-    # When even the pairs have been merged away, the state still tells of the first.
+    # After ClickHouse has merged the pairs, the first is still found by the state.
     world.sql("OPTIMIZE TABLE log FINAL")
     assert world.prove().standing_none == 1
 
@@ -236,7 +236,7 @@ def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) ->
     world.insert(_as_log(more))
     world.fast = world.fast.unionByName(more)
     found = world.prove()
-    # The deleted key stands once, at the new version and with a sign that cancels nothing.
+    # The deleted key has one row, with the new version and a sign that cancels nothing.
     assert (found.verdict, found.standing_twice, found.waiting) == ("DIFFER", 2, 2)
     assert world.prove_log().waiting == 2
     updates = [(k, _versions_of(world, k)[1] + 1, None, None, None, k == 20) for k in (8, 20)]
@@ -260,7 +260,7 @@ def test_a_column_that_was_not_compared_makes_it_incomplete(world: World) -> Non
     for found in _both(world):
         assert (found.verdict, found.exit_code) == ("INCOMPLETE", 2)
         assert "gained" in found.incomplete[0]
-    # What only the state table has is no part of the log.
+    # Columns that only the state table has are not in the log.
     world.state = world.state.drop("gained").selectExpr(
         "*", "named_struct('a', 1) AS Fast", "current_date() AS Expires"
     )
@@ -291,7 +291,9 @@ KINDS = (
 def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path: Path) -> None:
     from pyspark.sql import functions as f
 
-    when = datetime.datetime(2024, 10, 27, 1, 30, 0, 123456)  # An hour that comes twice in Berlin.
+    when = datetime.datetime(
+        2024, 10, 27, 1, 30, 0, 123456
+    )  # An ambiguous hour in Berlin (end of daylight saving time).
     values = (
         *(
             -128,
@@ -325,7 +327,7 @@ def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path
         assert (found.verdict, found.keys, len(found.compared_columns)) == ("MATCH", 2, len(values)), found
         fast = slow.where("false").select("`a b`", "`standing key`", "`y``F`", "Sign")
         assert prove_log(fast, slow, difflog, state).verdict == "MATCH"
-        # Every value is taken away: NULL is not a value, and every column is named.
+        # All values are NULL: every column is reported.
         nulls = [f.lit(None).cast(state.schema[name].dataType).alias(name) for name in found.compared_columns]
         ours = [f.col("`" + name.replace("`", "``") + "`") for name in (*key, "y`F", "SlowVersion", "IsDeleted")]
         other = prove_clickhouse(spark, difflog, state.select(*ours, *nulls))

@@ -15,7 +15,7 @@ import trueup
 from support.repair import NodesWith
 
 ROWS = 200_000
-# A session of the repair that has written something and not committed it.
+# A session of the repair with uncommitted writes.
 WRITING = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name LIKE 'trueup repair%%' AND backend_xid IS NOT NULL
@@ -64,10 +64,10 @@ def test_a_repair_of_200_000_rows_that_is_killed(nodes_with: NodesWith) -> None:
     count = "SELECT count(*), sum(v) FROM items"
     before = nodes[2].execute(count)
     arguments = [*nodes.addresses.values(), str(ROWS)]
-    # All that goes is deleted, and rows come in.
+    # The deletes are done, the inserts are running.
     killed([*arguments, "killed.gz"], "COPY %FROM STDIN%")
     assert nodes[2].execute(count) == before
-    # The old rows are there, and say that nothing was written; no row is left in a file that somebody forgot.
+    # The old rows are unchanged, nothing was written, and no temporary file with rows is left.
     undone = nodes.undo("killed.gz")
     assert (undone.keys, undone.agree, undone.exit_code) == (ROWS, ROWS, 0)
     assert sorted(path.name for path in Path().glob(".*")) == []

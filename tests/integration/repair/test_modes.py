@@ -85,7 +85,7 @@ def test_each_mode(
     assert (done.verdict, done.exit_code) == (verdict, 0 if verdict == "REPAIRED" else 1)
     assert (nodes.diff().verdict == "MATCH") == (verdict == "REPAIRED")
     assert stat.S_IMODE(Path(done.undo).stat().st_mode) == 0o600
-    # What was written can be taken back, to the last row.
+    # An undo restores every row.
     assert nodes.undo(done, execute=True).verdict == "UNDONE"
     assert nodes.rows() == [FIRST, SECOND]
 
@@ -104,7 +104,7 @@ def test_majority_of_three_nodes(nodes_with: NodesWith) -> None:
     ]
     assert (done.verdict, done.remaining) == ("REMAINS", 1)
     assert [(each.key, each.reason[:11]) for each in done.left] == [({"id": "3"}, "no majority")]
-    # One truth for all others; a row that two of three hold goes from both.
+    # One source of truth for all nodes; a row that only the two others have is deleted there.
     again = nodes.repair(report, source_of_truth="n2", stale="apply", execute=True)
     assert again.verdict == "REPAIRED"
     assert nodes.rows()[0] == nodes.rows()[1] == nodes.rows()[2] == [ONE, TWO, OTHER_THREE, FOUR]
@@ -113,7 +113,7 @@ def test_majority_of_three_nodes(nodes_with: NodesWith) -> None:
 def test_a_stale_row_is_left_unless_stale_is_apply(nodes_with: NodesWith) -> None:
     nodes = nodes_with(ITEMS, A, B)
     report = nodes.diff()
-    # On the target somebody was faster; on the source the row has another value now.
+    # The row was changed on the target by another session, or has another value on the source now.
     nodes[2].execute("UPDATE items SET name = 'mine' WHERE id = 3; INSERT INTO items VALUES (5, 'mine', 5)")
     nodes[1].execute("UPDATE items SET name = 'newer' WHERE id = 2")
     done = nodes.repair(report, source_of_truth="n1", execute=True)
@@ -146,12 +146,12 @@ def test_a_row_that_changes_while_the_repair_runs_is_left(
     with monkeypatch.context() as patched:
         patched.setattr(run, "write_nodes", later)
         done = nodes.repair(report, source_of_truth="n1", execute=True, fire_triggers=fire)
-    # Also a row that was only written anew: 3.00 is not 3 to whoever wrote it.
+    # Also a row with another representation: 3.00 is not 3.
     assert nodes.rows()[1] == [ONE, TWO, OTHER_THREE, (5, None, None)]
     assert numbers(done.written) == {"n2": (0, 1, 0)}
     assert sorted(each.key["id"] for each in done.left) == ["3", "4", "5"]
     assert (done.verdict, done.remaining) == ("REMAINS", 2)
-    # The undo touches only what the repair wrote.
+    # The undo writes only rows that the repair wrote.
     back = nodes.undo(done, execute=True)
     assert nodes.rows()[1] == [ONE, OTHER_TWO, OTHER_THREE, (5, None, None)]
     assert nodes[2].execute("SELECT price::text FROM items WHERE id = 3") == [("3.00",)]
@@ -168,7 +168,7 @@ def test_rows_outside_the_filter_are_written_and_not_deleted(nodes_with: NodesWi
     report = nodes.diff(filter="name = 'in' -- only these")
     assert report.pairs["n1/n2"].total == 3
     done = nodes.repair(report, source_of_truth="n1", execute=True)
-    # To the report n1 has no row 2; in truth it has one that left the filter.
+    # In the report n1 has no row 2, but it has one that does not match the filter.
     assert (done.verdict, numbers(done.written)) == ("REPAIRED", {"n2": (0, 3, 0)})
     assert nodes.rows()[0] == nodes.rows()[1]
     assert len(nodes.rows()[1]) == 3

@@ -68,7 +68,7 @@ def test_the_first_rule_that_fits_decides(nodes_with: NodesWith, plan: Callable[
     nodes = nodes_with(TABLE, FILL, FILL)
     nodes[2].execute(DRIFT)
     report = nodes.diff()
-    # 007 is not 7: a key is the text that stands there.
+    # 007 is not 7: keys are compared as text.
     assert nodes.repair(report, plan=plan(PLAN)).left_counts[UNDECIDED] == 2
     text = PLAN.replace("007", "7")
     dry = nodes.repair(report, plan=plan(text))
@@ -94,7 +94,7 @@ def test_the_first_rule_that_fits_decides(nodes_with: NodesWith, plan: Callable[
     left = {(each.key["at"], each.reason) for each in done.left}
     assert left == {("3", UNDECIDED), ("41", UNDECIDED), ("4", SKIPPED), ("11", SKIPPED), ("12", SKIPPED)}
     assert (done.verdict, done.remaining) == ("REMAINS", 5)
-    # A default decides the rest.
+    # A default applies to the rest.
     rest = nodes.repair(report, plan=plan("tables: {items: {default: {keep: n1}}}"), execute=True, stale="apply")
     assert rest.verdict == "REPAIRED"
     assert nodes.diff().verdict == "MATCH"
@@ -108,7 +108,7 @@ def test_an_unedited_plan_template_changes_nothing(nodes_with: NodesWith, plan: 
     with pytest.raises(ConfigError, match="exists"):
         write_plan(report.report, "start.yaml")
     assert nodes.repair(report, plan="start.yaml").left_counts == {UNDECIDED: 2}
-    # Every line that is commented out is one that works.
+    # Every line that is commented out is valid.
     text = Path("start.yaml").read_text(encoding="utf-8")
     body = text[text.index("version:") :]
     loud = "\n".join(

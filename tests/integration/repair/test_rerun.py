@@ -32,7 +32,7 @@ def test_a_rerun_reports_resolved_remaining_and_new_keys(nodes_with: NodesWith) 
         f"UPDATE items SET v = 'x' WHERE {key(1)} OR {key(2)}; DELETE FROM items WHERE {key(3)} OR {key(4)}"
     )
     report = nodes.diff()
-    # Resolved: a row put right, and one that is gone on all sides. New: a third node differs now. Not asked for: key 9.
+    # Resolved: a fixed row, and one that is deleted on all nodes. New: a third node differs. Not compared: key 9.
     nodes[2].execute(f"UPDATE items SET v = 'v' WHERE {key(1)}; UPDATE items SET v = 'y' WHERE {key(2)} OR {key(9)}")
     for number in (1, 3):
         nodes[number].execute(f"DELETE FROM items WHERE {key(3)}")
@@ -46,13 +46,13 @@ def test_a_rerun_reports_resolved_remaining_and_new_keys(nodes_with: NodesWith) 
     assert [each["since"] for each in written["diffs"]["n1/n3"]["differences"]] == ["new"]
     assert "2 resolved, 2 remain, 0 new" in summary(again)
     assert report_text(written).splitlines()[1].startswith(f"  4 keys of {report.report}")
-    # A rerun of the rerun knows its keys; a repair mends them.
+    # The report of a rerun can be rerun and repaired.
     assert nodes.rerun(again).since["n1/n2"] == {"resolved": 0, "remains": 2, "new": 0}
     assert nodes.repair(again, source_of_truth="n1", execute=True).verdict == "REPAIRED"
     done = nodes.rerun(again.task_id[:8])
     assert (done.verdict, done.exit_code) == ("RESOLVED", 0)
     page = page_of_diff(json.loads(Path(done.report).read_text(encoding="utf-8")), {}, done.report)
-    # No proof of the table, and so not green.
+    # It proves nothing about the table, so it is not green.
     assert page.tone == "plain"
     assert nodes.diff().verdict == "DIFFER"
 
@@ -90,7 +90,7 @@ def test_keys_that_cannot_be_compared_are_not_resolved(nodes_with: NodesWith, mo
     assert again.incomplete == ("node n2: no luck",)
     with trueup.TaskStore() as store:
         assert store.get(again.task_id).task_status == "FAILED"
-    # The keys of an incomplete report can be looked at, and it is said that there may be others.
+    # The keys of an incomplete report can be compared, with a remark that there may be others.
     more = nodes.rerun(again)
     assert more.rows_checked == 30
     assert any("INCOMPLETE" in remark for remark in more.remarks)
@@ -104,7 +104,7 @@ def test_reports_that_cannot_be_used(nodes_with: NodesWith) -> None:
         Path(f"{name}.json").write_text(damaged, encoding="utf-8")
         with pytest.raises(StoreError, match="cannot read the report"):
             nodes.rerun(f"{name}.json")
-    # Through other hands, and whole.
+    # Reformatted by another program, but complete.
     Path("indented.json").write_text(json.dumps(json.loads(text), indent=3), encoding="utf-8")
     assert nodes.rerun("indented.json").since == nodes.rerun(report).since
     checked = trueup.check("items", nodes=nodes.addresses, engine="local", recheck=0)

@@ -38,7 +38,7 @@ OVERRIDING SYSTEM VALUE VALUES
  ('', 0.0, 'sad', '0044-03-15 BC', 3, NULL, {2}, '{{}}', NULL, NULL, 0.1::float4, 1e-10, NULL, ROW(NULL, ''), 0,
   '-1 mon', false, '::1/64', NULL, '(,)', -1, NULL)
 """
-# To the letter, whatever a comparison calls equal.
+# Exact texts, even if values compare as equal.
 BYTES = (
     "SELECT md5(string_agg(r, E'\\n' ORDER BY r)) FROM (SELECT (i.*)::text || j::text || n::text || f::text AS r"
     " FROM items i) x"
@@ -55,7 +55,7 @@ def test_all_types_are_copied_exactly(nodes_with: NodesWith, monkeypatch: pytest
         " OVERRIDING SYSTEM VALUE VALUES ('x', 1, 'ok', '2026-01-01', 50)"
     )
     before = nodes[2].execute(BYTES)
-    # Portions of some rows, and of one where rows are long.
+    # Batches of several rows, and of one row if rows are long.
     monkeypatch.setattr(decide, "MAX_BYTES", 100_000)
     monkeypatch.setattr(undo, "MAX_BYTES", 100_000)
     monkeypatch.setattr(decide, "batch_sizes", {})
@@ -89,7 +89,7 @@ def test_a_failed_node_is_rolled_back_and_the_other_is_repaired(nodes_with: Node
         task = store.get(done.task_id)
     assert task.task_status == "FAILED"
     assert "items_id_check" in task.task_context["error"]
-    # The undo takes back what was written, and knows that the third node never was.
+    # The undo restores the written nodes, and leaves the third node, which was not written.
     assert nodes.undo(done, execute=True).verdict == "UNDONE"
     assert nodes.rows()[1:] == [[], [(7, "other")]]
 
@@ -162,7 +162,7 @@ def test_a_role_without_the_right_to_silence_triggers(nodes_with: NodesWith) -> 
         with pytest.raises(CheckFailed, match=r"may not DELETE from public\.items"):
             nodes.repair(report, source_of_truth="n1", execute=True)
         assert nodes.rows() == rows
-        # For inserts, the right to insert is enough.
+        # For inserts, the INSERT privilege is enough.
         done = nodes.repair(report, source_of_truth="n1", insert_only=True, execute=True)
         assert any("may not set session_replication_role" in remark for remark in done.remarks)
         assert [row[0] for row in nodes.rows()[1]] == [1, 2, 9]
@@ -182,7 +182,7 @@ def test_constraints_that_silenced_triggers_do_not_check_are_verified(nodes_with
     assert (done.verdict, nodes.rows()) == ("FAILED", rows)
     assert "child_item_fkey" in done.failed["n2"]
     nodes[2].execute("DELETE FROM child; TRUNCATE log")
-    # A row that refers to what is not there.
+    # A row that refers to a missing row.
     nodes[1].execute("INSERT INTO items VALUES (4, NULL, 'p', 4), (5, 4, 'q', 5)")
     keys = [("5",)]
     config = trueup.load(nodes=nodes.addresses)
@@ -203,7 +203,7 @@ def test_constraints_that_silenced_triggers_do_not_check_are_verified(nodes_with
     assert "items_parent_fkey" in done.failed["n2"]
     done = repair([*keys, ("4",)])
     assert (done.verdict, done.written["n2"]) == ("REPAIRED", {"insert": 2, "update": 0, "delete": 0})
-    # A value that another row of the target holds.
+    # A unique value that another row of the target has.
     nodes[1].execute("UPDATE items SET late = 7 WHERE id = 4")
     nodes[2].execute("UPDATE items SET late = 7 WHERE id = 9")
     done = repair([("4",)])
@@ -224,7 +224,7 @@ def test_an_undo_leaves_rows_that_changed_since(nodes_with: NodesWith) -> None:
     assert nodes.rows()[1] == [(2, "later"), (4, "again")] != rows[1]
     assert sorted(each.key["id"] for each in back.left) == ["2", "4"]
     assert (back.verdict, back.exit_code) == ("REMAINS", 1)
-    # A file that is cut off, or of another table, is refused.
+    # A truncated file, or one of another table, is refused.
     cut = Path("cut.gz")
     cut.write_bytes(Path(done.undo).read_bytes()[:-30])
     with pytest.raises(trueup.StoreError, match=r"truncated|damaged"):

@@ -157,7 +157,7 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
         assert not up.is_set()
         writer.commit()
         assert up.wait(60)
-        old.execute("INSERT INTO public.t VALUES (12, 1)")  # waits, and then goes in
+        old.execute("INSERT INTO public.t VALUES (12, 1)")  # waits, and is then committed
         thread.join()
     assert done == [10, 0]
     old.execute("BEGIN; INSERT INTO public.t VALUES (13, 1); PREPARE TRANSACTION 'left_behind'")

@@ -37,7 +37,7 @@ def writers(work: Callable[[Any, random.Random], None], address: str, count: int
         chance = random.Random(number)
         try:
             with trueup.connect(address, application_name=f"writer {number}") as db:
-                # As applications do; and the rounds share one Python with them here.
+                # Like an application; the rounds run in the same process.
                 while not stop.wait(0.02):
                     work(db, chance)
         except BaseException as error:
@@ -201,7 +201,7 @@ def test_the_server_ends_a_pause_that_hangs(moving: Moving, monkeypatch: pytest.
 def test_a_transaction_longer_than_the_budget_releases_everything(moving: Moving) -> None:
     with psycopg.connect(moving.old.uri, application_name="lunch") as client:
         moving.execute(proof="keys")
-        moving.rollback(proof="keys")  # the pointer and the guards are there
+        moving.rollback(proof="keys")  # the pointer and the guards exist
         client.execute("UPDATE people SET name = 'held' WHERE id = 3")
         with pytest.raises(BudgetSpent, match="lunch") as caught:
             moving.execute(budget=0.3)

@@ -114,7 +114,7 @@ def test_a_killed_copy_continues(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     assert pair.status().known.snapshots == 2
     pair.run()
     check(pair)
-    # drop removes everything but the rows.
+    # `drop` removes everything except the rows.
     assert pair.drop() == (True, True)
     left = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'"
     assert pair.rows(left) == ([], [])

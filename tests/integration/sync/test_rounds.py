@@ -43,7 +43,7 @@ INSERT INTO a VALUES (1, 1), (2, 2); INSERT INTO b VALUES (1, 1), (2, 2);
 SET session_replication_role = origin;
 INSERT INTO days SELECT date '2024-01-01' + g, 'p', g FROM generate_series(0, 300) g;
 """
-# Each is one round: what it does to the source.
+# The changes of the source, one entry per round.
 CHANGES = {
     "key updates": "UPDATE tags SET tag = tag || '!'; UPDATE lines SET line = 'x' || line WHERE \"order\" < 9",
     "unique reuse": "DELETE FROM customers WHERE id = 50; INSERT INTO customers VALUES (99, 'c50@x', '[]', NULL)",
@@ -161,7 +161,7 @@ def test_a_part_of_a_swap_is_not_written_alone_and_only_one_sync_runs(synced: Pa
         # Nothing was written, and no entry was deleted.
         assert synced.target.execute("SELECT count(*) FROM customers WHERE email LIKE 'c_@x'") == [(9,)]
         assert runner.round().keys == 3
-        # Rows that are too long for one value go over tasks.
+        # Rows that are too long for one value are written by tasks.
         synced.source.execute("UPDATE customers SET note = '2' WHERE id < 9")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(round, "read_rows", raise_too_long)

@@ -109,7 +109,7 @@ def test_between_versions_with_types_of_extensions(
         monkeypatch,
         lambda n: TOUCH.format(n, n) + f"UPDATE extended SET id = upper(id), h = h || 'n=>{n}'",
     )
-    # And from the old server to a new one.
+    # From the old server to a new one.
     onward = make_pair(old, pair.target).with_scope(Scope("onward", tuple(NAMES)))
     pair.target.execute(TYPES)
     other.drop()

@@ -31,7 +31,7 @@ def test_backfill_keys_come_in_order_after_live_keys(items: Place) -> None:
     assert [(pod.op, pod.shard, len(pod.ids)) for pod in pods] == [("B", 4, 250)] * 3 + [("B", 4, 150)]
     assert [key for pod in pods for key in pod.ids] == [row[0] for row in items.run(ORDERED.format("true"))]
     assert (done.keys, done.pods, done.shard) == (900, 4, 4)
-    # The end comes when everything before it is done.
+    # The end is sent when all pods before it are processed.
     items.tube.delete([pod.seq for pod in pods[:3]])
     assert [pod.op for pod in items.pods()] == ["U", "B"]
     items.tube.delete([pods[3].seq])

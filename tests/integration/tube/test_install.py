@@ -36,7 +36,7 @@ def test_installed_again_and_upgraded_in_place(place: Place, monkeypatch: pytest
     place.run("INSERT INTO items VALUES (1)")
     again = place.install()
     assert (again.before, again.version) == (3, 3)
-    # An old function with other arguments, one that is no more, and an old trigger function.
+    # An old function with other arguments, one that was removed, and an old trigger function.
     place.run("""DROP FUNCTION tube.tube_stats();
                  CREATE FUNCTION tube.tube_stats(a int) RETURNS int LANGUAGE sql AS 'SELECT 1';
                  CREATE FUNCTION tube.tube_old() RETURNS int LANGUAGE sql AS 'SELECT 1';
@@ -171,7 +171,7 @@ def test_attach_waits_for_an_open_writer_and_names_it(place: Place) -> None:
             QueryError, match=rf"process {writer.info.backend_pid} \(postgres, slow\) uses public.items"
         ):
             place.tube.attach("items", shard=1, timeout=0.1)
-        # Nobody waits behind us between the attempts, and what was tried is undone.
+        # No session waits between the attempts, and a failed attempt is rolled back.
         place.run("SET lock_timeout = '10s'; INSERT INTO items VALUES (2)")
         thread = threading.Thread(target=place.tube.attach, args=("items",), kwargs={"shard": 1})
         thread.start()

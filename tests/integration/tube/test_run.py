@@ -122,7 +122,7 @@ def test_the_sink_follows(items: Place, keeper: Keeper) -> None:
     summary = empty(items, keeper)
     assert (summary.keys, summary.written, summary.removed, summary.pods) == (600, 600, 0, 3)
     assert kept(keeper) == source(items)
-    # A key that changes: the old one goes, the new one comes. One that was touched often is written once.
+    # A changed key: the old document is deleted, the new one is written. A key touched often is written once.
     before = keeper.writes
     items.run(
         "UPDATE items SET id = 1000 WHERE id = 7; DELETE FROM items WHERE id = 8; UPDATE items SET n = 0 WHERE id = 9;"
@@ -166,12 +166,12 @@ def test_rows_that_count_as_deleted(place: Place, keeper: Keeper) -> None:
     assert (fifth["tenant"], fifth["n"], fifth["is_draft"]) == (0, "1.6666666666666667", False)
     assert (fifth["at"], fifth["j"]) == ("2020-01-01 10:00:00+00", '{"a": 100, "b": [1, null]}')
     assert (fifth["b"], fifth["c"], fifth["a"]) == ("\\x00ff", "ab   ", "{{1},{NULL}}")
-    # A predicate that fails on one row is a dead letter of that row; the others are there.
+    # If a predicate fails for one row, that row is a dead letter; the others are written.
     assert len(keeper.rows("public.uids")) == 19
     (letter,) = place.tube.dead_letters()
     assert (letter.table, letter.attempts, letter.next_at) == ("public.uids", 2, None)
     assert "division by zero" in letter.error
-    # A row that leaves the predicate leaves; one whose routing changes moves; 1.0 becomes 1.00.
+    # A row that no longer matches is deleted; a row with another shard moves; 1.0 becomes 1.00.
     place.run("""UPDATE docs SET is_draft = true WHERE tenant = 0; UPDATE docs SET tenant = 9 WHERE tenant = 1;
                  UPDATE nums SET n = 1.00 WHERE n = 1; UPDATE uids SET n = 5 WHERE n = 13""")
     empty(place, keeper)
@@ -204,7 +204,7 @@ def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> N
     """Random pauses, rollbacks and changed keys during a backfill into a sink with outdated documents."""
     items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
     empty(items, keeper)
-    # Rubbish that nobody touches: a document of a row that went while no tube was there.
+    # An outdated document: its row was deleted before the tube existed.
     items.run(
         "ALTER TABLE items DISABLE TRIGGER USER; DELETE FROM items WHERE id < -2900;"
         " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_insert; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_update;"
@@ -273,7 +273,7 @@ def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) 
         assert items.tube.stats()[0].live_pods == 3
         keeper.fault("down", None)
         until(lambda: kept(keeper) == source(items))
-        # Poison: the sink names it, or just fails. Either is parked after some tries; the others go on.
+        # Rejected documents, named by the sink or not, become dead letters after some tries; the others are written.
         for how in ("named", "silent"):
             keeper.fault("poison", f"{how} 5 250")
             items.run("UPDATE items SET n = n + 1000")
@@ -285,14 +285,14 @@ def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) 
                 ("5", 3, True),
                 ("250", 3, True),
             }
-            # A later touch that succeeds takes one out; the other is tried again when somebody asks.
+            # A later successful write removes one dead letter; the other is tried again on request.
             keeper.fault("poison", None)
             items.run("UPDATE items SET n = n + 1 WHERE id = 5")
             until(lambda: [each.key for each in items.tube.dead_letters()] == ["250"])
             assert items.tube.retry_letters(keys=["250"]) == 1
             until(lambda: items.tube.dead_letters() == [])
             assert kept(keeper) == source(items)
-        # A sink that refuses all documents is not poisoned by a million rows: it is waited for.
+        # If a sink refuses all documents, the job waits instead of creating a million dead letters.
         keeper.fault("poison", "silent all")
         items.run("UPDATE items SET n = 7")
         until(lambda: "refuses all documents" in (items.tube.stats()[0].waiting or ""))
@@ -330,21 +330,21 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(items: Pl
         until(lambda: bool(keeper.has("busy")))
         items.run("SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE l.locktype = 'advisory'")
         items.run("UPDATE items SET n = 2")
-        # Its write is under way, and its pods stay.
+        # Its write is running, and its pods are kept.
         assert [pod.ids for pod in items.pods()] == [(1,), (1,)]
         keeper.fault("slow", None)
         until(lambda: kept(keeper) == source(items))
         until(lambda: items.pods() == [])
     assert job.summary.outages == 1
     assert items.run("SELECT generation FROM tube.workers") == [(2,)]
-    # One whose generation is over writes nothing of what it has claimed, before it has the lock again.
+    # A job of an old generation writes nothing of its claimed pods before it has the lock again.
     with following(items, keeper):
         until(lambda: items.run("SELECT generation FROM tube.workers WHERE ended_at IS NULL") == [(3,)])
         before = keeper.writes
         items.run("UPDATE tube.workers SET generation = 4; UPDATE items SET n = 3")
         until(lambda: kept(keeper) == source(items) and items.pods() == [])
         assert keeper.writes == before + 1
-    # A worker of an older generation: it may not delete, nor write.
+    # A worker of an older generation may not delete or write.
     items.run("INSERT INTO items VALUES (3, 3)")
     with Tube("t", items.database.uri) as tube, Tube("t", items.database.uri) as other:
         hold = Hold(tube.session, "t", [0])

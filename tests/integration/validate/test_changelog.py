@@ -214,7 +214,7 @@ def test_a_table_with_disabled_triggers_is_stopped(plain: Copy) -> None:
     plain.until(lambda: "triggers are missing or disabled" in _reasons(plain)["public.t"])
     assert _reasons(plain)["public.words"] == ""
     assert plain.fence().exit_code == 2
-    # Switched on again: what was changed meanwhile was seen by nobody.
+    # Enabled again: changes in between were not captured.
     plain.stop()
     plain.go_on()
     assert _reasons(plain)["public.t"] == ""
@@ -229,7 +229,7 @@ def test_triggers_that_were_disabled_for_a_while_are_detected(plain: Copy, is_ru
     assert plain.fence().exit_code == 0
     if not is_running:
         plain.stop()
-    # Before anybody looks, they are on again.
+    # They are enabled again before the next check.
     plain.up.execute(
         "BEGIN; ALTER TABLE t DISABLE TRIGGER USER; INSERT INTO t VALUES (1, 1);"
         + "".join(
@@ -395,7 +395,7 @@ def test_nothing_is_created_where_all_tables_are_published(copy: Copy) -> None:
         there.create(source="n1", target="n2", tables=("public.t",))
     sync = trueup.Sync("n1", "n2", nodes={"n1": copy.up.uri, "n2": copy.down.uri})
     assert any("publishes all tables" in problem.what for problem in sync.plan().problems)
-    # Nothing was made, and changes arrive as before.
+    # Nothing was created, and changes arrive as before.
     assert copy.up.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(trueup|tube)'") == []
     copy.up.execute("INSERT INTO t VALUES (1, 1)")
     copy.until(lambda: copy.down.execute("SELECT 1 FROM t"))

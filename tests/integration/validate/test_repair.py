@@ -69,7 +69,7 @@ def _start_with_errors(copy: Copy) -> None:
     copy.until(lambda: len(copy.errors()) == WRONG)
     ignored = [error.id for error in copy.errors() if error.key == ("9",)]
     copy.validation.ignore(ignored)
-    # Nothing but the validation's errors is mended; what happens from now on is not found any more.
+    # Only the errors of the validation are repaired; later errors are not found any more.
     copy.stop()
 
 
@@ -96,7 +96,7 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
         told = capsys.readouterr()
         return code, told.out or told.err
 
-    # Rows that do not go over as they are: refused by name, all at once, and nothing is written.
+    # Rows that cannot be copied unchanged: all are listed in one error, and nothing is written.
     copy.both("ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey; ALTER TABLE rekeyed ADD PRIMARY KEY (other)")
     code, refused = run("--execute")
     assert code == 2

@@ -217,7 +217,7 @@ def test_a_table_that_is_added_later_needs_a_sweep(copy: Copy) -> None:
     assert copy.fence().exit_code == 0
     copy.stop()
     copy.both("CREATE TABLE late (id int PRIMARY KEY)")
-    copy.up.execute("INSERT INTO late VALUES (1)")  # which no slot of ours gave, and no subscription either
+    copy.up.execute("INSERT INTO late VALUES (1)")  # of no slot of trueup and of no subscription
     copy.go_on()
     fence = copy.fence()
     assert (fence.exit_code, len(fence.reasons)) == (2, 1)
@@ -339,7 +339,7 @@ def test_renames_filters_constants_and_other_types(copy: Copy) -> None:
         ("shop.orders", ("6",), "changed", ("total",)),
         ("shop.tags", ("2",), "changed", ("kind",)),
     }
-    # Existence is all that the fast mode asks for.
+    # The fast mode checks only whether rows exist.
     copy.validation.update(mode="fast")
     copy.until(lambda: {each.key for each in copy.errors()} <= {("2",), ("5",)})
 

@@ -114,7 +114,7 @@ def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -
             money=[(key, 1, 20, 5, None, "x") for key in (1, 2, 3)],
         )
     )
-    # The state has what the logs said before: the visit itself says nothing of it.
+    # The state has the earlier values of the logs; the visit has none.
     assert [(row["k"], row["F"], row.get("Revenue")) for row in rows["visits"]] == [(1, 4, None), (2, 1, None)]
     update = {"id": 1, "t": 20, "Revenue": 5}
     assert rows["logs money"] == [{"k": 1, "F": 4, **update}, {"k": 2, "F": 3, **update}, {"k": 3, "F": 3, **update}]
@@ -125,7 +125,7 @@ def test_rows_without_a_visit_are_kept_unchanged(spark: Spark) -> None:
     row = (7, 1, 20, 5, None, "kept")
     waiting = told(joined(spark, money=[row]))["pending money"]
     assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
-    # They come again with the same row sent once more, and with another one: still one and one.
+    # They are sent again with a duplicate and with another row: still one and one.
     rows = told(
         joined(spark, visits=[(7, 1, False, "a", 1, "x")], pending={"money": [row]}, money=[row, (7, 2, 1, 6, 1, "")])
     )
@@ -138,9 +138,9 @@ def test_duplicate_rows_are_used_once(spark: Spark) -> None:
         joined(
             spark,
             known=[(1, 1, False), (2, 1, False)],
-            # The same number of another visit, and no number at all, are rows of their own.
+            # Rows with the same id for another visit, and without an id, are separate rows.
             money=[(key, number, 1, 5, 1, "x") for key, number in ((1, 1), (1, 1), (2, 1), (1, None), (1, None))],
-            # Two tellings of one version: a deletion counts.
+            # One version twice: the deletion counts.
             visits=[(3, 1, False, "a", 1, "x"), (3, 1, True, "b", 1, "x"), (3, 1, False, "c", 1, "x")],
         )
     )
@@ -173,7 +173,7 @@ def test_rows_without_a_key_are_rejected_with_a_reason(spark: Spark) -> None:
     assert rows["refused money"] == [{"id": 1, "t": 20, "Revenue": 5, "reason": "visit is NULL"}]
     assert [(row["agent"], row["reason"]) for row in rows["refused visit"]] == [("a", "k is NULL"), ("b", "F is NULL")]
     assert rows["visits"] == []
-    # A visit without a version has not come.
+    # A visit without a version is ignored.
     assert len(rows["pending money"]) == 1
 
 
@@ -188,7 +188,7 @@ def test_a_key_of_several_columns_with_odd_names(spark: Spark) -> None:
         spark,
         odd,
         visits=spark.createDataFrame([(1, "x", 1, 3)], "`a b` int, `c.d` string, `y``F` long, `Fast.er` long"),
-        # The columns of the log carry the other's names.
+        # The columns of the log have the names of the other.
         logs={
             "side": spark.createDataFrame(
                 [("x", 1, 5, 4), ("x", 1, 5, 4), ("y", 1, 7, 1)],

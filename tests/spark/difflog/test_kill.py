@@ -42,7 +42,7 @@ buckets = 2
 path = "clickhouse"
 table = "visits"
 """
-# Runs in a process of its own, and dies at a certain point; `points` are what the outputs do one after the other.
+# Runs in a separate process that kills itself at a point; `points` are the steps of the outputs, in order.
 VICTIM = """
 import os, signal, sys
 from trueup.verbs.difflog import outputs
@@ -89,7 +89,7 @@ quick = {"spark.sql.shuffle.partitions": "2",
          "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
 DiffLog("difflog.toml", conf=quick).run()
 """
-# Here the victim has a JVM of its own, which dies with it; elsewhere it works on the one of the tests.
+# Here the process has its own JVM, which ends with it; otherwise it uses the JVM of the tests.
 ALONE = "mid-step"
 POINTS = ["diff_log_0_state", "diff_log_1_visit", "mid-step", "visit_log_wide", "files written", "committed"]
 
@@ -188,7 +188,7 @@ def _run_until_killed(spark: Spark, point: str) -> None:
     command = [sys.executable, "-c", VICTIM, point]
     victim = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
-    # What the victim held in memory is gone with it.
+    # Cached data of the killed process is gone.
     spark.catalog.clearCache()
 
 

@@ -106,7 +106,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
             if key in model.deleted:
                 continue
             for _ in range(chance.choice([0, 0, 1, 2])):
-                # The slow supplier may miss versions that came and went between its runs.
+                # The slow supplier may miss versions between its runs.
                 fast = model.update(key)
                 if chance.random() < 0.7:
                     visits.append(_visit(key, fast))
@@ -128,7 +128,7 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
                 sides["cost"].append((key, newest, 1.5))
                 model.cost[key] = model.cost.get(key, 0) + 1.5
                 model.slow_seen.add(key)
-        # Every key that the slow supplier works on, it knows at the newest version; in the end, all that it ever saw.
+        # The slow supplier has the newest version of every key of the run; in the end, of every key it has seen.
         told = {row[0] for row in (*visits, *sides["conv"], *sides["cost"])}
         told |= model.slow_seen if number == 2 else set()
         visits += [_visit(key, model.fast[key]) for key in sorted(told - model.deleted)]

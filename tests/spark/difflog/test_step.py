@@ -69,7 +69,7 @@ def test_an_older_version_can_be_rejoined(spark: Spark) -> None:
         (None, (2, None, True), [-2]),
         ((2, 1, False, "X"), (2, None, True), [-1002]),
         ((2, 1, False, "X"), (3, None, True), [-1002, -3, 2]),
-        # Once deleted: told again, or on a newer version, and then alive again.
+        # Deleted: deleted again, deleted with a newer version, and then restored.
         ((2, 2, True, None), (2, None, True), []),
         ((2, 2, True, None), (3, None, True), [-3, 2]),
         ((2, 2, True, None), (3, "back", False), [-3, 2, 3003]),
@@ -94,7 +94,7 @@ def test_blocks_for_every_relation_of_versions(spark: Spark) -> None:
     diff, _, patched = step(spark.createDataFrame(states, STATE), spark.createDataFrame(updates, UPDATE), OPTIONS)
     logs: dict[int, Counter[int]] = {}
     for at, (old, new, slow) in enumerate(cases):
-        # The fast supplier stands at its newest version, and has cancelled all others itself.
+        # The fast supplier has its newest version, and has cancelled all others.
         newest = max(new, old) if old is not None else new
         logs[at] = Counter({newest: 1})
         if old is not None:
@@ -225,7 +225,7 @@ def test_columns_that_only_order_updates_are_not_in_the_state(spark: Spark) -> N
     rules = {"goal": Rule("last", by="t"), "cost": Rule("replace")}
     options = StepOptions(key=("k",), fast_version="F", order_by="t", rules=rules)
     previous = spark.createDataFrame([(1, 1, 1, "a", 7)], "k long, F long, SlowVersion long, goal string, t long")
-    # A log without the goal is ordered by the same column: its times are no news of the goal.
+    # A log without the goal is ordered by the same column: its times do not change the goal.
     updates = spark.createDataFrame([(1, 1, 99, 5), (1, 1, 98, 4)], "k long, F long, t long, cost int")
     row = step(previous, updates, options)[2].collect()[0]
     assert (row["goal"], row["t"], row["cost"]) == ("a", 7, 5)

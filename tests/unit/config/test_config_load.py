@@ -54,7 +54,7 @@ def test_a_full_file(toml: WriteToml) -> None:
     assert config.path == Path("trueup.toml")
     assert config.nodes["n1"].conninfo == "postgresql://app@db1/shop"
     assert config.nodes["n2"].conninfo == "service=shop2"
-    # The value of a variable is taken as it is: its ${X} is not looked up.
+    # The value of a variable is not expanded again.
     params = {"host": "db3", "port": "5433", "dbname": "shop", "password": password}
     assert parse(config.nodes["n3"].conninfo) == (params, "")
     assert config.clusters == {"acctg": ("n1", "n2", "n3")}

@@ -83,7 +83,7 @@ def test_describe_shows_no_password(password: str) -> None:
         assert_hidden(Node("n1", conninfo).describe())
 
 
-# In a file, a password with ${NAME} in it asks for a variable, and that error has to name it.
+# In a file, a password that contains ${NAME} refers to a variable, and the error names the variable.
 @thorough
 @given(PASSWORDS.filter(lambda password: "${" not in password))
 def test_an_address_in_a_file(tmp_path: Path, password: str) -> None:
@@ -205,7 +205,7 @@ def test_the_text_behind_a_uri_stays_readable() -> None:
 
 def test_given_secrets() -> None:
     assert mask("the word abc, a%20b%2F and 'a b/'", "abc", "a b/") == "the word ***, *** and '***'"
-    # Two characters would garble the text; where they stand as a password they are masked all the same.
+    # Masking two characters everywhere would garble the text; in the place of a password they are masked.
     assert mask("an apple, password=an", "an") == "an apple, password=***"
     assert mask("abcdef", "abc", "abcdef", "cde") == "***"
 

@@ -109,7 +109,7 @@ def test_a_full_file(write: Write, tmp_path: Path) -> None:
             key=("VisitID",),
             fast_version="y_VisitVersion",
             dropped=("UserAgent", "Referer"),
-            # The column that tells the age of a state is part of it.
+            # The time column of a state is part of it.
             kept={"Duration": Rule("replace"), "StartDate": Rule("replace")},
             deleted="IsDeleted",
         ),
@@ -163,7 +163,7 @@ def test_a_section_of_the_main_file_is_equivalent(write: Write) -> None:
     file = write(f'[nodes]\nn1 = "host=a"\n{as_section(FULL)}', "trueup.toml")
     assert load_difflog(env={}) == alone
     assert load_difflog(file, env={}) == alone
-    # The main configuration neither reads it nor minds it.
+    # The main configuration accepts and ignores it.
     assert list(load(file, env={}).nodes) == ["n1"]
 
 
@@ -316,7 +316,7 @@ key = ["VisitID"]
         ('Revenue = "sum"', 'Revenue = "sum"', ""),
         ('Revenue = "sum"', 'Revenue = "max"', 'log[1].columns.Revenue: "Revenue" has another rule in log[0].columns'),
         ('Revenue = "sum"', 'revenue = "sum"', '"revenue" differs only by case from "Revenue"'),
-        # The same column by the same clock is one thing; two columns by one clock of two logs are not.
+        # The same column ordered by the same time column is valid; two columns of two logs are not.
         ('x = { rule = "last", by = "t" }', 'x = { rule = "last", by = "t" }', ""),
         (
             'x = { rule = "last", by = "t" }',

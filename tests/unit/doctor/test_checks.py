@@ -77,7 +77,7 @@ def test_an_error_in_the_background_is_raised_by_result() -> None:
             asked.result(10)
 
 
-# What a diagnosis is.
+# Diagnosis and findings.
 
 
 def test_only_failures_fail() -> None:

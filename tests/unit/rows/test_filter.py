@@ -44,9 +44,9 @@ BAD = {
     "true /* /* */": "comment is not closed",
     "true\0": "NUL",
     "name = E'\\'": "quote is not closed",
-    # To PostgreSQL a carriage return ends a line comment.
+    # In PostgreSQL a carriage return ends a line comment.
     "true -- \r) OR (true": "a closing bracket has no opening bracket",
-    # A string that follows in a new line goes on with the rules of the first: here backslashes count.
+    # A string that is continued in a new line has the rules of the first part: here backslashes are escapes.
     "name = E'a'\n'\\'' ) OR ( 1=1 --'": "continues in the next line",
     "name = E'a' -- c\n '\\'' ) OR ( 1=1 --'": "continues in the next line",
     # Every character beyond ASCII is a letter: here of a tag, and of a name.

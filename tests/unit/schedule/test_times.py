@@ -53,7 +53,7 @@ def test_weekdays_are_those_of_cron(field: str, days: str) -> None:
         ("30 3 * * *", "2026-07-02 03:30"),
         ("0 3 * * 0", "2026-07-05 03:00"),
         ("0 3 * * 1-5", "2026-07-02 03:00"),
-        # Both restricted: either will do, and the Friday comes first.
+        # Both fields are restricted: one match is enough, and Friday is first.
         ("0 3 13 * fri", "2026-07-03 03:00"),
         ("0 3 2 * fri", "2026-07-02 03:00"),
         ("*/15 * * * *", "2026-07-01 12:15"),
@@ -70,7 +70,7 @@ def test_time_zones_and_repeated_intervals() -> None:
     assert berlin == datetime(2026, 7, 2, 1, 0, tzinfo=timezone.utc)
     hourly = Job("j", "check", every=3600)
     assert next_time(hourly, None, NOW) == NOW
-    # After a restart: an hour after the last start, and at once if that has gone by.
+    # After a restart: one hour after the last start, and at once if that time has passed.
     assert next_time(hourly, NOW - timedelta(minutes=20), NOW) == NOW + timedelta(minutes=40)
     assert next_time(hourly, NOW - timedelta(days=2), NOW) == NOW
 

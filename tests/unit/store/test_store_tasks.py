@@ -201,4 +201,4 @@ def test_a_failed_write_leaves_nothing_behind(store: TaskStore, query: Query) ->
     with pytest.raises(RuntimeError, match="no text"):
         store.finish(task.task_id, COMPLETED, summary={"x": Stubborn()})
     assert store.get(task.task_id) == task
-    assert query("UPDATE tasks SET repset_name = 'free'") == []  # nobody holds the lock
+    assert query("UPDATE tasks SET repset_name = 'free'") == []  # the lock is free

@@ -33,10 +33,10 @@ def test_an_error_needs_the_delay_and_all_earlier_changes() -> None:
     entry = _failed(Entry.of("t", ("1",), _touch(100)), mark=110, seconds=0)
     assert not entry.is_error(10_000, DELAY)
     entry = _failed(entry, mark=120, seconds=11)
-    # Wrong for long enough; but a change of it may lie between what was read and the look.
+    # Wrong for long enough, but it may have changed between the position that was read and the check.
     assert not entry.is_error(119, DELAY)
     assert entry.is_error(120, DELAY)
-    # The mark stays where it is, else a syncer that lags would never be caught.
+    # The mark does not move, else the errors of a slow syncer would never be found.
     entry = _failed(entry, mark=130, seconds=12)
     assert entry.is_error(120, DELAY)
 
@@ -48,7 +48,7 @@ def test_a_newer_change_restarts_the_delay() -> None:
     assert (entry.first_lsn, entry.last_lsn) == (100, 115)
     entry = _failed(entry, mark=120, seconds=11)
     assert not entry.is_error(10_000, DELAY)
-    # An older one that comes again after a crash changes nothing.
+    # An older change that is read again after a crash has no effect.
     assert entry.touched(_touch(115)) is entry
 
 
@@ -60,7 +60,7 @@ def test_a_hot_row_is_proven_when_the_target_has_an_earlier_source_row() -> None
     assert entry.first_lsn == 101
     entry = _failed(entry, mark=0, seconds=3, source=44, target=42)
     assert entry.first_lsn == 201
-    # What was there before a change proves nothing of it.
+    # A state from before a change proves nothing about it.
     assert _failed(entry, mark=0, seconds=4, source=44, target=41).first_lsn == 201
     assert entry.failed(_found(45, 43), 0, _at(5), DELAY) is None
 

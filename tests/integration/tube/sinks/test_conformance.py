@@ -64,7 +64,7 @@ def test_every_sink(rig: Rig) -> None:
     if not sink.driver_only:
         sink = pickle.loads(pickle.dumps(sink))
 
-    # Put, overwrite, delete, delete what is not there; and all of it again.
+    # Insert, overwrite, delete, delete a missing document; and repeat all of it.
     sink.write([_thing(number, f"name {number}") for number in range(1, 6)], mark=Mark(10, NOW))
     assert _names(rig) == {str(number): f"name {number}" for number in range(1, 6)}
     assert {str(row["price"]) for row in rig.stored(rig.things).values()} == {"1.50"}
@@ -74,13 +74,13 @@ def test_every_sink(rig: Rig) -> None:
         sink.write(second, mark=Mark(20, NOW))
         assert _names(rig) == expected
 
-    # What is old, by number and by time, in pages.
+    # Old documents, by number and by time, in pages.
     pages = _pages(sink, "public.things", [7], 15, LONG_AGO, 2)
     assert sorted(place for page in pages for place in page) == [(7, ("1",)), (7, ("4",)), (7, ("5",))]
     assert [len(page) for page in pages] == [2, 1]
     assert len(_pages(sink, "public.things", [7], 0, NOW + timedelta(seconds=1), 100)[0]) == 5
     assert _pages(sink, "public.things", [7], 10, LONG_AGO, 2) == []
-    # A table that had another shard before: its documents are of the new one.
+    # A table that had another shard before: its documents belong to the new one.
     assert len(_pages(sink, "public.things", [8], 15, LONG_AGO, 100)[0]) == 3
     shard = 7 if "{shard}" in str(rig.options) else 8
     sink.write([_thing(1, "moved", shard=shard), _thing(4, None, shard=shard)], mark=Mark(30, NOW))
@@ -88,7 +88,7 @@ def test_every_sink(rig: Rig) -> None:
 
     _check_moving_rows(rig, sink)
 
-    # An outage loses nothing, and nothing of it stays.
+    # After an outage nothing is lost, and nothing of the failed write is left.
     rig.down()
     with pytest.raises(SinkDown) as caught:
         sink.write([_thing(1, "while it was down")], mark=Mark(40, NOW))
@@ -98,14 +98,14 @@ def test_every_sink(rig: Rig) -> None:
     sink.write([_thing(1, "after")], mark=Mark(41, NOW))
     assert _names(rig)["1"] == "after"
 
-    # One bad document is named, and the others are written.
+    # A rejected document is reported, and the others are written.
     bad = _thing(8, "bad", **rig.poison)
     refused = _deliver(sink, [_thing(7, "good"), bad, _thing(9, "good too")], Mark(50, NOW))
     assert set(refused) == {bad.identity}
     assert refused[bad.identity]
     assert {key: name for key, name in _names(rig).items() if key in "789"} == {"7": "good", "9": "good too"}
 
-    # A column that nobody told of is not dropped in silence.
+    # An unknown column is an error.
     if sink.driver_only or rig.address.startswith("postgresql"):
         with pytest.raises(SinkDown, match="new column later"):
             sink.write([_thing(1, "x", later="y")], mark=Mark(60, NOW))
@@ -117,9 +117,9 @@ def _check_moving_rows(rig: Rig, sink: Sink) -> None:
     odd = ["plain", "a:b", "q\"uo'te", "per%cent {x}", "back\\slash", "new\nline", "ж" * 300, "", "1"]
     sink.write([_part(shard, a, "1.0", f"{shard} {a}") for shard in (1, 2) for a in odd], mark=Mark(10, NOW))
     assert len(rig.stored(rig.parts)) == 2 * len(odd)
-    # Equal numbers of another form are another document.
+    # Equal numbers with different texts are different documents.
     sink.write([_part(1, "plain", "1.00", None), _part(1, "a:b", "1.0", None)], mark=Mark(20, NOW))
-    # And one that takes the place of the other: in whatever order they come, the new one stays.
+    # If one replaces the other, the new one is kept, in any order of writes.
     sink.write([_part(1, "1", "1.00", "new form")], mark=Mark(10, NOW))
     sink.write([_part(1, "1", "1.0", None)], mark=Mark(10, NOW))
     left = rig.stored(rig.parts)

@@ -25,7 +25,7 @@ def test_a_sink_follows_its_table(rig: Rig, place: Place) -> None:
     place.tube.attach("things", shard=7)
     place.tube.backfill("things")
     sink = rig.open()
-    # An embedded one is asked through the sink itself, which the job would close.
+    # An embedded database is queried through the sink itself, which the job would close.
     sink.close = lambda: None  # type: ignore[method-assign]
 
     def run() -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_a_sink_follows_its_table(rig: Rig, place: Place) -> None:
     place.run("UPDATE things SET name = 'new' WHERE id <= 10; DELETE FROM things WHERE id > 290")
     place.run("UPDATE things SET id = 1000 WHERE id = 20; INSERT INTO things VALUES (2000, 'late')")
     assert len(run()) == 291
-    # What a TRUNCATE and a lost delete leave behind is found by its age.
+    # Documents that are left after a TRUNCATE or a lost delete are found by their age.
     place.run("TRUNCATE things; INSERT INTO things VALUES (5, 'five')")
     assert run() == {"5": "five"}
     place.tube.detach("things")

@@ -91,7 +91,7 @@ def test_values_of_every_type_are_exact(place: Place, databases: Databases, redi
     quoted = ", ".join(f'"{name}"::text' for name in columns)
     query = f"SELECT {quoted} FROM every ORDER BY a"
     assert target.execute(query) == place.run(query)
-    # What is not known over there is kept as its text.
+    # Values of unknown types are kept as text.
     types = dict(target.execute(COLUMNS))
     assert [types[name] for name in ("e", "s", "co", "jb", "ia")] == ["text", "text", "text", "jsonb", "integer[]"]
 
@@ -126,12 +126,12 @@ def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databas
         (2, "two", "mine", "TWO"),
         (5, "stale", "x", "STALE"),
     ]
-    # An upsert, not a delete: what refers to the row is there. Rows from before have no mark, and are older.
+    # An upsert, not a delete: referring rows are kept. Existing rows have no mark, and count as older.
     assert database.execute("SELECT nr FROM child") == [(1,)]
     assert sink.older("public.things", [7], 5, NOW, None, 10) == [(7, ("5",))]
     sink.close()
 
-    # A column that came later is added where all columns go over; the key must be a unique index of the same type.
+    # A new column is added if all columns are copied; the key must be a unique index of the same type.
     whole = open_sink(database.uri, {"table": "made.{table}"})
     whole.setup([THING])
     more = SourceTable(THING.table, (*THING.columns, ("later", "numeric(5,2)")), ("id",), routed=False)
@@ -200,7 +200,7 @@ def test_a_search_server_that_is_busy_or_rejects_documents(search: Rig, monkeypa
     sink.setup([source])
     with pytest.raises(SinkDown, match="queue is full"):
         _write(sink, _thing(1, "a"), _thing(2, "b", busy=True))
-    # Larger than the server takes at once: in halves, until what is left is one document.
+    # Requests that are too large for the server are split, down to one document.
     large = [_thing(number, "x" * 1500) for number in range(3, 9)]
     with pytest.raises(SinkRejected) as caught:
         _write(sink, _thing(2, "b", busy=True), *large, _thing(9, "x" * 4000), _thing(10, "t", n='"text"'))
@@ -240,7 +240,7 @@ def test_a_clickhouse_server(tmp_path: Path) -> None:
         assert "geheim123" not in str(caught.value) + repr(wrong)
         sink: Any = open_sink(f"clickhouse://me:ge%20heim%2F123@{place}?table=it's_{{table}}")
         sink.setup([THING])
-        # A number that is lower though it is written later is newer all the same.
+        # A later write is newer even if its number is lower.
         for name, seq in (("first", 50), ("second", 20)):
             _write(sink, _thing(1, name), _thing(2, "gone soon"), seq=seq)
         _write(sink, _thing(2, None), seq=10)
@@ -275,7 +275,7 @@ def test_only_touched_buckets_are_rewritten(tmp_path: Path) -> None:
     table = DeltaTable(str(tmp_path / "lake" / "public.things"))
     assert len(before - set(table.file_uris())) == 1
     assert table.to_pyarrow_table().num_rows == 100
-    # Somebody else who commits in between: nothing of the batch is there, and it is tried again.
+    # A concurrent commit: nothing of the batch is written, and it is tried again.
     second: Any = open_sink(address)
     second.setup([THING])
     stale = second._open("public.things")
@@ -283,7 +283,7 @@ def test_only_touched_buckets_are_rewritten(tmp_path: Path) -> None:
     second._open = lambda name: stale
     with pytest.raises(SinkDown, match="cannot be written"):
         _write(second, _thing(5, "lost?"))
-    # Also where there was nothing to take out yet, which Delta itself takes for two plain additions.
+    # Also if there was nothing to remove, which Delta treats as two appends.
     empty._open = lambda name: before_all
     with pytest.raises(SinkDown, match="cannot be written"):
         _write(empty, _thing(5, "twice?"))

@@ -112,11 +112,11 @@ def test_completion_does_not_create_a_store(complete: Complete, tmp_path: Path) 
 
 
 def test_zsh_and_fish_get_help_texts(process: Cli, environment: dict[str, str]) -> None:
-    asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
-    ran = process(env={**environment, **asked})
+    variables = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "3", "_TRUEUP_COMPLETE": "zsh_complete"}
+    ran = process(env={**environment, **variables})
     assert (ran.code, ran.out.split("\n")[:3], ran.err) == (0, ["plain", "shop", "n1, n2"], "")
-    asked = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "sh", "_TRUEUP_COMPLETE": "fish_complete"}
-    ran = process(env={**environment, **asked})
+    variables = {"COMP_WORDS": "trueup diff --cluster ", "COMP_CWORD": "sh", "_TRUEUP_COMPLETE": "fish_complete"}
+    ran = process(env={**environment, **variables})
     assert ran.code == 0
     assert "shop" in ran.out
 

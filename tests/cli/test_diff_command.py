@@ -143,10 +143,10 @@ def test_a_closed_pipe_is_not_an_error(node_options: NodeOptions, drifted: list[
     assert child.stdout is not None
     child.stdout.close()
     assert child.stderr is not None
-    said = child.stderr.read()
+    output = child.stderr.read()
     child.stderr.close()
     assert child.wait(timeout=60) == 2
-    assert "Traceback" not in said
+    assert "Traceback" not in output
 
 
 # Where the nodes come from.

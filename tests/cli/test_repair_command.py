@@ -52,8 +52,8 @@ def test_a_failure_is_exit_code_2_also_when_quiet(cli: Cli, drifted: list[Databa
     failed = cli("repair", report, "--source-of-truth", "n1", "--execute", "--quiet", *how, *addresses)
     assert (failed.code, failed.out) == (2, "")
     assert "items_id_check" in failed.err
-    told = cli("repair", report, "--source-of-truth", "n1", "--execute", "--json", *how, *addresses)
-    assert (told.code, told.json["verdict"], list(told.json["failed"])) == (2, "FAILED", ["n2"])
+    failed = cli("repair", report, "--source-of-truth", "n1", "--execute", "--json", *how, *addresses)
+    assert (failed.code, failed.json["verdict"], list(failed.json["failed"])) == (2, "FAILED", ["n2"])
 
 
 def test_plans_are_written_without_a_connection(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
@@ -71,7 +71,7 @@ def test_plans_are_written_without_a_connection(cli: Cli, drifted: list[Database
 
 def test_errors_have_a_cure(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
     report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
-    for arguments, said in [
+    for arguments, message in [
         (("repair", report), "no repair mode is given"),
         (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),
         (("repair", "feed", "--fix-nulls"), "does not exist"),
@@ -83,6 +83,6 @@ def test_errors_have_a_cure(cli: Cli, drifted: list[Database], node_options: Nod
     ]:
         ran = cli(*arguments)
         assert (ran.code, ran.out) == (2, ""), arguments
-        assert said in ran.err
+        assert message in ran.err
         assert "what to do" in ran.err
     assert json.loads(Path(report).read_text(encoding="utf-8"))["summary"]["verdict"] == "DIFFER"

@@ -46,9 +46,9 @@ def start(equal: list[Database], write_config: WriteConfig, tmp_path: Path) -> I
     started: list[subprocess.Popen[str]] = []
 
     def begin() -> subprocess.Popen[str]:
-        said = open(tmp_path / f"said-{len(started) + 1}", "w+")  # noqa: SIM115
+        output = open(tmp_path / f"said-{len(started) + 1}", "w+")  # noqa: SIM115
         command = [sys.executable, "-m", "trueup", "schedule", "--config", str(file)]
-        started.append(subprocess.Popen(command, stdout=said, stderr=said, text=True))
+        started.append(subprocess.Popen(command, stdout=output, stderr=output, text=True))
         return started[-1]
 
     yield begin
@@ -111,9 +111,9 @@ def test_jobs_run_concurrently_until_a_signal(start: Start, cli: Cli, tmp_path: 
     with TaskStore() as store:
         assert store.get(own).task_status == "INTERRUPTED"
         assert store.list(limit=-1, status="RUNNING") == []
-    said = (tmp_path / "said-1").read_text()
-    assert "quick | [" in said
-    assert "hidden" not in said + str(broken)
+    output = (tmp_path / "said-1").read_text()
+    assert "quick | [" in output
+    assert "hidden" not in output + str(broken)
 
 
 def test_a_job_that_outlives_a_killed_scheduler_is_not_run_twice(start: Start, tmp_path: Path) -> None:

@@ -189,8 +189,19 @@ def test_stats_with_an_interval(cli: Cli, node: Database, databases: Databases) 
     assert b"\x1b[1A" in text, "drawn in place"
     # A job writes them to a table of another node, with other column names: there is no progress bar any more.
     other = databases(1)[0]
-    given = ["--node", f"n2={other.uri}", "--on", "n1", "--option", "table=copy.mine", "--map", "id=nr", "--map", "n=a"]
-    ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *given)
+    options = [
+        "--node",
+        f"n2={other.uri}",
+        "--on",
+        "n1",
+        "--option",
+        "table=copy.mine",
+        "--map",
+        "id=nr",
+        "--map",
+        "n=a",
+    ]
+    ran = cli("tube", "run", "search", "--to", "n2", "--until-empty", "-q", *options)
     assert ran.code == 0, ran.err
     assert other.execute("SELECT count(*), max(nr) FROM copy.mine WHERE a IS NOT NULL") == [(300, 300)]
     assert "keys waiting" not in cli("tube", "stats").out

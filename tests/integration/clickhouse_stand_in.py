@@ -47,8 +47,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         params = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self.body()
         if b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")) != b"me:ge heim/123":
-            said = b"Code: 516. wrong password: " + self.headers.get("Authorization", "").encode()
-            self.reply(403, said, X_ClickHouse_Exception_Code=516)
+            message = b"Code: 516. wrong password: " + self.headers.get("Authorization", "").encode()
+            self.reply(403, message, X_ClickHouse_Exception_Code=516)
             return
         own = {"query", "database", "default_format", "query_id", "session_id", "wait_end_of_query", "compress"}
         settings = {name: value for name, value in params.items() if name not in own and "http" not in name}

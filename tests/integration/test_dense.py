@@ -32,11 +32,11 @@ KEYS = {
 def dense(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """The blocks whose rows were marked in one pass."""
     seen: list[Block] = []
-    whole = hashing.mark_block
+    original = hashing.mark_block
 
     def mark(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         seen.append(task.block)
-        return whole(job, task, room)
+        return original(job, task, room)
 
     monkeypatch.setattr(hashing, "mark_block", mark)
     return seen

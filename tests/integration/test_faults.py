@@ -49,7 +49,7 @@ class Hooks:
         self._first_step = first_step
         self._stages = stages
         self.seen: list[str] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def stage(self, name: str, total: int) -> None:
         """Call the function of the stage: `re_check` for `re-check 1/2`, `hashing` for `hashing`."""
@@ -64,7 +64,7 @@ class Hooks:
             hook()
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def wait(self, reason: str) -> None:
         """Show nothing."""

@@ -49,10 +49,10 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of every hashing query, in the order of their ends."""
     seen: list[int] = []
-    whole = digest_module.digest
+    original = digest_module.digest
 
     def digest(*arguments: Any, **options: Any) -> Digest:
-        found = whole(*arguments, **options)
+        found = original(*arguments, **options)
         seen.append(found.count)
         return found
 
@@ -65,7 +65,7 @@ class Reasons(Silent):
 
     def __init__(self, cure: Callable[[], object]) -> None:
         self.reasons: list[str] = []
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self._cure = cure
 
     def wait(self, reason: str) -> None:
@@ -74,7 +74,7 @@ class Reasons(Silent):
             self._cure()
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
 
 def _addresses(nodes: list[Database]) -> dict[str, str]:
@@ -174,7 +174,7 @@ def test_it_waits_while_many_sessions_are_active(nodes: list[Database]) -> None:
     assert result.verdict == "DIFFER"
     assert "active (limit 0)" in progress.reasons[0]
     assert progress.reasons[-1] == ""
-    assert any(text.startswith("continued after") for text in progress.said)
+    assert any(text.startswith("continued after") for text in progress.messages)
 
 
 def test_it_waits_while_others_wait_for_locks(nodes: list[Database]) -> None:
@@ -226,14 +226,14 @@ def test_a_missing_privilege_to_monitor_is_reported_once(nodes: list[Database], 
     nodes[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     try:
         node = trueup.Node("n1", server.uri(nodes[0].name, user=role, password="secret"))
-        said: list[str] = []
+        messages: list[str] = []
         with psycopg.connect(nodes[0].uri):
-            watch = Watch([node], application="trueup test", interval=60, delay=0, report=said.append)
+            watch = Watch([node], application="trueup test", interval=60, delay=0, report=messages.append)
             watch.read_loads()
             watch.read_loads()
             watch.close()
         assert [load.active for load in watch.loads()] == [None]
-        assert said == ["n1: the role cannot see active sessions: grant pg_monitor to it to apply their limits"]
+        assert messages == ["n1: the role cannot see active sessions: grant pg_monitor to it to apply their limits"]
     finally:
         nodes[0].execute(f"DROP ROLE {role}")
 
@@ -245,22 +245,22 @@ def test_an_own_query_that_waits_for_a_lock_is_reported(nodes: list[Database]) -
         holder.execute("LOCK TABLE t")
         with _busy(nodes[0], "SELECT count(*) FROM t"), connect(ours, application="watcher") as watching:
             assert wait_until(lambda: bool(load_of(watching, "n1", "the application").waits), 10)
-            told = load_of(watching, "n1", "the application").waits
+            reason = load_of(watching, "n1", "the application").waits
             holder.rollback()
-    assert f"s for a lock held by process {pid} (postgres, a long migration)" in told
+    assert f"s for a lock held by process {pid} (postgres, a long migration)" in reason
 
 
 def test_a_lost_node_is_reported(fresh_server: FreshServer) -> None:
     server: Server = fresh_server()
-    said: list[str] = []
+    messages: list[str] = []
     node = trueup.Node("n1", server.uri())
-    watch = Watch([node], application="trueup test", interval=60, delay=0, report=said.append)
+    watch = Watch([node], application="trueup test", interval=60, delay=0, report=messages.append)
     watch.read_loads()
     server.kill()
     watch.read_loads()
     watch.close()
-    assert len(said) == 1
-    assert said[0].startswith("n1: does not respond, retrying: ")
+    assert len(messages) == 1
+    assert messages[0].startswith("n1: does not respond, retrying: ")
 
 
 def test_limits() -> None:

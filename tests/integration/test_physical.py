@@ -33,11 +33,11 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[Scan]:
     monkeypatch.setattr(physical, "FEWEST_PAGES", 1)
     monkeypatch.setattr(physical, "PAGES_PER_PART", 7)
     seen: list[Scan] = []
-    whole = physical.scan_pages
+    original = physical.scan_pages
 
     def scan(job: Job, task: physical.ScanPages, room: Room) -> Iterator[physical.PagesScanned]:
         seen.append((task.node, task.first, task.end))
-        return whole(job, task, room)
+        return original(job, task, room)
 
     monkeypatch.setattr(physical, "scan_pages", scan)
     return seen
@@ -111,12 +111,12 @@ def test_a_differing_unit_without_a_differing_row_is_not_a_match(
     nodes = databases(2)
     _fill(nodes, on_all, "uuid", "md5(i::text)::uuid")
     nodes[1].execute("UPDATE t SET v = 'x' WHERE n = 500")
-    whole = physical.differing_units
+    original = physical.differing_units
 
     def elsewhere(
         sums: Mapping[str, Mapping[int, Digest]], cuts: Sequence[KeyValues]
     ) -> list[tuple[Block, dict[str, int]]]:
-        found = whole(sums, cuts)
+        found = original(sums, cuts)
         other = next(block for block in chain(cuts)[5:] if block != found[0][0])
         return [(other, found[0][1])]
 
@@ -170,8 +170,8 @@ def test_differences_above_the_limit_make_the_result_incomplete(
     nodes[1].execute("DELETE FROM t WHERE n % 500 = 0")
     result = compare(nodes, "t", max_diff_rows=most, **SETTINGS)
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
-    whole = compare(nodes, "t", max_diff_rows=13, **SETTINGS)
-    assert (whole.verdict, whole.pairs["n1/n2"].missing) == ("DIFFER", 12)
+    original = compare(nodes, "t", max_diff_rows=13, **SETTINGS)
+    assert (original.verdict, original.pairs["n1/n2"].missing) == ("DIFFER", 12)
 
 
 def test_the_limit_within_the_last_unit(

@@ -65,11 +65,11 @@ def nodes(databases: Databases, on_all: OnAll) -> list[Database]:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """Every block that is hashed."""
     seen: list[Block] = []
-    whole = hashing.hash_units
+    original = hashing.hash_units
 
     def units(job: Job, task: HashBlock, room: Room) -> Iterator[Answer]:
         seen.append(task.block)
-        return whole(job, task, room)
+        return original(job, task, room)
 
     monkeypatch.setattr(hashing, "hash_units", units)
     return seen
@@ -100,14 +100,14 @@ def _interrupted_task(nodes: list[Database], blocks: int = 8) -> str:
 
 
 def _found(report: str) -> list[Any]:
-    told = json.loads(Path(report).read_text(encoding="utf-8"))
+    document = json.loads(Path(report).read_text(encoding="utf-8"))
     return sorted(
-        ((each["kind"], each["key"], each["rows"]) for each in told["diffs"]["n1/n2"]["differences"]), key=str
+        ((each["kind"], each["key"], each["rows"]) for each in document["diffs"]["n1/n2"]["differences"]), key=str
     )
 
 
 def test_after_ctrl_c_only_the_remaining_blocks_are_hashed(nodes: list[Database], hashed: list[Block]) -> None:
-    whole = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
+    uninterrupted = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     task = _interrupted_task(nodes)
     with TaskStore() as store:
         path = journal_path(store, task)
@@ -124,12 +124,12 @@ def test_after_ctrl_c_only_the_remaining_blocks_are_hashed(nodes: list[Database]
     result = trueup.resume(task[:8], nodes=_addresses(nodes))
     assert not finished & set(hashed)
     assert finished | set(hashed) == every
-    assert (result.task_id, result.verdict, result.rows_checked) == (task, "DIFFER", whole.rows_checked)
-    assert result.rows == whole.rows
-    assert result.pairs == whole.pairs
-    assert _found(result.report) == _found(whole.report)
-    told = json.loads(Path(result.report).read_text(encoding="utf-8"))["proof"]
-    assert [sorted(each) for each in told["earlier"]] == [["n1", "n2"]]
+    assert (result.task_id, result.verdict, result.rows_checked) == (task, "DIFFER", uninterrupted.rows_checked)
+    assert result.rows == uninterrupted.rows
+    assert result.pairs == uninterrupted.pairs
+    assert _found(result.report) == _found(uninterrupted.report)
+    document = json.loads(Path(result.report).read_text(encoding="utf-8"))["proof"]
+    assert [sorted(each) for each in document["earlier"]] == [["n1", "n2"]]
     assert not path.exists()
     with TaskStore() as store:
         assert store.get(task).task_status == "COMPLETED"
@@ -169,7 +169,7 @@ def test_a_killed_diff_is_resumed(nodes: list[Database], hashed: list[Block]) ->
 def test_a_failed_block_is_compared_again(
     nodes: list[Database], hashed: list[Block], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = units.marks_of
+    original = units.marks_of
 
     def broken(*arguments: Any) -> Any:
         raise trueup.QueryError("no", node="n2")
@@ -178,7 +178,7 @@ def test_a_failed_block_is_compared_again(
     monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", broken)
     result = trueup.diff("t", nodes=_addresses(nodes), **SETTINGS)
     assert result.verdict == "INCOMPLETE"
-    monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", whole)
+    monkeypatch.setattr("trueup.verbs.diff.hash.marks_of", original)
     hashed.clear()
     again = trueup.resume(result.task_id, nodes=_addresses(nodes))
     counts = again.pairs["n1/n2"]

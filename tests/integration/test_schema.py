@@ -139,7 +139,7 @@ def schema_of(database: Database, **options: Any) -> dict[tuple[str, str, str], 
         return read_schema(connection, **options)
 
 
-def told(differences: list[SchemaDifference]) -> set[tuple[str, str, str, frozenset[str]]]:
+def described(differences: list[SchemaDifference]) -> set[tuple[str, str, str, frozenset[str]]]:
     return {(each.kind, f"{each.schema}.{each.name}", each.how, frozenset(each.facts)) for each in differences}
 
 
@@ -178,7 +178,7 @@ def test_the_same_definitions_are_equal(alike: list[Database]) -> None:
 def test_every_change_is_reported_and_nothing_else(alike: list[Database]) -> None:
     for change in CHANGES:
         alike[1].execute(change)
-    found = told(compare_schemas(dict(zip("ab", map(schema_of, alike), strict=True))))
+    found = described(compare_schemas(dict(zip("ab", map(schema_of, alike), strict=True))))
     expected = {(kind, name, how, frozenset(facts)) for kind, name, how, facts in CHANGES.values()}
     assert found == expected
 
@@ -192,10 +192,10 @@ def test_order_of_columns_other_schemas_and_three_nodes(databases: Databases) ->
     two.execute("CREATE TABLE t (a int, more int, b int, c int); " + same + on)
     three.execute("CREATE TABLE t (b int, a int, c int); " + same + " (ndistinct)" + on)
     found = compare_schemas({"a": schema_of(one), "b": schema_of(two)})
-    assert told(found) == {("column", "public.t.more", "missing", frozenset())}
+    assert described(found) == {("column", "public.t.more", "missing", frozenset())}
     assert found[0].nodes == ("a",)
     found = compare_schemas({"a": schema_of(one), "b": schema_of(two), "c": schema_of(three)})
-    assert told(found) == {
+    assert described(found) == {
         ("column", "public.t.more", "missing", frozenset()),
         ("table", "public.t", "changed", frozenset({"column order"})),
         # It belongs to a table of another schema.

@@ -66,7 +66,7 @@ class Ran:
     """A run of the command, its report, and what other processes could see."""
 
     code: int
-    said: str
+    output: str
     report: dict[str, Any]
     seen: Seen
 
@@ -211,12 +211,12 @@ def _comparable(report: dict[str, Any]) -> dict[str, Any]:
 def expected(run: Run) -> dict[str, Any]:
     """The report of the local engine."""
     ran = run(["--engine=local"])
-    assert ran.report["summary"]["verdict"] == "DIFFER", ran.said
+    assert ran.report["summary"]["verdict"] == "DIFFER", ran.output
     return ran.report
 
 
 def _check(ran: Ran, expected: dict[str, Any]) -> None:
-    assert ran.code == 1, ran.said
+    assert ran.code == 1, ran.output
     assert ran.report["summary"]["engine"] == "spark"
     assert _comparable(ran.report) == _comparable(expected)
 
@@ -279,7 +279,7 @@ def _check_no_password(ran: Ran, cluster: SparkCluster) -> None:
         *ran.seen.pages.items(),
         *((path, path.read_bytes()) for path in written),
         *((command, (command + shown).encode()) for command, shown in ran.seen.processes.items()),
-        ("output", ran.said.encode()),
+        ("output", ran.output.encode()),
     ):
         assert SECRET.encode() not in text, place
 
@@ -309,11 +309,11 @@ print(json.dumps({**result.as_json(), **found}))
 
 def test_an_existing_session(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster) -> None:
     ran = run([connect_cluster.remote, SLOW], program=["-c", NOTEBOOK])
-    assert (ran.code, ran.report["summary"]["engine"]) == (0, "spark"), ran.said
+    assert (ran.code, ran.report["summary"]["engine"]) == (0, "spark"), ran.output
     assert ran.report["summary"]["diff_rows_count"] == expected["summary"]["diff_rows_count"]
     # Three cores are free; one of the two connections is the driver's, so that one core may be used.
     assert set(ran.seen.sessions.values()) == {2}
-    found = json.loads(ran.said.splitlines()[0])
+    found = json.loads(ran.output.splitlines()[0])
     assert found["cores"] == CORES
     assert "brought.zip" in found["home"]
 

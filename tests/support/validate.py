@@ -26,7 +26,7 @@ class Copy:
         self.up = up
         self.down = down
         self.name = "v"
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.ended: list[Any] = []
         self._thread: threading.Thread | None = None
 
@@ -62,15 +62,15 @@ class Copy:
 
         def run() -> None:
             try:
-                self.ended.append(self.validation.start(engine="local", log=self.said.append))
+                self.ended.append(self.validation.start(engine="local", log=self.messages.append))
             except BaseException as error:
                 self.ended.append(error)
 
         self.ended.clear()
-        self.said.clear()
+        self.messages.clear()
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-        self.until(lambda: bool(self.ended) or any(text.startswith("validating") for text in self.said))
+        self.until(lambda: bool(self.ended) or any(text.startswith("validating") for text in self.messages))
         assert not self.ended, self.ended
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Copy:
         if self._thread is not None and self._thread.is_alive():
             self.validation.stop()
             self._thread.join(PATIENCE)
-            assert not self._thread.is_alive(), self.said
+            assert not self._thread.is_alive(), self.messages
 
     def status(self) -> Status:
         """Return the status."""
@@ -96,7 +96,7 @@ class Copy:
         """Wait until the condition holds; return its value."""
         give_up = time.monotonic() + PATIENCE
         while not (found := condition()):
-            assert time.monotonic() < give_up, (self.said, self.ended)
+            assert time.monotonic() < give_up, (self.messages, self.ended)
             time.sleep(0.03)
         return found
 

@@ -63,8 +63,8 @@ MODES: list[tuple[dict[str, Any], Any, Any, Numbers, str]] = [
 
 def numbers(counts: Mapping[str, Mapping[str, int]]) -> Numbers:
     """Return the counts per node, without nodes that get nothing."""
-    found = {node: (mine["insert"], mine["update"], mine["delete"]) for node, mine in counts.items()}
-    return {node: mine for node, mine in found.items() if any(mine)}
+    found = {node: (per_kind["insert"], per_kind["update"], per_kind["delete"]) for node, per_kind in counts.items()}
+    return {node: per_kind for node, per_kind in found.items() if any(per_kind)}
 
 
 @pytest.mark.parametrize(("options", "first", "second", "written", "verdict"), MODES, ids=lambda each: str(each)[:40])

@@ -83,14 +83,14 @@ def test_the_first_rule_that_fits_decides(nodes_with: NodesWith, plan: Callable[
         }
     )
     assert nodes.rows() != rows
-    by_key = [{row[1]: row for row in mine} for mine in nodes.rows()]
+    by_key = [{row[1]: row for row in by_id} for by_id in nodes.rows()]
     made = "a\tb\\"
-    for mine in by_key:
-        assert mine[5][2:] == (made, 5, mine[5][4])
-        assert (mine[6][2:4], mine[7][2:4], mine[8][2:4]) == ((made, 6), (None, 70), ("o'ther", 0))
-        assert [str(mine[at][4]) for at in (5, 6, 7)] == ["5.5", "6.5", "7.5"]
-        assert (mine[21][2], mine[40][2]) == ("name 21", "new")
-        assert not {10, 42} & set(mine)
+    for by_id in by_key:
+        assert by_id[5][2:] == (made, 5, by_id[5][4])
+        assert (by_id[6][2:4], by_id[7][2:4], by_id[8][2:4]) == ((made, 6), (None, 70), ("o'ther", 0))
+        assert [str(by_id[at][4]) for at in (5, 6, 7)] == ["5.5", "6.5", "7.5"]
+        assert (by_id[21][2], by_id[40][2]) == ("name 21", "new")
+        assert not {10, 42} & set(by_id)
     left = {(each.key["at"], each.reason) for each in done.left}
     assert left == {("3", UNDECIDED), ("41", UNDECIDED), ("4", SKIPPED), ("11", SKIPPED), ("12", SKIPPED)}
     assert (done.verdict, done.remaining) == ("REMAINS", 5)

@@ -137,11 +137,11 @@ def _run_and_exit(action: Callable[[], object]) -> None:
 def test_a_lost_answer_to_the_commit_is_looked_up(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks during the commit of the decision: the pointer tells whether it was committed."""
 
-    whole = pointer.decide
+    original = pointer.decide
 
     def breaking(*, decided: bool) -> None:
         def decide(connection: Connection, *arguments: Any) -> None:
-            whole(connection, *arguments)
+            original(connection, *arguments)
             if decided:
                 connection.execute("COMMIT")
             with connect(moving.second, application="test") as other:

@@ -51,17 +51,17 @@ def empty(place: Place, keeper: Keeper, **options: Any) -> Summary:
         return summary
 
 
-class Saying(Silent):
+class RecordedMessages(Silent):
     """A progress object that records the messages of a job."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
 
     def wait(self, reason: str) -> None:
-        self.said.append(reason)
+        self.messages.append(reason)
 
 
 @dataclass
@@ -69,14 +69,14 @@ class Following:
     """A job that runs in a thread of the test."""
 
     summary: Summary = field(default_factory=lambda: Summary("t"))
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Following]:
     """Run a job during the block, and stop it at the end."""
-    stop, job, progress = threading.Event(), Following(), Saying()
-    job.said = progress.said
+    stop, job, progress = threading.Event(), Following(), RecordedMessages()
+    job.messages = progress.messages
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -268,7 +268,7 @@ def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) 
     keeper.fault("down")
     with following(items, keeper, attempts=3, retry_pause=0.05) as job:
         until(lambda: (items.tube.stats()[0].waiting or "").startswith("the sink is down: out of order"))
-        assert any("the sink is down: out of order" in line for line in job.said)
+        assert any("the sink is down: out of order" in line for line in job.messages)
         items.run("UPDATE items SET n = 0 WHERE id < 20")
         assert items.tube.stats()[0].live_pods == 3
         keeper.fault("down", None)
@@ -351,10 +351,10 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(items: Pl
         hold.take(wait=0, say=print)
         claimed = [(0, pod) for pod in tube.claim()]
         tube.session.rows(sql.SQL("SELECT pg_advisory_unlock_all()").format())
-        said: list[str] = []
+        messages: list[str] = []
         successor = Hold(other.session, "t", [0], grace=0.5)
-        successor.take(wait=0, say=said.append)
-        assert "waiting until it writes no more" in said[0]
+        successor.take(wait=0, say=messages.append)
+        assert "waiting until it writes no more" in messages[0]
         for call in (hold.check, lambda: hold.acknowledge(batch_of(claimed, set()))):
             with pytest.raises(HoldLost, match="another worker has taken partition"):
                 call()

@@ -200,7 +200,7 @@ def test_keys_that_a_trigger_could_not_record_need_a_sweep(plain: Copy) -> None:
     assert plain.fence().exit_code == 0
     source = plain.up.execute("SELECT source FROM trueup_changes.sources WHERE \"table\" = 't'::regclass")[0][0]
     plain.up.execute(f"SELECT trueup_changes.tube_trouble({source}, 'boom', true, 't'::regclass)")
-    plain.until(lambda: any("boom" in text for text in plain.said))
+    plain.until(lambda: any("boom" in text for text in plain.messages))
     fence = plain.fence()
     assert fence.exit_code == 2
     assert any("public.t" in reason for reason in fence.reasons)
@@ -401,7 +401,7 @@ def test_nothing_is_created_where_all_tables_are_published(copy: Copy) -> None:
     copy.until(lambda: copy.down.execute("SELECT 1 FROM t"))
 
 
-@pytest.mark.parametrize("given", [{"changes": "tube"}, {"changes": "changelog", "tube": "q"}, {"tube": "q"}])
-def test_a_tube_and_its_name_belong_together(plain: Copy, given: dict[str, str]) -> None:
+@pytest.mark.parametrize("options", [{"changes": "tube"}, {"changes": "changelog", "tube": "q"}, {"tube": "q"}])
+def test_a_tube_and_its_name_belong_together(plain: Copy, options: dict[str, str]) -> None:
     with pytest.raises(trueup.errors.ConfigError, match="must be used together"):
-        plain.create(**given)
+        plain.create(**options)

@@ -141,6 +141,6 @@ def test_the_demo(capfd: pytest.CaptureFixture[str]) -> None:
         assert run(["demo", "validate", "--rows", "300", "--seconds", "1"]) == 0
     finally:
         signal.signal(signal.SIGTERM, before)
-    said = capfd.readouterr().out
-    assert said.count("  error at ") == said.count("  resolved at ") == 4
-    assert "0 pending (0 failed, 0 hot), 0 errors" in said
+    output = capfd.readouterr().out
+    assert output.count("  error at ") == output.count("  resolved at ") == 4
+    assert "0 pending (0 failed, 0 hot), 0 errors" in output

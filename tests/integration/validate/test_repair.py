@@ -93,8 +93,8 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
     def run(*words: str) -> tuple[int, str]:
         capsys.readouterr()
         code = command(["repair", "--validation", "v", *words, *common])
-        told = capsys.readouterr()
-        return code, told.out or told.err
+        output = capsys.readouterr()
+        return code, output.out or output.err
 
     # Rows that cannot be copied unchanged: all are listed in one error, and nothing is written.
     copy.both("ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey; ALTER TABLE rekeyed ADD PRIMARY KEY (other)")
@@ -116,8 +116,8 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
     assert "DRY RUN: the validation v: 8 open errors in 5 tables: 2 to insert, 3 to update, 3 to delete" in dry
     assert "4 open errors of other tables" in dry
 
-    code, told = run("--tables", ONLY, "--execute", "--json")
-    done = json.loads(told)
+    code, output = run("--tables", ONLY, "--execute", "--json")
+    done = json.loads(output)
     assert (code, done["verdict"], done["failed"], len(done["tables"])) == (0, "REPAIRED", {}, 5), done
     assert [error.kind for error in copy.errors() if error.source == "public.codes"] == ["changed"]  # it does not run
     up, down = _rows(copy)
@@ -133,7 +133,7 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
     code, again = run("--tables", "public.items")  # rows that agree by now need nothing
     assert (code, "nothing to write" in again) == (0, True)
     copy.validation.update(sweep=0.0)
-    copy.said.clear()
+    copy.messages.clear()
     copy.go_on()
     copy.until(lambda: not [error for error in copy.errors() if error.source in ONLY.split(",")])
     code, nothing = run("--tables", ONLY)
@@ -145,5 +145,5 @@ def test_open_errors_are_repaired_and_resolved(copy: Copy, tmp_path: Path, capsy
 )
 def test_a_report_and_a_validation_are_mutually_exclusive(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["repair", *words]) == 2
-    told = capsys.readouterr().err
-    assert any(text in told for text in ("REPORT, or --validation", "need --validation", "needs a report"))
+    output = capsys.readouterr().err
+    assert any(text in output for text in ("REPORT, or --validation", "need --validation", "needs a report"))

@@ -141,7 +141,7 @@ def test_a_paused_syncer_makes_no_errors(copy: Copy) -> None:
     copy.down.server.restart()
     copy.up.execute("UPDATE t SET n = 1")
     assert copy.fence().exit_code == 0
-    assert any(text.startswith("waiting") for text in copy.said)
+    assert any(text.startswith("waiting") for text in copy.messages)
     assert (copy.status().total("updates"), copy.ended) == (100, [])
 
 

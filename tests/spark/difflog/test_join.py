@@ -62,7 +62,7 @@ def joined(
     )
 
 
-def told(found: Joined) -> dict[str, list[dict[str, Any]]]:
+def rows_by_output(found: Joined) -> dict[str, list[dict[str, Any]]]:
     """Return all rows of the result, by output, in one Spark job."""
     from pyspark.sql import functions as f
 
@@ -92,7 +92,7 @@ def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: S
     )
     assert found.visits.columns == ["k", "F", "gone", "agent", "Duration", "Revenue", "Both", "Goals", "Last", "at"]
     assert dict(found.visits.dtypes)["F"] == "bigint"
-    rows = told(found)
+    rows = rows_by_output(found)
     first, newest, other = rows.pop("visits")
     assert first == {"k": 1, "F": 1, "gone": False, "agent": "a1", "Duration": 5}
     goals = newest.pop("Goals")
@@ -106,7 +106,7 @@ def test_rows_of_a_first_seen_visit_are_merged_into_its_newest_row_only(spark: S
 
 
 def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -> None:
-    rows = told(
+    rows = rows_by_output(
         joined(
             spark,
             known=[(1, 3, False), (2, 3, False), (3, 3, False)],
@@ -123,10 +123,10 @@ def test_rows_of_a_known_visit_are_updates_at_its_newest_version(spark: Spark) -
 
 def test_rows_without_a_visit_are_kept_unchanged(spark: Spark) -> None:
     row = (7, 1, 20, 5, None, "kept")
-    waiting = told(joined(spark, money=[row]))["pending money"]
+    waiting = rows_by_output(joined(spark, money=[row]))["pending money"]
     assert waiting == [{"visit": 7, "id": 1, "t": 20, "Revenue": 5, "more": "kept"}]
     # They are sent again with a duplicate and with another row: still one and one.
-    rows = told(
+    rows = rows_by_output(
         joined(spark, visits=[(7, 1, False, "a", 1, "x")], pending={"money": [row]}, money=[row, (7, 2, 1, 6, 1, "")])
     )
     assert [(row["Revenue"], row["Both"]) for row in rows["visits"]] == [(11, 1)]
@@ -134,7 +134,7 @@ def test_rows_without_a_visit_are_kept_unchanged(spark: Spark) -> None:
 
 
 def test_duplicate_rows_are_used_once(spark: Spark) -> None:
-    rows = told(
+    rows = rows_by_output(
         joined(
             spark,
             known=[(1, 1, False), (2, 1, False)],
@@ -150,7 +150,7 @@ def test_duplicate_rows_are_used_once(spark: Spark) -> None:
 
 def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombstone(spark: Spark) -> None:
     """They become updates, which the step keeps aside with a reason."""
-    rows = told(
+    rows = rows_by_output(
         joined(
             spark,
             visits=[(1, 1, False, "a", 1, "x"), (1, 2, True, None, None, "x")],
@@ -163,7 +163,7 @@ def test_rows_of_a_first_seen_visit_that_is_deleted_are_not_lost_in_its_tombston
 
 
 def test_rows_without_a_key_are_rejected_with_a_reason(spark: Spark) -> None:
-    rows = told(
+    rows = rows_by_output(
         joined(
             spark,
             visits=[(None, 1, False, "a", 1, "x"), (1, None, False, "b", 1, "x")],
@@ -295,7 +295,7 @@ def test_random_batches_apply_every_row_of_every_visit(spark: Spark, seed: int) 
     for batch in range(3):
         visits, rows = history.visits(), history.rows(batch)
         known = [(key, version, False) for key, version in history.state.items()]
-        found = told(joined(spark, visits, known, history.waiting, **rows))
+        found = rows_by_output(joined(spark, visits, known, history.waiting, **rows))
         history.take(visits, found)
         assert [(row["k"], row["F"]) for row in found["visits"]] == sorted({visit[:2] for visit in visits})
         for row in [*found["logs money"], *found["logs goals"]]:

@@ -57,8 +57,8 @@ def put(spark: Spark, log: DiffLogConfig) -> Put:
 
 
 def _visit(key: int, fast: int, *, gone: bool = False) -> tuple[Any, ...]:
-    said = (None, None) if gone else (f"ua{key}.{fast}", key * 10 + fast)
-    return (key, fast, gone, *said, None, None, None)
+    values = (None, None) if gone else (f"ua{key}.{fast}", key * 10 + fast)
+    return (key, fast, gone, *values, None, None, None)
 
 
 def _states(spark: Spark, log: DiffLogConfig) -> dict[int, Any]:
@@ -129,9 +129,9 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
                 model.cost[key] = model.cost.get(key, 0) + 1.5
                 model.slow_seen.add(key)
         # The slow supplier has the newest version of every key of the run; in the end, of every key it has seen.
-        told = {row[0] for row in (*visits, *sides["conv"], *sides["cost"])}
-        told |= model.slow_seen if number == 2 else set()
-        visits += [_visit(key, model.fast[key]) for key in sorted(told - model.deleted)]
+        keys = {row[0] for row in (*visits, *sides["conv"], *sides["cost"])}
+        keys |= model.slow_seen if number == 2 else set()
+        visits += [_visit(key, model.fast[key]) for key in sorted(keys - model.deleted)]
         put(f"{number:03d}", "visit", visits)
         for source, rows in sides.items():
             put(f"{number:03d}", source, rows)

@@ -71,10 +71,10 @@ def test_a_call_without_an_answer_does_not_delay_the_others() -> None:
 
 
 def test_an_error_in_the_background_is_raised_by_result() -> None:
-    asked = Background(lambda: 1 // 0)
+    doctor_request = Background(lambda: 1 // 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            asked.result(10)
+            doctor_request.result(10)
 
 
 # Diagnosis and findings.
@@ -122,16 +122,16 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         ({"cluster": "nope"}, 'there is no cluster "nope"'),
         ({"nodes": ["n9"]}, 'there is no node "n9"'),
         ({"engine": "warp"}, "--engine: must be one of"),
     ],
 )
-def test_wrong_options_are_findings(options: dict[str, Any], told: str) -> None:
+def test_wrong_options_are_findings(options: dict[str, Any], expected: str) -> None:
     found = trueup.doctor(**{"spark": False, **options})
-    assert told in next(each.message for each in found.findings if each.level == "FAIL")
+    assert expected in next(each.message for each in found.findings if each.level == "FAIL")
 
 
 def test_an_unknown_option_is_an_error() -> None:
@@ -169,17 +169,17 @@ def _no_java() -> JavaHome:
 )
 def test_no_java(settings: SparkSettings, level: str) -> None:
     java = Background(_no_java)
-    asked = request(spark=settings)
-    assert [each.level for each in machine.check_java(asked, java)] == [level]
-    started = Background(lambda: spark.try_out(asked, java)) if spark.is_enabled(asked) else None
-    found = [*spark.check(asked, started)]
+    doctor_request = request(spark=settings)
+    assert [each.level for each in machine.check_java(doctor_request, java)] == [level]
+    started = Background(lambda: spark.try_out(doctor_request, java)) if spark.is_enabled(doctor_request) else None
+    found = [*spark.check(doctor_request, started)]
     assert (found[0].level, found[0].message.startswith("not checked, because")) == (level, True)
 
 
 def test_spark_is_not_checked_with_no_spark() -> None:
-    asked = request(start_spark=False)
-    assert not spark.is_enabled(asked)
-    assert [(each.level, each.message) for each in spark.check(asked, None)] == [
+    doctor_request = request(start_spark=False)
+    assert not spark.is_enabled(doctor_request)
+    assert [(each.level, each.message) for each in spark.check(doctor_request, None)] == [
         ("OK", "not checked, because --no-spark is set")
     ]
 
@@ -199,9 +199,9 @@ def test_a_cluster_that_cannot_be_reached(address: str) -> None:
         taken.bind(("127.0.0.1", 0))
         url = address.format(port=taken.getsockname()[1])
         settings = SparkSettings(master=url) if url.startswith("spark") else SparkSettings(remote=url)
-        asked = request(spark=settings)
+        doctor_request = request(spark=settings)
         java = Background(lambda: JavaHome(Path("/"), 17, "here"))
-        found = [*spark.check(asked, Background(lambda: spark.try_out(asked, java)))]
+        found = [*spark.check(doctor_request, Background(lambda: spark.try_out(doctor_request, java)))]
     assert [each.level for each in found] == ["FAIL"]
     assert "cannot connect to 127.0.0.1:" in found[0].message
     assert "secret-word" not in str(found)
@@ -322,21 +322,21 @@ def test_timeouts_of_connections(address: str, seconds: float) -> None:
 
 def test_settings_that_are_lost_behind_a_pooler() -> None:
     server = Server(170000, "UTF8", "r", "i", "c", None, None)
-    told = nodes.Facts({"pinned": "public|UTC|off", "role": "r"}, {"transaction_timeout": (5000, 5000)}, server, 0, 0)
-    found = nodes.check_session("n1", told)
+    facts = nodes.Facts({"pinned": "public|UTC|off", "role": "r"}, {"transaction_timeout": (5000, 5000)}, server, 0, 0)
+    found = nodes.check_session("n1", facts)
     assert (found.level, "session mode" in found.cure) == ("FAIL", True)
-    assert nodes.check_timeouts("n1", told).level == "WARN"
+    assert nodes.check_timeouts("n1", facts).level == "WARN"
 
 
 def test_a_server_that_is_too_old() -> None:
     server = Server(120000, "UTF8", "r", "i", "c", None, None)
-    told = nodes.Facts({"version": 120012, "version_text": "12.12"}, {}, server, 0, 0)
-    assert nodes.check_version("n1", told).level == "FAIL"
+    facts = nodes.Facts({"version": 120012, "version_text": "12.12"}, {}, server, 0, 0)
+    assert nodes.check_version("n1", facts).level == "FAIL"
 
 
 def test_the_order_of_the_checks() -> None:
-    asked = request(config=Config(), start_spark=False)
-    found = [each.check for each in run.examine(asked)]
+    doctor_request = request(config=Config(), start_spark=False)
+    found = [each.check for each in run.examine(doctor_request)]
     assert list(dict.fromkeys(found)) == [
         *("configuration", "python", "packages", "java", "disk", "tasks", "spark"),
     ]

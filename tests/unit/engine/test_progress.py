@@ -64,18 +64,18 @@ def test_long_times_are_shown_in_minutes_and_hours(clock: list[float]) -> None:
 
 
 def test_the_reason_to_wait_reaches_the_store_at_once(clock: list[float], messages: Callable[[], list[str]]) -> None:
-    told: list[dict[str, object]] = []
-    progress = RecordedProgress(Lines(), told.append)
+    recorded: list[dict[str, object]] = []
+    progress = RecordedProgress(Lines(), recorded.append)
     progress.stage("hashing", 2)
     progress.wait("n1: 30 sessions are active (limit 25)")
-    assert told[-1] == {
+    assert recorded[-1] == {
         "stage": "hashing",
         "done": 0,
         "total": 2,
         "waiting": "n1: 30 sessions are active (limit 25)",
     }
     progress.wait("")
-    assert "waiting" not in told[-1]
+    assert "waiting" not in recorded[-1]
     assert messages() == ["waiting: n1: 30 sessions are active (limit 25)"]
 
 

@@ -76,7 +76,7 @@ def test_time_zones_and_repeated_intervals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "cure"),
+    ("text", "message", "cure"),
     [
         ("[schedule]", "has no jobs", "[schedule.NAME]"),
         ("[schedule]\nx = 1", "expected", "[schedule.x]"),
@@ -96,12 +96,12 @@ def test_time_zones_and_repeated_intervals() -> None:
         ('[schedule.x]\nverb = "check"\nevery = "1h"\narguments = [1]', "expected", "list of strings"),
     ],
 )
-def test_an_invalid_section_is_refused_with_a_cure(text: str, told: str, cure: str, tmp_path: Path) -> None:
+def test_an_invalid_section_is_refused_with_a_cure(text: str, message: str, cure: str, tmp_path: Path) -> None:
     file = tmp_path / "trueup.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as refused:
         load_jobs(str(file), verbs=["check", "diff", "schedule"])
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert cure in refused.value.cure
 
 

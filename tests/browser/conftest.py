@@ -51,7 +51,7 @@ def make_report() -> MakeReport:
         diffs = {}
         for pair in combinations(nodes, 2):
             differences = [_difference(pair, nodes, key, columns, left, right) for left, right in rows]
-            kinds = [each["kind"] for each in differences]
+            kinds = [difference["kind"] for difference in differences]
             counts = {kind: kinds.count(kind) for kind in ("missing", "extra", "changed")}
             more = {"in_flight": 0, "limit_reached": False, "total": len(kinds), "differences": differences}
             diffs["/".join(pair)] = {**counts, **more}

@@ -83,9 +83,9 @@ def test_values_are_embedded_unchanged(make_report: MakeReport, write_page: Writ
     pairs = [({"id": text, "name": text, "note": None}, {"id": text, "name": "", "note": text}) for text in NASTY]
     path = write_page(make_report(pairs))
     (pair,) = data_of(path)["pairs"]
-    assert [each["key"] for each in pair["differences"]] == [[text] for text in NASTY]
-    assert [each["rows"] for each in pair["differences"]] == [[[t, t, None], [t, "", t]] for t in NASTY]
-    assert [each["columns"] for each in pair["differences"]] == [[1, 2]] * len(NASTY)
+    assert [difference["key"] for difference in pair["differences"]] == [[text] for text in NASTY]
+    assert [difference["rows"] for difference in pair["differences"]] == [[[t, t, None], [t, "", t]] for t in NASTY]
+    assert [difference["columns"] for difference in pair["differences"]] == [[1, 2]] * len(NASTY)
     # For a browser, the values create no element.
     assert [tag for tag, _ in read(path).elements if tag in ("img", "script")] == ["script", "script"]
 

@@ -48,7 +48,7 @@ def complete(cli: Cli, environment: dict[str, str], monkeypatch: pytest.MonkeyPa
             patch.setenv("_TRUEUP_COMPLETE", "bash_complete")
             ran = cli()
         assert ran.err == "", line
-        return [each.partition(",")[2] for each in ran.out.split()]
+        return [part.partition(",")[2] for part in ran.out.split()]
 
     return ask
 

@@ -111,7 +111,9 @@ def _is_loading(folder: Path) -> bool:
     backends = [
         process for process in psutil.process_iter(["cmdline"]) if "INSERT" in " ".join(process.info["cmdline"] or [])
     ]
-    return len(_postgres_below(folder)) >= 3 and any("postgres:" in " ".join(each.info["cmdline"]) for each in backends)
+    return len(_postgres_below(folder)) >= 3 and any(
+        "postgres:" in " ".join(backend.info["cmdline"]) for backend in backends
+    )
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])

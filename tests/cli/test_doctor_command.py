@@ -41,13 +41,13 @@ def test_json(cli: Cli, equal: list[Database]) -> None:
     assert (found["exit_code"], found["counts"]["FAIL"]) == (0, 0)
     assert sum(found["counts"].values()) == len(found["findings"])
     assert set(found["findings"][0]) == {"level", "check", "where", "message", "cure"}
-    assert {"n1", "n2"} <= {each["where"] for each in found["findings"]}
+    assert {"n1", "n2"} <= {finding["where"] for finding in found["findings"]}
 
 
 def test_nodes_by_name_and_by_address(cli: Cli, equal: list[Database], write_config: WriteConfig) -> None:
     write_config(equal)
     ran = cli("doctor", "--node", f"x={equal[0].uri}", "--nodes", "n2,x", "--no-spark", "--json")
-    assert [each["where"] for each in ran.json["findings"] if each["check"] == "version"] == ["n2", "x"]
+    assert [finding["where"] for finding in ran.json["findings"] if finding["check"] == "version"] == ["n2", "x"]
     assert cli("doctor", "--node", "x", "--no-spark").code == 2
 
 
@@ -67,7 +67,7 @@ def test_a_misspelled_variable_is_reported(cli: Cli, monkeypatch: pytest.MonkeyP
 
 
 def test_spark_of_this_process(cli: Cli, spark: Spark) -> None:
-    found = [each for each in cli("doctor", "--json").json["findings"] if each["check"] == "spark"]
+    found = [finding for finding in cli("doctor", "--json").json["findings"] if finding["check"] == "spark"]
     assert [(each["level"], each["where"]) for each in found] == [("OK", "this machine"), ("OK", "workers")]
     assert re.match(r"Spark 4\.\S+ started in .* s, ran a task in .* s", found[0]["message"])
     assert spark.range(3).count() == 3, "a session that is not the doctor's own must live on"

@@ -36,7 +36,7 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_pat
     assert to.stat().st_mode & 0o077 == 0
     found = json.loads(to.read_text())
     assert found["verdict"] == "DIFFER"
-    price = next(each for each in found["differences"] if each["name"] == "items.price")
+    price = next(difference for difference in found["differences"] if difference["name"] == "items.price")
     assert price["facts"] == {"type": {"n1": "numeric", "n2": "numeric(9,2)"}}
     # The store has the names of differing objects, not the bodies of functions.
     shown = cli("tasks", "show", found["task_id"], "--json")

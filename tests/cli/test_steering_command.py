@@ -87,7 +87,10 @@ def test_a_run_of_many_tables_is_controlled_by_one_task(
     again = [each for each in node_options(equal) if "=" in each or each == "--node"]
     ran = cli("diff", "--resume", whole[:8], *again, "--json")
     assert (ran.code, ran.json["verdict"]) == (1, "DIFFER")
-    assert {each["table"]: each["differences"] for each in ran.json["tables"]} == {"public.items": 3, "public.more": 0}
+    assert {table["table"]: table["differences"] for table in ran.json["tables"]} == {
+        "public.items": 3,
+        "public.more": 0,
+    }
 
 
 def test_a_table_and_a_task_are_mutually_exclusive(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:

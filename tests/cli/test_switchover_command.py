@@ -65,7 +65,7 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
     assert report["from"], report["to"] == ("n1", "n2")
     assert 0 < report["pause_ms"] < 60_000
     assert {"fence", "final round", "sequences", "gate", "pointer", "open"} <= set(report["phases_ms"])
-    assert all(each["holds"] for each in report["conditions"])
+    assert all(condition["holds"] for condition in report["conditions"])
     assert f"dbname={new.name}" in report["address"]
     with TaskStore() as store:
         task = store.get(report["task_id"])

@@ -43,7 +43,7 @@ def test_every_kind_of_difference_is_found(
     assert result.exit_code == 1
     counts = result.pairs["n1/n2"]
     assert (counts.missing, counts.extra, counts.changed) == (2, 2, 1)
-    found = {each["key"]["id"]: each for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
+    found = {difference["key"]["id"]: difference for difference in report_of(result)["diffs"]["n1/n2"]["differences"]}
     assert {key: each["kind"] for key, each in found.items()} == {
         "1": "missing", "4999": "missing", "-7": "extra", "99999": "extra", "2500": "changed",
     }  # fmt: skip
@@ -74,7 +74,7 @@ def test_three_nodes_and_the_node_that_differs(
         "n1/n2": (0, 0, 2), "n1/n3": (1, 0, 1), "n2/n3": (1, 0, 2),
     }  # fmt: skip
     assert result.alone == {"n1": 0, "n2": 1, "n3": 1}
-    by_key = {each["key"]["id"]: each for each in report_of(result)["diffs"]["n2/n3"]["differences"]}
+    by_key = {difference["key"]["id"]: difference for difference in report_of(result)["diffs"]["n2/n3"]["differences"]}
     assert by_key["5"]["agree"] == [["n1", "n3"], ["n2"]]
     assert by_key["7"]["agree"] == [["n1"], ["n2"], ["n3"]]
 
@@ -161,9 +161,9 @@ def test_keyless_tables_are_multisets(
     counts = result.pairs["n1/n2"]
     assert (counts.missing, counts.extra, counts.changed) == (3, 1, 0)
     copies = {
-        each["rows"]["n1"]["a"]: each["copies"]
-        for each in report_of(result)["diffs"]["n1/n2"]["differences"]
-        if each["rows"]["n1"]
+        difference["rows"]["n1"]["a"]: difference["copies"]
+        for difference in report_of(result)["diffs"]["n1/n2"]["differences"]
+        if difference["rows"]["n1"]
     }
     assert copies == {"1": {"n1": 12, "n2": 10}, "500": {"n1": 1, "n2": 0}}
     assert compare(nodes, "logs", quick=True).verdict == "DIFFER"

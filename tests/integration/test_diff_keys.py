@@ -169,7 +169,9 @@ def test_the_same_drift_on_every_kind_of_key(
     assert _found(report) == expected
     assert (result.verdict, result.mismatched_blocks > 1) == ("DIFFER", True)
     assert all(
-        each["columns"] == ["v"] for each in report["diffs"]["n1/n2"]["differences"] if each["kind"] == "changed"
+        difference["columns"] == ["v"]
+        for difference in report["diffs"]["n1/n2"]["differences"]
+        if difference["kind"] == "changed"
     )
     for node in pair:
         node.execute(f"DROP TABLE {table}")
@@ -326,7 +328,9 @@ def test_names_with_special_characters(
     report = report_of(result)
     assert _found(report) == {"missing": {8}, "extra": set(), "changed": {7}}
     assert report["summary"]["primary_key"] == [names[2]]
-    changed = next(each for each in report["diffs"]["n1/n2"]["differences"] if each["kind"] == "changed")
+    changed = next(
+        difference for difference in report["diffs"]["n1/n2"]["differences"] if difference["kind"] == "changed"
+    )
     assert (changed["columns"], changed["key"]) == ([names[3]], {names[2]: "7"})
     assert compare(pair, whole, columns=[names[3]], key=[names[2]]).verdict == "DIFFER"
     assert compare(pair, whole, exclude_columns=[names[3]], filter=f"{key} <> 8").verdict == "MATCH"
@@ -581,7 +585,7 @@ def test_keys_that_disagree_are_refused_by_name(databases: Databases, compare: C
     with pytest.raises(CheckFailed, match=r"keys.*differ.*\(a\) on n1.*\(b\) on n2"):
         compare(nodes, "keys")
     result = compare(nodes, "keys", key=["a"])
-    assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["b"]]
+    assert [difference["columns"] for difference in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["b"]]
 
 
 def test_collations_that_disagree_are_refused_only_for_keys(

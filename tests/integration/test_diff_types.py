@@ -356,7 +356,9 @@ def test_one_change_of_every_type_is_one_difference(
     wide: Wide, compare: Compare, report_of: ReportOf, digest: str, numeric: str
 ) -> None:
     result = compare(wide.nodes, "wide", digest=digest, numeric=numeric)
-    found = {int(each["key"]["id"]): each for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
+    found = {
+        int(difference["key"]["id"]): difference for difference in report_of(result)["diffs"]["n1/n2"]["differences"]
+    }
     unseen = [wide.pairs[number] for number in range(len(wide.pairs)) if number not in found]
     assert unseen == []
     for number, pair in enumerate(wide.pairs):
@@ -449,7 +451,10 @@ def test_values_of_adjacent_columns_are_kept_apart(
             [(number, *each[side]) for number, each in enumerate(NEIGHBOURS)],
         )
     result = compare(nodes, "split", digest=digest)
-    found = {int(each["key"]["id"]): each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
+    found = {
+        int(difference["key"]["id"]): difference["columns"]
+        for difference in report_of(result)["diffs"]["n1/n2"]["differences"]
+    }
     assert found == {number: columns for number, (_, _, columns) in enumerate(NEIGHBOURS)}
 
 
@@ -501,7 +506,7 @@ def test_numbers_are_equal_by_value_or_by_representation(
     # If another column of the row changes, only that column is listed.
     nodes[1].execute("UPDATE prices SET t = 'y' WHERE id = 1")
     result = compare(nodes, "prices", digest=digest)
-    assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["t"]]
+    assert [difference["columns"] for difference in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["t"]]
 
 
 @pytest.mark.parametrize("digest", DIGESTS)
@@ -529,7 +534,7 @@ def test_long_values_are_reported_as_length_and_sha256(
         "UPDATE long SET t = 'short' WHERE id = 6"
     )
     result = compare(nodes, "long", digest=digest)
-    found = {each["key"]["id"]: each for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
+    found = {difference["key"]["id"]: difference for difference in report_of(result)["diffs"]["n1/n2"]["differences"]}
     assert {key: each["columns"] for key, each in found.items()} == {
         "1": ["t"], "2": ["b"], "3": ["a"], "4": ["j"], "5": ["v"], "6": ["t"],
     }  # fmt: skip
@@ -552,7 +557,10 @@ def test_the_limit_of_long_values_is_exact(
         "UPDATE limits SET t = repeat('é', 50) WHERE id = 1; UPDATE limits SET t = repeat('x', 101) WHERE id = 2"
     )
     result = compare(nodes, "limits", long_value=100)
-    rows = {each["key"]["id"]: each["rows"]["n2"]["t"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]}
+    rows = {
+        difference["key"]["id"]: difference["rows"]["n2"]["t"]
+        for difference in report_of(result)["diffs"]["n1/n2"]["differences"]
+    }
     assert rows == {"1": "é" * 50, "2": {"length": 101, "sha256": hashlib.sha256(b"x" * 101).hexdigest()}}
 
 
@@ -575,7 +583,9 @@ def test_generated_columns(databases: Databases, compare: Compare, report_of: Re
     assert compare(nodes, "made", exclude_columns=expected).verdict == "MATCH"
     nodes[1].execute("UPDATE made SET a = 7 WHERE id = 2")
     result = compare(nodes, "made", exclude_columns=expected)
-    assert [each["columns"] for each in report_of(result)["diffs"]["n1/n2"]["differences"]] == [["a", "same"]]
+    assert [difference["columns"] for difference in report_of(result)["diffs"]["n1/n2"]["differences"]] == [
+        ["a", "same"]
+    ]
 
 
 def test_types_of_one_name_and_different_shape_are_refused(

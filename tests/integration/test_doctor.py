@@ -84,7 +84,7 @@ def two(pair: list[Database], on_all: OnAll) -> list[Database]:
 
 def of(diagnosis: Diagnosis, check: str, where: str = "") -> Finding:
     """Return the only finding of a check, on a node."""
-    found = [each for each in diagnosis.findings if each.check == check and where in each.where]
+    found = [finding for finding in diagnosis.findings if finding.check == check and where in finding.where]
     assert len(found) == 1, diagnosis.findings
     return found[0]
 
@@ -96,7 +96,7 @@ def levels(diagnosis: Diagnosis, level: str) -> list[str]:
 def test_healthy_nodes(examine: Examine, two: list[Database]) -> None:
     found = examine(two, "items")
     assert (levels(found, "FAIL"), levels(found, "WARN"), found.exit_code) == ([], [], 0)
-    checks = [each.check for each in found.findings]
+    checks = [finding.check for finding in found.findings]
     for check in ("connection", "version", "session", "connections", "timeouts", "replication", "clock"):
         assert checks.count(check) == 2, check
     for check in ("configuration", "python", "packages", "tasks", "encoding", "collation", "row hash", "key"):

@@ -57,7 +57,7 @@ def addresses(nodes: list[Database]) -> dict[str, str]:
 
 
 def outcomes(result: ManyResult) -> dict[str, TableOutcome]:
-    return {each.table: each for each in result.tables}
+    return {table.table: table for table in result.tables}
 
 
 def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path:
     assert result.skipped == ('public."Odd, Name"', "public.tmp_1")
     assert found["public.a"].rows_checked == 3000
     # Two tables whose reports would have the same name: both reports exist, in a private folder.
-    reports = {each.report for each in result.tables}
+    reports = {table.report for table in result.tables}
     assert len(reports) == len(result.tables)
     folder = Path(result.report).parent
     assert folder.stat().st_mode & 0o077 == 0
@@ -215,7 +215,7 @@ def test_a_killed_run_is_resumed(nodes: list[Database]) -> None:
     assert result.verdict == "DIFFER"
     assert {name for name, each in found.items() if each.verdict == "DIFFER"} == {"public.a"}
     assert set(found) == {"public.a", "public.a_b", "public.nokey", 'public."Odd, Name"', "public.tmp_1"}
-    assert set(done) <= {each.task_id for each in result.tables}
+    assert set(done) <= {table.task_id for table in result.tables}
 
 
 def test_concurrent_tables_share_the_connection_limit(databases: Databases, on_all: OnAll) -> None:

@@ -102,7 +102,11 @@ def _interrupted_task(nodes: list[Database], blocks: int = 8) -> str:
 def _found(report: str) -> list[Any]:
     document = json.loads(Path(report).read_text(encoding="utf-8"))
     return sorted(
-        ((each["kind"], each["key"], each["rows"]) for each in document["diffs"]["n1/n2"]["differences"]), key=str
+        (
+            (difference["kind"], difference["key"], difference["rows"])
+            for difference in document["diffs"]["n1/n2"]["differences"]
+        ),
+        key=str,
     )
 
 

@@ -136,7 +136,7 @@ def test_random_drift_is_found_exactly(nodes: Nodes, kind: str, data: st.DataObj
         else:
             tables[node][key] = row
     key_names = tuple(f"k{number}" for number in range(2 if kind == "composite" else 1))
-    nodes.fill(f"by_{kind}", (*key_names, *COLUMNS), [[(*key, *row) for key, row in each.items()] for each in tables])
+    nodes.fill(f"by_{kind}", (*key_names, *COLUMNS), [[(*key, *row) for key, row in table.items()] for table in tables])
 
     result, report = nodes.compare(f"by_{kind}", count, **_settings(data))
     note(f"{result.verdict} {result.incomplete}")
@@ -191,7 +191,7 @@ def test_random_drift_of_a_keyless_table_is_found_exactly(nodes: Nodes, data: st
 
     result, report = nodes.compare("by_nothing", count, **_settings(data))
 
-    held = [Counter(_by_value(row) for row in each) for each in tables]
+    held = [Counter(_by_value(row) for row in table) for table in tables]
     for left, right in combinations(range(count), 2):
         pair = f"n{left + 1}/n{right + 1}"
         expected = {
@@ -200,9 +200,9 @@ def test_random_drift_of_a_keyless_table_is_found_exactly(nodes: Nodes, data: st
             if held[left][row] != held[right][row]
         }
         found: dict[Any, Any] = {}
-        for each in report["diffs"][pair]["differences"]:
-            row = next(row for row in each["rows"].values() if row is not None)
-            found[_by_value([row[name] for name in COLUMNS])] = tuple(each["copies"].values())
+        for difference in report["diffs"][pair]["differences"]:
+            row = next(row for row in difference["rows"].values() if row is not None)
+            found[_by_value([row[name] for name in COLUMNS])] = tuple(difference["copies"].values())
         assert found == expected
         counts = result.pairs[pair]
         assert counts.missing == (held[left] - held[right]).total()
@@ -237,7 +237,7 @@ def test_a_chain_within_a_block_covers_the_block(
     assert (blocks[0].start, blocks[-1].end) == (start, end)
     if _contains(within, key):
         assert any(_contains(block, key) for block in blocks)
-    inside = sorted(each for each in boundaries if _contains(within, each))
+    inside = sorted(boundary for boundary in boundaries if _contains(within, boundary))
     assert sum(_contains(block, key) for block in chain(inside, within=within)) == _contains(within, key)
 
 

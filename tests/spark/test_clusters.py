@@ -162,8 +162,8 @@ def _watch(process: subprocess.Popen[str], server: Server, cluster: SparkCluster
 def _look_at_processes(roots: Sequence[subprocess.Popen[Any]], seen: Seen) -> None:
     for root in roots:
         try:
-            for each in psutil.Process(root.pid).children(recursive=True):
-                seen.processes["\0".join(each.cmdline())] = str(each.environ())
+            for child in psutil.Process(root.pid).children(recursive=True):
+                seen.processes["\0".join(child.cmdline())] = str(child.environ())
         except psutil.Error:
             continue  # it has ended meanwhile
 

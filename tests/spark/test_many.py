@@ -23,7 +23,7 @@ def test_many_tables_share_one_spark_session(spark: Spark, databases: Databases,
         "recheck_wait": 0,
     }
     result = trueup.diff_many(**options, engine="spark")
-    assert [(each.table, each.verdict, each.rows_checked, each.differences) for each in result.tables] == [
+    assert [(table.table, table.verdict, table.rows_checked, table.differences) for table in result.tables] == [
         ("public.t0", "DIFFER", 100, 1),
         ("public.t1", "MATCH", 1000, 0),
         ("public.t2", "DIFFER", 10_000, 2),

@@ -93,9 +93,9 @@ def test_spark_and_threads_report_the_same(
     def differences(result: DiffResult) -> dict[str, Any]:
         diffs = report_of(result)["diffs"]
         for found in diffs.values():
-            for each in found["differences"]:
+            for difference in found["differences"]:
                 # Each run hashes with a random seed.
-                del each["hashes"]
+                del difference["hashes"]
         return {pair: sorted(map(str, found["differences"])) for pair, found in diffs.items()}
 
     assert differences(distributed) == differences(local)

@@ -106,7 +106,7 @@ def source(database: Database) -> dict[tuple[int, str], dict[str, Any]]:
 
 
 def waiting(tube: Tube) -> int:
-    return sum(each.live_pods + each.backfill_pods + each.control_pods for each in tube.stats())
+    return sum(partition.live_pods + partition.backfill_pods + partition.control_pods for partition in tube.stats())
 
 
 def test_offsets_name_exactly_their_pods() -> None:
@@ -134,7 +134,7 @@ def test_a_copy_follows_the_table(spark: Spark, items: Items, tmp_path: Path) ->
             " INSERT INTO items VALUES (5, 5, 77)"
         )
         tube.schedule_backfill("items")
-        until(lambda: {each["type"] for each in copy.controls} == {"truncate", "backfill_end"}, query)
+        until(lambda: {control["type"] for control in copy.controls} == {"truncate", "backfill_end"}, query)
         until(lambda: waiting(tube) == 0, query)
         assert copy.rows[77, "5"]["id"] == 5
         assert tube.stats()[0].worker is not None

@@ -62,7 +62,7 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
         down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
         down.execute("UPDATE t SET n = 0 WHERE id = 5")
         _until(lambda: len(validation.errors()) == 2)
-        found = {(each.key, each.kind) for each in validation.errors()}
+        found = {(error.key, error.kind) for error in validation.errors()}
         assert found == {(("77",), "missing"), (("5",), "changed")}
         status = validation.status()
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
@@ -80,7 +80,7 @@ def test_a_validation_of_a_change_log_compares_on_spark(spark: Spark, databases:
     def script(validation: Validation) -> None:
         up.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i")
         down.execute("INSERT INTO t SELECT i, i FROM generate_series(1, 2000) i WHERE i <> 77")
-        _until(lambda: [each.key for each in validation.errors()] == [("77",)])
+        _until(lambda: [error.key for error in validation.errors()] == [("77",)])
         assert validation.status().total("inserts") == 2000
 
     _validated(up, down, script, changes="changelog")

@@ -32,8 +32,8 @@ class Keeper:
             )
             self.db.execute("CREATE TABLE IF NOT EXISTS log (documents INT, at REAL)")
             self.db.execute("CREATE TABLE IF NOT EXISTS tables (tab TEXT PRIMARY KEY, columns TEXT)")
-            for each in tables:
-                values = (each.table, json.dumps([each.columns, each.key]))
+            for table in tables:
+                values = (table.table, json.dumps([table.columns, table.key]))
                 self.db.execute("INSERT OR REPLACE INTO tables VALUES (?, ?)", values)
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
@@ -52,12 +52,12 @@ class Keeper:
         if self.has("kill") == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         with self.db:
-            for each in batch:
-                name = (each.table, json.dumps(each.key), each.shard)
-                if each.row is None:
+            for document in batch:
+                name = (document.table, json.dumps(document.key), document.shard)
+                if document.row is None:
                     self.db.execute("DELETE FROM kept WHERE tab = ? AND key = ? AND shard = ?", name)
                 else:
-                    values = (*name, each.op, json.dumps(each.row), mark.seq, mark.at.isoformat())
+                    values = (*name, document.op, json.dumps(document.row), mark.seq, mark.at.isoformat())
                     self.db.execute(
                         "INSERT OR REPLACE INTO kept (tab, key, shard, op, row, seq, at) VALUES (?, ?, ?, ?, ?, ?, ?)",
                         values,

@@ -509,10 +509,10 @@ def test_a_server_is_filled_and_read_the_same_way(server: Callable[[str], Target
         assert house.rows(f"SELECT k FROM ({sums}) GROUP BY k HAVING count() != 1") == []
     inserts = [each for each in _logged(tmp_path) if each["sql"].startswith("INSERT")]
     assert len(inserts) == 3
-    for each in inserts:
-        assert each["settings"]["async_insert"] == "0"
-        assert each["settings"]["min_insert_block_size_rows"] == "1000000000"
-        assert each["query_id"].startswith("trueup-difflog:db.log:")
+    for insert in inserts:
+        assert insert["settings"]["async_insert"] == "0"
+        assert insert["settings"]["min_insert_block_size_rows"] == "1000000000"
+        assert insert["query_id"].startswith("trueup-difflog:db.log:")
     assert len({each["query_id"] for each in inserts}) == 3
 
 

@@ -184,7 +184,7 @@ def test_a_lost_row_is_found(world: World) -> None:
         _add(world, _row(world, k, -1, slow, version))
     for found in _both(world):
         assert (found.verdict, found.standing_none) == ("DIFFER", 2)
-        assert [each.key["k"] for each in found.examples] == [3, 55]
+        assert [example.key["k"] for example in found.examples] == [3, 55]
     # After ClickHouse has merged the pairs, the first is still found by the state.
     world.sql("OPTIMIZE TABLE log FINAL")
     assert world.prove().standing_none == 1
@@ -210,7 +210,7 @@ def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
     )
     for found in _both(world):
         assert (found.verdict, found.differing_version, found.differing_state) == ("DIFFER", 1, 2)
-        assert [(each.key["k"], each.problem, each.columns) for each in found.examples] == [
+        assert [(example.key["k"], example.problem, example.columns) for example in found.examples] == [
             (4, "version", ()),
             (5, "state", ("money",)),
             (6, "state", ("note",)),
@@ -251,7 +251,7 @@ def test_examples_are_limited_and_all_keys_are_counted(world: World) -> None:
     found = world.prove(limit=3)
     alive = world.state.where("NOT IsDeleted").count()
     assert (found.verdict, found.standing_none, len(found.examples)) == ("DIFFER", alive, 3)
-    assert {each.problem for each in found.examples} <= set(PROBLEMS)
+    assert {example.problem for example in found.examples} <= set(PROBLEMS)
     assert found.as_json()["examples"][0]["key"] == {"k": found.examples[0].key["k"]}
 
 

@@ -80,7 +80,9 @@ def test_each_mode(
     done = nodes.repair(report, execute=True, **options)
     assert numbers(dry.planned) == numbers(done.planned) == numbers(done.written) == written
     assert dry.left_counts == done.left_counts
-    assert {(each.node, each.act) for each in dry.examples} == {(each.node, each.act) for each in done.examples}
+    assert {(example.node, example.act) for example in dry.examples} == {
+        (example.node, example.act) for example in done.examples
+    }
     assert nodes.rows() == [first, second]
     assert (done.verdict, done.exit_code) == (verdict, 0 if verdict == "REPAIRED" else 1)
     assert (nodes.diff().verdict == "MATCH") == (verdict == "REPAIRED")
@@ -227,8 +229,8 @@ def test_an_incomplete_report_and_a_report_without_hashes(nodes_with: NodesWith)
     rest = nodes.diff()
     assert rest.pairs["n1/n2"].total == 2
     whole = json.loads(Path(rest.report).read_text(encoding="utf-8"))
-    for each in whole["diffs"]["n1/n2"]["differences"]:
-        del each["hashes"]
+    for difference in whole["diffs"]["n1/n2"]["differences"]:
+        del difference["hashes"]
     Path("other.json").write_text(json.dumps(whole, indent=2), encoding="utf-8")
     assert nodes.repair("other.json", source_of_truth="n1").left_counts == {UNSAID: 2}
     assert nodes.repair("other.json", source_of_truth="n1", stale="apply", execute=True).verdict == "REPAIRED"

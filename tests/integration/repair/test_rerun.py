@@ -43,7 +43,7 @@ def test_a_rerun_reports_resolved_remaining_and_new_keys(nodes_with: NodesWith) 
     assert again.since["n1/n3"] == {"resolved": 0, "remains": 0, "new": 1}
     written = json.loads(Path(again.report).read_text(encoding="utf-8"))
     assert len(written["diffs"]["n1/n2"]["resolved_keys"]) == 2
-    assert [each["since"] for each in written["diffs"]["n1/n3"]["differences"]] == ["new"]
+    assert [difference["since"] for difference in written["diffs"]["n1/n3"]["differences"]] == ["new"]
     assert "2 resolved, 2 remain, 0 new" in summary(again)
     assert report_text(written).splitlines()[1].startswith(f"  4 keys of {report.report}")
     # The report of a rerun can be rerun and repaired.

@@ -171,7 +171,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     with in_the_pause(moving, monkeypatch, change, ""):
         outcome = moving.execute(proof="validated", validation="v")
     assert outcome.keys == 2
-    rows = next(each for each in outcome.conditions if each.name == "rows equal")
+    rows = next(condition for condition in outcome.conditions if condition.name == "rows equal")
     assert rows.detail.startswith("3 tables, validated by v up to ")
     assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     assert moving.differences(TABLES) == []

@@ -281,7 +281,7 @@ def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) 
             right, found = source(items), kept(keeper)
             assert {key for key in right if right[key] != found[key]} == {"5", "250"}
             letters = items.tube.dead_letters()
-            assert {(each.key, each.attempts, "cannot be digested" in each.error) for each in letters} == {
+            assert {(letter.key, letter.attempts, "cannot be digested" in letter.error) for letter in letters} == {
                 ("5", 3, True),
                 ("250", 3, True),
             }

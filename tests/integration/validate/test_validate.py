@@ -333,7 +333,7 @@ def test_renames_filters_constants_and_other_types(copy: Copy) -> None:
         INSERT INTO tags VALUES (1, NULL, 'web'), (2, NULL, 'other');
     """)
     copy.until(lambda: len(copy.errors()) == 4)
-    assert {(each.source, each.key, each.kind, each.columns) for each in copy.errors()} == {
+    assert {(error.source, error.key, error.kind, error.columns) for error in copy.errors()} == {
         ("shop.orders", ("2",), "extra", ()),
         ("shop.orders", ("5",), "changed", ("kind",)),
         ("shop.orders", ("6",), "changed", ("total",)),
@@ -341,7 +341,7 @@ def test_renames_filters_constants_and_other_types(copy: Copy) -> None:
     }
     # The fast mode checks only whether rows exist.
     copy.validation.update(mode="fast")
-    copy.until(lambda: {each.key for each in copy.errors()} <= {("2",), ("5",)})
+    copy.until(lambda: {error.key for error in copy.errors()} <= {("2",), ("5",)})
 
 
 def test_a_tube_replaces_logical_decoding(copy: Copy) -> None:

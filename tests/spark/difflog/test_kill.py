@@ -105,10 +105,10 @@ def _prepare(spark: Spark, target: Target | None = None) -> None:
     """Write two chunk sets: the first is processed, the run of the second will be killed."""
     Path("difflog.toml").write_text(CONFIG)
     visits = "id", "{fast}L AS F", "concat('ua', id, '.{fast}') AS ua", "CAST(NULL AS DOUBLE) AS money"
-    spark.range(300).selectExpr(*[each.format(fast=1) for each in visits]).write.parquet(_here("chunks/a/visit"))
+    spark.range(300).selectExpr(*[visit.format(fast=1) for visit in visits]).write.parquet(_here("chunks/a/visit"))
     log = load_difflog("difflog.toml")
     run(spark, replace(log, target=target or log.target))
-    spark.range(100, 400).selectExpr(*[each.format(fast=2) for each in visits]).write.parquet(_here("chunks/b/visit"))
+    spark.range(100, 400).selectExpr(*[visit.format(fast=2) for visit in visits]).write.parquet(_here("chunks/b/visit"))
     money = "id % 350 AS id", "IF(id % 350 < 100, 1L, 2L) AS F", "1.5D AS money"
     spark.range(500).selectExpr(*money).write.parquet(_here("chunks/b/conv"))
 

@@ -40,16 +40,16 @@ def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     def broken() -> None:
         raise ZeroDivisionError("password=hunter2hunter2")
 
-    whole = [each.check for each in trueup.doctor(engine="local").findings]
+    whole = [finding.check for finding in trueup.doctor(engine="local").findings]
     monkeypatch.setattr(machine, "check_python", broken)
     monkeypatch.setattr(disk, "check", broken)
     found = trueup.doctor(engine="local")
     assert found.exit_code == 2
-    failures = [each for each in found.findings if each.level == "FAIL"]
-    assert [each.check for each in failures] == ["python", "disk"]
+    failures = [finding for finding in found.findings if finding.level == "FAIL"]
+    assert [failure.check for failure in failures] == ["python", "disk"]
     assert "ZeroDivisionError" in failures[0].message
     assert "hunter2" not in json.dumps(found.as_json())
-    assert [each.check for each in found.findings][-3:] == whole[-3:]
+    assert [finding.check for finding in found.findings][-3:] == whole[-3:]
 
 
 def test_findings_before_an_error_are_kept() -> None:
@@ -105,7 +105,7 @@ def test_a_finding_is_one_line_without_a_password() -> None:
 def test_without_nodes() -> None:
     found = trueup.doctor(engine="local")
     assert found.exit_code == 0
-    warning = next(each for each in found.findings if each.level == "WARN")
+    warning = next(finding for finding in found.findings if finding.level == "WARN")
     assert (warning.check, "no server was checked" in warning.message, "trueup init" in warning.cure) == (
         *("configuration", True),
         True,
@@ -115,10 +115,10 @@ def test_without_nodes() -> None:
 def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "trueup.toml").write_text('[diff]\nblocksize = 5\n[nodes]\nn1 = "service=x"')
     found = trueup.doctor(spark=False)
-    failures = [each for each in found.findings if each.level == "FAIL"]
+    failures = [finding for finding in found.findings if finding.level == "FAIL"]
     assert failures[0].check == "configuration"
     assert 'Did you mean "block_size"?' in failures[0].cure
-    assert {"python", "java", "disk", "tasks", "spark"} <= {each.check for each in found.findings}
+    assert {"python", "java", "disk", "tasks", "spark"} <= {finding.check for finding in found.findings}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_wrong_options_are_findings(options: dict[str, Any], expected: str) -> None:
     found = trueup.doctor(**{"spark": False, **options})
-    assert expected in next(each.message for each in found.findings if each.level == "FAIL")
+    assert expected in next(finding.message for finding in found.findings if finding.level == "FAIL")
 
 
 def test_an_unknown_option_is_an_error() -> None:
@@ -231,7 +231,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "Spark": "FAIL",
     }
     assert "No such file" in found["Spark"].message
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
 
 
 @pytest.mark.parametrize(("free", "level"), [(10 * 1024**2, "FAIL"), (500 * 1024**2, "WARN"), (5 * 1024**3, "OK")])

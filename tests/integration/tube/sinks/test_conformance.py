@@ -46,8 +46,8 @@ def _deliver(sink: Sink, batch: Sequence[Document], mark: Mark) -> dict[Any, str
     except SinkRejected as error:
         refused = dict(error.reasons)
         if refused:
-            assert set(refused) <= {each.identity for each in batch}
-            return refused | _deliver(sink, [each for each in batch if each.identity not in refused], mark)
+            assert set(refused) <= {document.identity for document in batch}
+            return refused | _deliver(sink, [document for document in batch if document.identity not in refused], mark)
         assert len(batch) > 1
         half = len(batch) // 2
         return _deliver(sink, batch[:half], mark) | _deliver(sink, batch[half:], mark)

@@ -72,7 +72,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The shared PostgreSQL server of the run: do not stop it, nor change its settings."""
+    """The shared PostgreSQL server of the run: do not stop it or change its settings."""
     with Server.start(name="tests", bin_dir=PG_BIN) as started:
         yield started
 

@@ -18,7 +18,7 @@ from trueup.store import TaskStore
 
 CONFIG = """
 [nodes]
-n1 = "postgresql://nobody@192.0.2.1/never"
+n1 = "postgresql://someone@192.0.2.1/never"
 n2 = "postgresql://u:${NOT_SET}@192.0.2.1/never"
 other = "service=x"
 [clusters]

@@ -70,7 +70,7 @@ def test_spark_of_this_process(cli: Cli, spark: Spark) -> None:
     found = [finding for finding in cli("doctor", "--json").json["findings"] if finding["check"] == "spark"]
     assert [(each["level"], each["where"]) for each in found] == [("OK", "this machine"), ("OK", "workers")]
     assert re.match(r"Spark 4\.\S+ started in .* s, ran a task in .* s", found[0]["message"])
-    assert spark.range(3).count() == 3, "a session that is not the doctor's own must live on"
+    assert spark.range(3).count() == 3, "sessions of others must not be ended"
 
 
 def test_spark_that_does_not_start(process: Cli) -> None:

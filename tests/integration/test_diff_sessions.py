@@ -118,7 +118,7 @@ def test_settings_of_databases_and_roles_change_nothing(
         user = psycopg.conninfo.conninfo_to_dict(reader.uri)["user"]
         _set(node, f"DATABASE {node.name}" if by == "database" else f"ROLE {user}", habits)
     shown = {str(reader.execute("SELECT i::text, b::text, tz::text FROM public.looks")) for reader in readers}
-    assert len(shown) == 2, "the habits should be seen by an ordinary session"
+    assert len(shown) == 2, "an ordinary session should have these settings"
     for table in ("looks", "stamps", "lists"):
         result = compare(readers, table, digest=digest, **SMALL)
         assert (result.verdict, result.rows_checked) == ("MATCH", 40)

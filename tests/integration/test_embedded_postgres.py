@@ -160,7 +160,7 @@ def test_stop_keeps_the_data_and_remove_does_not(fresh_server: Callable[..., Ser
     again = fresh_server(tmp_path / "pg")
     assert again.database("postgres").execute("SELECT a FROM t") == [(1,)]
     again.remove()
-    assert server.data_dir.exists(), "these were not made by the second server"
+    assert server.data_dir.exists(), "the second server must not create these"
     server.remove()
     assert not server.data_dir.exists()
     assert not os.path.lexists(tmp_path / "pg" / "data")

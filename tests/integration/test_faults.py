@@ -173,7 +173,7 @@ def test_a_table_that_is_dropped_without_a_snapshot(nodes: list[Database], compa
     assert (result.verdict, result.exit_code) == ("INCOMPLETE", 2)
     assert result.incomplete[0].startswith("node n2, block [")
     assert 'relation "public.items" does not exist' in result.incomplete[0]
-    assert len(result.incomplete) == 2, "told once, and how many blocks were left out"
+    assert len(result.incomplete) == 2, "the reason once, and the number of skipped blocks"
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_writes_that_do_not_converge_are_differences(
     result = compare(nodes, "items", progress=Hooks(re_check=half), recheck=2, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 1))
     (found,) = report_of(result)["diffs"]["n1/n2"]["differences"]
-    assert found["rows"]["n2"]["name"] == "again", "as it was seen last"
+    assert found["rows"]["n2"]["name"] == "again", "the last state"
 
 
 def test_a_late_row_is_found_by_the_re_check(nodes: list[Database], compare: Compare) -> None:
@@ -325,7 +325,7 @@ def test_writes_during_the_run_are_not_in_the_snapshot(nodes: list[Database], co
     hooks = Hooks(lambda: nodes[1].execute("UPDATE items SET name = 'later' WHERE id > 1900"))
     nodes[1].execute("UPDATE items SET name = 'item ' || id")
     result = compare(nodes, "items", progress=hooks, recheck=0, snapshot=False, **STEPS)
-    assert counts(result) == (0, 0, 100, 0), "without one they are"
+    assert counts(result) == (0, 0, 100, 0), "without a snapshot they are found"
 
 
 def test_a_check_has_a_re_check(nodes: list[Database], compare: Compare) -> None:
@@ -346,8 +346,8 @@ def test_a_check_of_dense_drift_re_checks_a_part(nodes: list[Database], compare:
     hooks = Hooks()
     result = compare(nodes, "items", quick=True, progress=hooks, recheck=2, **STEPS)
     assert result.verdict == "DIFFER"
-    assert result.mismatched_blocks >= result.blocks - 1, "all but an empty one at the edge"
-    assert hooks.seen.count("hashing") == 3, "a look, and two again at a part of what differs"
+    assert result.mismatched_blocks >= result.blocks - 1, "all except an empty one at the edge"
+    assert hooks.seen.count("hashing") == 3, "one comparison, and two re-checks of a part of the differences"
     (remark,) = [remark for remark in result.remarks if "in flight" in remark]
     assert remark.startswith("64 differing ranges still differ after the re-check; ")
 
@@ -437,7 +437,7 @@ def test_killed(nodes: list[Database], started: Started, tmp_path: Path, phase: 
         [sys.executable, "-m", "trueup", "tasks", "--json"], capture_output=True, text=True, timeout=30, check=True
     )
     assert [task["task_status"] for task in json.loads(listed.stdout)] == ["FAILED"]
-    assert no_sessions(nodes), "the servers noticed"
+    assert no_sessions(nodes), "the servers end the sessions"
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tasks.db")] == []
 
 

@@ -104,12 +104,12 @@ def test_all_tables_in_one_run_with_one_verdict(nodes: list[Database], tmp_path:
     # After a fix only that table is compared again, and the verdict is about all tables.
     nodes[0].execute("ALTER TABLE a_b ALTER v TYPE varchar(5)")
     again = trueup.resume_many(quick.task_id, nodes=addresses(nodes))
-    mended = outcomes(again)
+    fixed = outcomes(again)
     assert again.verdict == "DIFFER"
-    assert mended["public.a_b"].verdict == "MATCH"
-    assert {name: each.task_id for name, each in mended.items()} == {
+    assert fixed["public.a_b"].verdict == "MATCH"
+    assert {name: each.task_id for name, each in fixed.items()} == {
         name: each.task_id for name, each in found.items()
-    } | {"public.a_b": mended["public.a_b"].task_id}
+    } | {"public.a_b": fixed["public.a_b"].task_id}
 
 
 def test_a_role_without_rights_and_three_nodes(databases: Databases, on_all: OnAll) -> None:

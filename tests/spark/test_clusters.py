@@ -262,7 +262,7 @@ def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: Spar
     left = server.database("postgres").execute(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
     )
-    assert left == [(0,)], "the workers live on, and must not keep sessions"
+    assert left == [(0,)], "the workers still run, and must not keep sessions"
     _check_no_password(ran, connect_cluster)
 
 

@@ -53,7 +53,7 @@ def until(condition: Callable[[], bool], query: StreamingQuery | None = None) ->
     end = time.monotonic() + 60
     while not condition():
         assert query is None or query.isActive, query.exception()
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.05)
 
 
@@ -214,7 +214,7 @@ def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, t
     stream = spark.readStream.format("trueup_tube").option("address", database.uri).option("wait", 60).load("t")
     writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(60), "it did not end"
+    assert query.awaitTermination(60), "the process did not end"
     assert (copy.rows == source(database), waiting(tube)) == (True, 0)
     number, first = copy.batches[0]
     assert (number, {key for _, key in first}) == (0, {str(g) for g in range(1, 10)})

@@ -65,8 +65,17 @@ def problems(path: Path) -> list[str]:
 
 FILES = sorted(
     path
-    for pattern in ("src/**/*.py", "src/**/*.sql", "docs/**/*.md", "*.md", "src/**/*.j2", "src/**/*.js")
+    for pattern in (
+        "src/**/*.py",
+        "src/**/*.sql",
+        "docs/**/*.md",
+        "*.md",
+        "src/**/*.j2",
+        "src/**/*.js",
+        "tests/**/*.py",
+    )
     for path in ROOT.glob(pattern)
+    if path != Path(__file__)
 )
 
 

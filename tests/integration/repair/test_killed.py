@@ -47,7 +47,7 @@ def killed(arguments: list[str], query: str) -> None:
         with psycopg.connect(arguments[1], autocommit=True) as session:
             end = time.monotonic() + 120
             while not session.execute(WRITING, (query,)).fetchall()[0][0]:
-                assert process.poll() is None, "it was over before it could be killed"
+                assert process.poll() is None, "the run ended before it could be killed"
                 assert time.monotonic() < end
                 time.sleep(0.002)
     finally:

@@ -135,7 +135,7 @@ def _run_and_exit(action: Callable[[], object]) -> None:
 
 
 def test_a_lost_answer_to_the_commit_is_looked_up(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection breaks during the commit of the decision: the pointer tells whether it was committed."""
+    """The connection breaks during the commit of the decision: the pointer shows whether it was committed."""
 
     original = pointer.decide
 

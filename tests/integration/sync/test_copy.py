@@ -1,4 +1,4 @@
-"""The copy: killed and continued, it neither loses nor duplicates a row, whatever happened to the source meanwhile."""
+"""A killed copy continues without lost or duplicate rows, after any changes of the source."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM ('2024-01-01') TO ('2024-0
 CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM ('2024-07-01') TO ('2025-01-01');
 """
 NAMES = ["customers", "orders", "lines", "tags", "a", "b", "days"]
-# A cycle of foreign keys that are neither deferrable nor nullable needs silenced triggers, as in a restore.
+# A cycle of foreign keys that are not deferrable and not nullable needs silenced triggers, as in a restore.
 ROWS = r"""
 INSERT INTO customers SELECT g, 'c' || g || '@x', '{"a": null}', nullif(g - 1, 0) FROM generate_series(1, 50) g;
 INSERT INTO orders (customer, amount) SELECT g % 50 + 1, g / 7.0 FROM generate_series(1, 200) g;

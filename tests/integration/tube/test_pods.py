@@ -175,4 +175,4 @@ def test_eight_writers_and_nothing_is_lost(items: Place) -> None:
     expected = set().union(*committed)
     assert seen == expected
     assert len(expected) > writers * rounds * 5
-    assert overtaken, "no lower number came later: the test shows nothing"
+    assert overtaken, "no lower number was committed later: the test proves nothing"

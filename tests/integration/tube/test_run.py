@@ -102,7 +102,7 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds, at most one minute."""
     end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 

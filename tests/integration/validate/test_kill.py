@@ -39,7 +39,7 @@ def _process(copy: Copy) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("changes", ["log", "changelog"])
-def test_a_kill_neither_loses_nor_duplicates_changes(copy: Copy, changes: str) -> None:
+def test_no_change_is_lost_or_duplicated_after_a_kill(copy: Copy, changes: str) -> None:
     copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
     copy.replicate("t")
     copy.spoil("t", "IF NEW.id % 100 = 0 THEN RETURN NULL; END IF;", "INSERT")
@@ -98,7 +98,7 @@ def test_the_command_line_from_start_to_delete(copy: Copy, tmp_path: Path) -> No
     assert started.returncode == 0, started.stderr
     log = Path(json.loads(started.stdout)["log"])
     assert log.stat().st_mode & 0o777 == 0o600
-    assert "validating 1 tables" in log.read_text(), "it is waited for"
+    assert "validating 1 tables" in log.read_text(), "the job waits for it"
     for also in ((), ("--detach",)):
         again = _trueup(copy, "start", "--name", "v", *also)
         assert again.returncode == 2

@@ -55,7 +55,7 @@ def _start_with_errors(copy: Copy) -> None:
         INSERT INTO items VALUES (99, 'extra'); UPDATE items SET name = 'ignored' WHERE id = 9;
         UPDATE carts SET v = 'wrong' WHERE item = 1; DELETE FROM carts WHERE item = 8;
         INSERT INTO owner VALUES (5); INSERT INTO owned VALUES (50, 5);
-        -- The code 1 is wrong; the row with the id 1 is wrong too, and nobody was told so.
+        -- The code 1 is wrong; the row with the id 1 is wrong too, but was not reported.
         UPDATE codes SET v = 'wrong' WHERE code = 1;
     """)
     copy.start(

@@ -153,10 +153,10 @@ def test_a_commit_that_is_not_visible_yet_proves_nothing(copy: Copy) -> None:
     copy.spoil("t", "RETURN OLD;", "UPDATE")
     copy.start()
     assert copy.fence().exit_code == 0
-    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
     try:
         copy.up.execute("SELECT pg_reload_conf()")
-        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("nobody",)])
+        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("missing",)])
         waiting = threading.Thread(target=copy.up.execute, args=("UPDATE t SET n = 2",), daemon=True)
         waiting.start()
         copy.until(lambda: copy.status().total("updates") == 1)

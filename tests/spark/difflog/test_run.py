@@ -172,7 +172,7 @@ def test_outputs_have_their_names_and_a_manifest(spark: Spark, log: DiffLogConfi
     assert manifest["outputs"]["diff_log_2_conv"] | {"bytes": 0} == {
         "diff": 2, "new": 1, "late": 0, "late_reasons": {}, "bytes": 0,
     }  # fmt: skip
-    assert run(spark, replace(log, target=_plain(log.target))).number == 0, "nothing is taken twice"
+    assert run(spark, replace(log, target=_plain(log.target))).number == 0, "no pod is taken twice"
     found = _states(spark, log)
     assert (found[1]["SlowVersion"], found[1]["goals"], found[1]["money"], found[1]["Fast"]["ua"]) == (
         2,

@@ -53,7 +53,7 @@ def _fake_java(home: Path, *, release: str | None = None, says: str = "", module
     java.write_text(f"#!/bin/sh\n{answer}\n")
     java.chmod(0o755)
     if release is not None:
-        (home / "release").write_text(f'IMPLEMENTOR="Nobody"\nJAVA_VERSION="{release}"\nMODULES="{modules}"\n')
+        (home / "release").write_text(f'IMPLEMENTOR="Test"\nJAVA_VERSION="{release}"\nMODULES="{modules}"\n')
     return home
 
 

@@ -18,7 +18,7 @@ from trueup.errors import StoreError
 from trueup.store import COMPLETED, TaskStore, file, tasks_db_path
 
 Query = Callable[..., list[tuple[Any, ...]]]
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 def mode(path: Path | str) -> int:
@@ -48,7 +48,7 @@ def unprivileged() -> Iterator[Path]:
         folder.chmod(0o777)
         was = os.geteuid()
         if was == 0:
-            os.seteuid(NOBODY)
+            os.seteuid(UNPRIVILEGED_UID)
         try:
             yield folder
         finally:

@@ -2,7 +2,7 @@
 
     python search_server.py PORT API_KEY [LARGEST_REQUEST]
 
-Numbers of a document's member `n` must be numbers, as a mapping would want it. A document that says `busy` is answered
+Numbers of a document's member `n` must be numbers, as in a mapping. A document with the text `busy` is answered
 with 429 the first time.
 """
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
+from trueup.api.parameters import configuration, same_parameters
 from trueup.config.load import load
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
@@ -85,51 +86,13 @@ def diff(
     return _compare_one(locals(), digests_only=False)
 
 
-def check(
-    table: str,
-    *,
-    nodes: Mapping[str, str] | Sequence[str] | None = None,
-    cluster: str | None = None,
-    config: Config | str | None = None,
-    filter: str = "",
-    columns: Sequence[str] = (),
-    exclude_columns: Sequence[str] = (),
-    key: Sequence[str] = (),
-    block_size: int | None = None,
-    min_block_size: int | None = None,
-    max_block_size: int | None = None,
-    override_block_size: bool | None = None,
-    compare_unit_size: int | None = None,
-    max_diff_rows: int | None = None,
-    concurrency_factor: float | None = None,
-    max_connections: int | None = None,
-    recheck: int | None = None,
-    recheck_wait: float | None = None,
-    snapshot: bool | None = None,
-    numeric: str | None = None,
-    digest: str | None = None,
-    block_timeout: float | None = None,
-    retries: int | None = None,
-    long_value: int | None = None,
-    gentle: bool | None = None,
-    gentle_seconds: float | None = None,
-    max_rows_per_second: int | None = None,
-    max_lag: float | None = None,
-    max_active_sessions: int | None = None,
-    max_lock_waits: int | None = None,
-    report_dir: str | None = None,
-    output: str | Sequence[str] | None = None,
-    engine: str | None = None,
-    master: str | None = None,
-    remote: str | None = None,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-) -> DiffResult:
+@same_parameters(diff)
+def check(options: dict[str, Any]) -> DiffResult:
     """Check whether a table is equal on all nodes, by digests; no rows are read and no report is written.
 
     Parameters and errors are those of `diff`.
     """
-    return _compare_one(locals(), digests_only=True)
+    return _compare_one(options, digests_only=True)
 
 
 def diff_many(
@@ -184,54 +147,13 @@ def diff_many(
     return _compare_many(locals(), digests_only=False)
 
 
-def check_many(
-    *,
-    schemas: Sequence[str] = (),
-    tables: Sequence[str] = (),
-    exclude_tables: Sequence[str] = (),
-    exclude_tables_file: str | None = None,
-    nodes: Mapping[str, str] | Sequence[str] | None = None,
-    cluster: str | None = None,
-    config: Config | str | None = None,
-    filter: str = "",
-    columns: Sequence[str] = (),
-    exclude_columns: Sequence[str] = (),
-    key: Sequence[str] = (),
-    block_size: int | None = None,
-    min_block_size: int | None = None,
-    max_block_size: int | None = None,
-    override_block_size: bool | None = None,
-    compare_unit_size: int | None = None,
-    max_diff_rows: int | None = None,
-    concurrency_factor: float | None = None,
-    max_connections: int | None = None,
-    recheck: int | None = None,
-    recheck_wait: float | None = None,
-    snapshot: bool | None = None,
-    numeric: str | None = None,
-    digest: str | None = None,
-    block_timeout: float | None = None,
-    retries: int | None = None,
-    long_value: int | None = None,
-    gentle: bool | None = None,
-    gentle_seconds: float | None = None,
-    max_rows_per_second: int | None = None,
-    max_lag: float | None = None,
-    max_active_sessions: int | None = None,
-    max_lock_waits: int | None = None,
-    report_dir: str | None = None,
-    output: str | Sequence[str] | None = None,
-    engine: str | None = None,
-    master: str | None = None,
-    remote: str | None = None,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-) -> ManyResult:
+@same_parameters(diff_many)
+def check_many(options: dict[str, Any]) -> ManyResult:
     """Check whether all tables that match are equal on all nodes, by digests.
 
     Parameters are those of `diff_many`.
     """
-    return _compare_many(locals(), digests_only=True)
+    return _compare_many(options, digests_only=True)
 
 
 def rerun(
@@ -277,17 +199,10 @@ def resume(
     return cast("DiffResult", result)
 
 
-def resume_many(
-    task: str,
-    *,
-    nodes: Mapping[str, str] | None = None,
-    config: Config | str | None = None,
-    task_db: str | None = None,
-    progress: Progress | None = None,
-) -> ManyResult:
+@same_parameters(resume)
+def resume_many(options: dict[str, Any]) -> ManyResult:
     """Continue a diff or check of many tables, without its finished tables; parameters as for `resume`."""
-    result = resume_any(task, nodes=nodes, config=config, task_db=task_db, progress=progress, task_types=_MANY)
-    return cast("ManyResult", result)
+    return cast("ManyResult", resume_any(**options, task_types=_MANY))
 
 
 def resume_any(
@@ -300,7 +215,7 @@ def resume_any(
     task_types: Sequence[str] = (*_ONE, *_MANY),
 ) -> DiffResult | ManyResult:
     """Continue a diff or check of one table or of many."""
-    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    config = configuration(config, nodes)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
         earlier = store.get(task)
         if earlier.task_type not in task_types:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
-from trueup.config.load import load
+from trueup.api.diff import settings_of
+from trueup.api.parameters import configuration
 from trueup.config.model import Config
 from trueup.errors import TrueupError
 from trueup.verbs.doctor.model import Diagnosis, Finding
@@ -41,14 +42,8 @@ def doctor(
     it is known. The other parameters override the configuration, whose errors are findings too.
     """
     started = monotonic()
-    diff_options = {
-        "report_dir": report_dir,
-        "concurrency_factor": concurrency_factor,
-        "max_connections": max_connections,
-    }
-    spark_options = {"engine": engine, "master": master, "remote": remote}
     request = replace(
-        _request(nodes, addresses, cluster, config, _present(diff_options), _present(spark_options)),
+        _request(locals()),
         tables=tables,
         task_db=task_db,
         start_spark=spark,
@@ -64,31 +59,15 @@ def doctor(
     return Diagnosis(tuple(findings), monotonic() - started)
 
 
-def _present(options: Mapping[str, object]) -> dict[str, object]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _request(
-    nodes: Mapping[str, str] | Sequence[str] | None,
-    addresses: Mapping[str, str] | None,
-    cluster: str | None,
-    config: Config | str | None,
-    diff_options: Mapping[str, object],
-    spark_options: Mapping[str, object],
-) -> DoctorRequest:
+def _request(options: Mapping[str, Any]) -> DoctorRequest:
     """Return the request; an unusable configuration becomes its error, so that the machine is checked anyway."""
     loaded = Config()
+    nodes, cluster = options["nodes"], options["cluster"]
     try:
-        inline = nodes if isinstance(nodes, Mapping) else addresses
-        loaded = config if isinstance(config, Config) else load(config, nodes=inline)
-        settings = replace(loaded.diff, **diff_options).validated(_option_name)  # type: ignore[arg-type]
-        spark = replace(loaded.spark, **spark_options).validated(_option_name)  # type: ignore[arg-type]
+        loaded = configuration(options["config"], nodes if isinstance(nodes, Mapping) else options["addresses"])
+        settings, spark = settings_of(loaded, options)
         has_nodes = loaded.nodes or nodes or cluster
         selected = loaded.select(cluster, list(nodes or ()), at_least=1) if has_nodes else ()
         return DoctorRequest(loaded, None, selected, settings=settings, spark=spark)
     except TrueupError as error:
         return DoctorRequest(loaded, error)
-
-
-def _option_name(name: str) -> str:
-    return "--" + name.replace("_", "-")

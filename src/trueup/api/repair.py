@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from trueup.api.diff import settings_of
-from trueup.config.load import load
+from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.engine.memory import many_objects
@@ -58,39 +60,21 @@ def repair(
     CheckFailed if the table cannot be repaired; nothing is written then. A node that cannot be written is in
     `RepairResult.failed` and is as it was.
     """
-    config = config if isinstance(config, Config) else load(config, nodes=nodes)
-    request = RepairRequest(
-        source_of_truth=source_of_truth,
-        insert_only=insert_only,
-        upsert_only=upsert_only,
-        bidirectional=bidirectional,
-        fix_nulls=fix_nulls,
-        majority=majority,
-        plan=plan,
-        stale=stale,
-        fire_triggers=fire_triggers,
-        execute=execute,
-        undo=undo,
-    ).validated()
-    settings, spark = settings_of(
-        config,
-        {
-            "concurrency_factor": concurrency_factor,
-            "max_connections": max_connections,
-            "recheck": recheck,
-            "recheck_wait": recheck_wait,
-            "report_dir": report_dir,
-            "engine": engine,
-            "master": master,
-            "remote": remote,
-        },
-    )
+    options = locals()
+    config = configuration(config, nodes)
+    request = repair_request(options)
+    settings, spark = settings_of(config, options)
     document = read_document(Path(request.plan)) if request.plan else None
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         past = _read_report(report, store)
         keys = RepairKeys(past.path, past.keys, past.hashes, past, tuple(past.rest()))
         table = request_of(past, config, settings, spark)
         return run(request, table, keys, store=store, plan=document, progress=progress)
+
+
+def repair_request(options: Mapping[str, Any]) -> RepairRequest:
+    """Return the request of a call, from its parameters; raise ConfigError on options that do not fit."""
+    return RepairRequest(**{field.name: options[field.name] for field in fields(RepairRequest)}).validated()
 
 
 def repair_keys(
@@ -141,7 +125,7 @@ def undo(
     report_dir: str | None = None,
 ) -> RepairResult:
     """Put back the rows of an undo file, except rows that changed since; a dry run unless `execute=True`."""
-    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    config = configuration(config, nodes)
     folder = Path(report_dir or config.diff.report_dir or ".")
     request = undo_verb.UndoRequest(Path(file), execute, fire_triggers, undo, folder)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
@@ -150,7 +134,7 @@ def undo(
 
 def write_plan(report: str, path: str, *, config: Config | str | None = None, task_db: str | None = None) -> str:
     """Write a commented plan for a report and return its path; no node is queried."""
-    config = config if isinstance(config, Config) else load(config)
+    config = configuration(config)
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         past = _read_report(report, store)
     plan_template.write_plan(Path(path), past)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from trueup.api.diff import settings_of
-from trueup.api.repair import repair_keys
-from trueup.config.load import load
+from trueup.api.parameters import configuration
+from trueup.api.repair import repair_keys, repair_request
 from trueup.config.model import Config
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError, Interrupted, TrueupError
 from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult
-from trueup.verbs.repair.request import RepairRequest, Stale
+from trueup.verbs.repair.request import Stale
 from trueup.verbs.validate.to_repair import OpenErrors, TableErrors, open_errors
 
 
@@ -50,42 +50,18 @@ def repair_validation(
     The target becomes like the source unless another mode is given. `meta` names the node that stores the validation,
     `tables` limits the repair to some of its tables. The other options are those of `repair`.
     """
-    config = config if isinstance(config, Config) else load(config, nodes=nodes)
+    options = locals()
+    config = configuration(config, nodes)
     errors = open_errors(config, name, tables, meta_node=meta)
     if not (source_of_truth or bidirectional or fix_nulls or majority or plan):
-        source_of_truth = errors.source.name
+        source_of_truth = options["source_of_truth"] = errors.source.name
     if undo and len(errors.tables) > 1:
         raise ConfigError(
             f"--undo names one file, but each of the {len(errors.tables)} tables with errors needs an undo file",
             cure="give a folder with --report-dir instead, or select one table with --tables",
         )
-    request = RepairRequest(
-        source_of_truth=source_of_truth,
-        insert_only=insert_only,
-        upsert_only=upsert_only,
-        bidirectional=bidirectional,
-        fix_nulls=fix_nulls,
-        majority=majority,
-        plan=plan,
-        stale=stale,
-        fire_triggers=fire_triggers,
-        execute=execute,
-        undo=undo,
-    ).validated()
-    settings, spark = settings_of(
-        config,
-        {
-            "numeric": errors.numeric,
-            "concurrency_factor": concurrency_factor,
-            "max_connections": max_connections,
-            "recheck": recheck,
-            "recheck_wait": recheck_wait,
-            "report_dir": report_dir,
-            "engine": engine,
-            "master": master,
-            "remote": remote,
-        },
-    )
+    request = repair_request(options)
+    settings, spark = settings_of(config, {**options, "numeric": errors.numeric})
 
     def repair_table(table: TableErrors) -> RepairResult:
         return repair_keys(

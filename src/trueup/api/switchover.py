@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from trueup.api.sync import two_nodes
 from trueup.config.model import Config
@@ -68,10 +68,7 @@ class Switchover:
         The arguments mean the same as the options of `trueup switchover execute`; `budget` is in seconds, or a text
         such as `500ms`. If an earlier call was killed after its decision, this call completes it.
         """
-        return self._move(
-            EXECUTE, progress, budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout,
-            first_address, second_address,
-        )  # fmt: skip
+        return self._move(EXECUTE, locals())
 
     def rollback(
         self,
@@ -92,10 +89,7 @@ class Switchover:
 
         The arguments are those of `execute`.
         """
-        return self._move(
-            ROLLBACK, progress, budget, proof, validation, meta, close_keys, jobs, accept_schema, timeout,
-            first_address, second_address,
-        )  # fmt: skip
+        return self._move(ROLLBACK, locals())
 
     def status(self) -> SwitchStatus:
         """Return which database is in use, the phase, and the locks and their holders; write nothing."""
@@ -116,35 +110,11 @@ class Switchover:
     def _request(self, timeout: float = 60.0) -> SwitchoverRequest:
         return SwitchoverRequest(self._name, self._first, self._second, timeout=timeout)
 
-    def _move(
-        self,
-        action: str,
-        progress: Progress | None,
-        budget: float | str,
-        proof: Proof,
-        validation: str,
-        meta: str,
-        close_keys: int,
-        jobs: int,
-        accept_schema: bool,
-        timeout: float,
-        first_address: str,
-        second_address: str,
-    ) -> Outcome:
-        request = SwitchoverRequest(
-            self._name,
-            self._first,
-            self._second,
-            budget=seconds(budget) if isinstance(budget, str) else float(budget),
-            proof=proof,
-            close_keys=close_keys,
-            timeout=timeout,
-            jobs=jobs,
-            accept_schema=accept_schema,
-            first_address=first_address,
-            second_address=second_address,
-            validation=validation,
-            meta=self._config.select(names=[meta], at_least=1)[0] if meta else None,
-        )
+    def _move(self, action: str, parameters: Mapping[str, Any]) -> Outcome:
+        values = {name: value for name, value in parameters.items() if name not in ("self", "progress")}
+        budget, meta = values["budget"], values["meta"]
+        values["budget"] = seconds(budget) if isinstance(budget, str) else float(budget)
+        values["meta"] = self._config.select(names=[meta], at_least=1)[0] if meta else None
+        request = replace(self._request(), **values)
         with TaskStore(self._task_db, configured=self._config.tasks.task_db) as store:
-            return path.move(request, action, store=store, progress=progress or Silent())
+            return path.move(request, action, store=store, progress=parameters["progress"] or Silent())

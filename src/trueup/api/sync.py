@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
-from trueup.config.load import load
+from trueup.api.diff import settings_of
+from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
 from trueup.engine.progress import Progress, Silent
 from trueup.errors import ConfigError
@@ -21,15 +22,11 @@ from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
 
 
-def _option(field: str) -> str:
-    return "--" + field.replace("_", "-")
-
-
 def two_nodes(
     source: str, target: str, config: Config | str | None, nodes: Mapping[str, str] | None
 ) -> tuple[Config, Node, Node]:
     """Return the configuration and two of its nodes; raise ConfigError if one is unknown or both are the same."""
-    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    loaded = configuration(config, nodes)
     if source == target:
         raise ConfigError("--from and --to name the same node", cure="name two different nodes")
     first, second = loaded.select(names=[source, target])
@@ -67,25 +64,15 @@ class Sync:
         `tables` and `exclude_tables` are names or patterns with `*` and `?`; without `tables`, the whole database is
         synced. Settings that are None come from the configuration.
         """
+        options = locals()
         self._config, first, second = two_nodes(source, target, config, nodes)
         self._task_db = task_db
-        configured, diff = self._config.spark, self._config.diff
-        load = replace(
-            diff,
-            concurrency_factor=concurrency_factor,
-            max_connections=diff.max_connections if max_connections is None else max_connections,
-        ).validated(_option)
-        spark = replace(
-            configured,
-            engine=configured.engine if engine is None else engine,
-            master=configured.master if master is None else master,
-            remote=configured.remote if remote is None else remote,
-        )
+        load, spark = settings_of(self._config, options)
         self._request = SyncRequest(
             first,
             second,
             Scope(name, tuple(tables), tuple(exclude_tables), create_schema),
-            spark.validated(_option),
+            spark,
             load.concurrency_factor,
             load.max_connections,
             pg_bin=pg_bin,

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
+from trueup.api.parameters import configuration
 from trueup.capture.triggers import backfill, install, pods, tubes
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.install import Installed
@@ -298,7 +299,7 @@ def _find_node(
 ) -> tuple[Node, Config | None]:
     if isinstance(node, Node) and config is None:
         return node, None
-    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    loaded = configuration(config, nodes)
     if isinstance(node, Node):
         return node, loaded
     if node and "://" in node:

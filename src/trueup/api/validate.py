@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Literal
 
+from trueup.api.parameters import configuration
 from trueup.capture.log import slot
-from trueup.config.load import load
 from trueup.config.model import Config, Node
 from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
@@ -48,7 +48,7 @@ class Validation:
         config: Config | str | None = None,
     ) -> None:
         self.name = name
-        self.config = config if isinstance(config, Config) else load(config, nodes=nodes)
+        self.config = configuration(config, nodes)
         self._meta_node = meta
 
     @classmethod
@@ -56,7 +56,7 @@ class Validation:
         cls, *, meta: str = "", nodes: Mapping[str, str] | None = None, config: Config | str | None = None
     ) -> tuple[Validation, ...]:
         """Return all validations that are stored on the node `meta`, or on any node."""
-        loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+        loaded = configuration(config, nodes)
         validations: list[Validation] = []
         for node in meta_nodes(loaded, meta):
             with open_meta(node) as session:

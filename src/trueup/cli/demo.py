@@ -7,41 +7,25 @@ from pathlib import Path
 
 import click
 
+from trueup.cli.options import SECONDS, choice, flag, option
+
 
 @click.command()
 @click.argument("what", type=click.Choice(["diff", "difflog", "switchover", "tube", "validate"]), default="diff")
-@click.option(
-    "--rows",
-    default=None,
-    type=click.IntRange(min=100),
-    metavar="N",
-    help="Rows of the table, or visits of the log."
+@option(
+    *("--rows", "N"),
+    "Rows of the table, or visits of the log."
     " [default: 1000000; difflog 50000, switchover 300000, tube 500000, validate 20000]",
+    kind=click.IntRange(min=100),
 )
-@click.option("--keep", is_flag=True, help="Keep the nodes running, with a trueup.toml for them.")
-@click.option("--stop", is_flag=True, help="Stop and remove nodes that an earlier demo kept running.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="For tube and validate: minimum time during which the table is written.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(["spark", "local"]),
-    default="spark",
-    show_default=True,
-    help="Where the diff runs; local starts faster.",
-)
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("trueup-demo"),
-    show_default=True,
-    metavar="DIR",
-    help="Folder of kept nodes and their trueup.toml, for --keep and --stop; for difflog, of all its files.",
+@flag("--keep", "Keep the nodes running, with a trueup.toml for them.")
+@flag("--stop", "Stop and remove nodes that an earlier demo kept running.")
+@option("--seconds", "S", "For tube and validate: minimum time during which the table is written.", 30.0, SECONDS)
+@choice("--engine", ["spark", "local"], "Where the diff runs; local starts faster.")
+@option(
+    *("--folder", "DIR"),
+    "Folder of kept nodes and their trueup.toml, for --keep and --stop; for difflog, of all its files.",
+    *(Path("trueup-demo"), click.Path(path_type=Path)),
 )
 def demo(what: str, rows: int | None, keep: bool, stop: bool, seconds: float, engine: str, folder: Path) -> int:
     """Run a demo on throw-away servers: a diff, a version log, a switchover, a tube, or a validation.

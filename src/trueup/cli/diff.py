@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +15,9 @@ from trueup.cli.options import (
     node_options,
     resume_option,
     row_options,
+    selected_nodes,
 )
+from trueup.cli.output import show
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -87,11 +88,9 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
         raise ConfigError("--exclude-tables needs --schema or --tables", cure="add --schema or --tables")
     arguments = call_arguments(options)
     arguments["filter"] = arguments.pop("table_filter")
-    inline, names = arguments.pop("inline"), arguments.pop("names")
+    nodes, inline = selected_nodes(arguments)
     config = load(arguments.pop("config"), nodes=inline)
     log_warnings(config)
-    # With --node, only these nodes are compared, unless --nodes or --cluster is given.
-    nodes = names or ([] if arguments["cluster"] else list(inline)) or None
     with Shown(quiet=quiet) as progress:
         if task is not None:
             result = call.resume_any(task, config=config, task_db=arguments["task_db"], progress=progress)
@@ -101,10 +100,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
         else:
             compare = call.diff if verb == "diff" else call.check
             result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
-    if as_json:
-        click.echo(json.dumps(result.as_json()))
-    elif not quiet:
-        click.echo(_text(result))
+    show(result.as_json(), _text(result), as_json=as_json, quiet=quiet)
     return result.exit_code
 
 

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import SHARED
+from trueup.cli.options import choice, decorated, flag, log_warnings, option, repeated, shared
+from trueup.cli.output import show
 
 if TYPE_CHECKING:
     from trueup.api.difflog import DiffLog
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _common(command: F) -> F:
-    for option in reversed(
-        (
-            click.option("--config", metavar="FILE", help="The difflog.toml. [env: TRUEUP_DIFFLOG]"),
-            click.option("--master", default="", metavar="URL", help="Spark master, such as spark://host:7077."),
-            click.option("--remote", default="", metavar="URL", help="Spark Connect server, such as sc://host:15002."),
-            SHARED["json"],
-            SHARED["quiet"],
-            SHARED["task_db"],
-        )
-    ):
-        command = option(command)
-    return command
+_common = decorated(
+    option("--config", "FILE", "The difflog.toml. [env: TRUEUP_DIFFLOG]"),
+    option("--master", "URL", "Spark master, such as spark://host:7077.", ""),
+    option("--remote", "URL", "Spark Connect server, such as sc://host:15002.", ""),
+    shared("json", "quiet", "task_db"),
+)
 
 
 @click.group()
@@ -49,7 +38,7 @@ def difflog() -> None:
 
 @difflog.command()
 @click.argument("path", default="difflog.toml", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@flag("--force", "Overwrite an existing file.")
 def init(path: Path, force: bool) -> None:
     """Write a commented example of a difflog.toml to PATH.
 
@@ -91,13 +80,7 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
 
 @difflog.command()
 @click.option("--chunks", multiple=True, metavar="NAME", help="Process only these chunk sets; default: all that wait.")
-@click.option(
-    "--late",
-    type=click.Choice(["keep", "rejoin"]),
-    default="keep",
-    show_default=True,
-    help="Late rows: keep them in late/, or join them to the newest version.",
-)
+@choice("--late", ["keep", "rejoin"], "Late rows: keep them in late/, or join them to the newest version.")
 @_common
 def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
     """Process the waiting chunk sets, or finish a run that was interrupted.
@@ -117,11 +100,9 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
 
 
 @difflog.command()
-@click.option(
-    "--fast-log",
-    multiple=True,
-    metavar="DIR",
-    help="Prove the logs instead of the ClickHouse table: the signed rows of the fast supplier, as Parquet.",
+@repeated(
+    *("--fast-log", "DIR"),
+    "Prove the logs instead of the ClickHouse table: the signed rows of the fast supplier, as Parquet.",
 )
 @_common
 def prove(fast_log: tuple[str, ...], **options: Any) -> int:
@@ -146,13 +127,9 @@ def _difflog(options: Mapping[str, Any]) -> DiffLog:
 
     log = DiffLog(options["config"], master=options["master"], remote=options["remote"], task_db=options["task_db"])
     if not options["quiet"]:
-        for warning in log.config.warnings:
-            logging.getLogger(__name__).warning("%s", warning)
+        log_warnings(log.config)
     return log
 
 
 def _show(options: Mapping[str, Any], result: Mapping[str, Any], text: str) -> None:
-    if options["as_json"]:
-        click.echo(json.dumps(result))
-    elif not options["quiet"]:
-        click.echo(text)
+    show(result, text, as_json=options["as_json"], quiet=options["quiet"])

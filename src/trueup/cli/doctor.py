@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trueup.cli.environment import stray_variables
-from trueup.cli.options import comma_separated, inline_nodes, node_options, shared
+from trueup.cli.options import COUNT, comma_separated, flag, node_options, option, selected_nodes, shared
+from trueup.cli.output import show
 
 if TYPE_CHECKING:
     from trueup.verbs.doctor.model import Finding
@@ -21,20 +21,12 @@ _COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "red"}
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
 @node_options
 @shared("engine", "master", "remote", "concurrency_factor", "max_connections", "report_dir", "task_db")
-@click.option("--no-spark", is_flag=True, help="Do not start Spark, which takes some seconds.")
-@click.option(
-    "--stats-days",
-    type=click.IntRange(min=0),
-    default=30,
-    show_default=True,
-    metavar="N",
-    help="Warn about statistics older than N days, if rows changed since.",
-)
-@click.option(
-    "--switchover",
+@flag("--no-spark", "Do not start Spark, which takes some seconds.")
+@option("--stats-days", "N", "Warn about statistics older than N days, if rows changed since.", 30, COUNT)
+@option(
+    *("--switchover", "FROM,TO"),
+    "Also check whether applications can be moved from the first of these nodes to the second.",
     default="",
-    metavar="FROM,TO",
-    help="Also check whether applications can be moved from the first of these nodes to the second.",
 )
 @shared("quiet", "json")
 @click.pass_context
@@ -59,8 +51,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
     from trueup.verbs.doctor.text import last_line
 
     quiet, as_json = options.pop("quiet"), options.pop("as_json")
-    inline = inline_nodes(options.pop("inline"))
-    names = comma_separated(options.pop("names"))
+    nodes, inline = selected_nodes(options)
 
     def tell(finding: Finding) -> None:
         if not as_json and not (quiet and finding.level == "OK"):
@@ -68,8 +59,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
 
     diagnosis = call.doctor(
         *tables,
-        # Without --nodes and --cluster, the nodes given by address are checked.
-        nodes=names or ([] if options["cluster"] else list(inline)) or None,
+        nodes=nodes,
         addresses=inline,
         spark=not options.pop("no_spark"),
         switchover=comma_separated(options.pop("switchover")),
@@ -77,7 +67,7 @@ def doctor(ctx: click.Context, /, tables: tuple[str, ...], **options: Any) -> in
         tell=tell,
         **options,
     )
-    click.echo(json.dumps(diagnosis.as_json()) if as_json else last_line(diagnosis))
+    show(diagnosis.as_json(), last_line(diagnosis), as_json=as_json)
     return diagnosis.exit_code
 
 

@@ -18,11 +18,15 @@ from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.config.model import Config
+    from trueup.verbs.difflog.model import DiffLogConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
 
-ENGINES = click.Choice(["auto", "spark", "local"])
+COUNT = click.IntRange(min=0)
+POSITIVE = click.IntRange(min=1)
+SECONDS = click.FloatRange(min=0)
+ENGINES = ("auto", "spark", "local")
 _DEFAULTS = {field.name: field.default for field in (*fields(DiffSettings), *fields(SparkSettings))}
 
 
@@ -43,93 +47,76 @@ def _setting(
     )
 
 
+def option(
+    name: str, metavar: str | None, text: str, default: Any = None, kind: Any = None, key: str = ""
+) -> Decorator:
+    """Return an option; a default that is not empty is shown. `key` is the parameter's name, if it is another one."""
+    names = [name, key] if key else [name]
+    shown = default not in (None, "")
+    return click.option(*names, type=kind, default=default, show_default=shown, metavar=metavar, help=text)
+
+
+def flag(name: str, text: str, key: str = "") -> Decorator:
+    """Return an option without a value."""
+    return click.option(*([name, key] if key else [name]), is_flag=True, help=text)
+
+
+def repeated(name: str, metavar: str, text: str, key: str = "") -> Decorator:
+    """Return an option that may be repeated."""
+    return click.option(*([name, key] if key else [name]), multiple=True, metavar=metavar, help=text)
+
+
+def choice(name: str, choices: Sequence[str], text: str) -> Decorator:
+    """Return an option with a fixed set of values, of which the first is the default."""
+    return option(name, None, text, choices[0], click.Choice(choices))
+
+
 def interval_option(default: float) -> Decorator:
     """Return the option --interval."""
-    return click.option(
-        "--interval",
-        type=click.FloatRange(min=0, min_open=True),
-        default=default,
-        show_default=True,
-        metavar="S",
-        help="Seconds between two polls.",
-    )
+    return option("--interval", "S", "Seconds between two polls.", default, click.FloatRange(min=0, min_open=True))
 
 
 def timeout_option(default: float) -> Decorator:
     """Return the option --timeout."""
-    return click.option(
-        "--timeout",
-        type=click.FloatRange(min=0),
-        default=default,
-        show_default=True,
-        metavar="S",
-        help="Seconds to wait before giving up.",
-    )
+    return option("--timeout", "S", "Seconds to wait before giving up.", default, SECONDS)
 
 
 # The options by name. An option for a setting has the name of the setting.
 SHARED: dict[str, Decorator] = {
     # Which nodes.
-    "config": click.option("--config", metavar="FILE", help="Configuration file. [env: TRUEUP_CONFIG]"),
-    "cluster": click.option("--cluster", metavar="NAME", help="Use the nodes of this cluster of the configuration."),
-    "nodes": click.option(
-        "--nodes", "names", metavar="N1,N2,…", help="Nodes by name, in this order. [default: all nodes]"
-    ),
-    "node": click.option(
-        "--node",
-        "inline",
-        multiple=True,
-        metavar="NAME=URI",
-        help="Address of a node; ${VAR} is replaced by that environment variable. Repeat for each node.",
+    "config": option("--config", "FILE", "Configuration file. [env: TRUEUP_CONFIG]"),
+    "cluster": option("--cluster", "NAME", "Use the nodes of this cluster of the configuration."),
+    "nodes": option("--nodes", "N1,N2,…", "Nodes by name, in this order. [default: all nodes]", key="names"),
+    "node": repeated(
+        *("--node", "NAME=URI"),
+        "Address of a node; ${VAR} is replaced by that environment variable. Repeat for each node.",
+        key="inline",
     ),
     # Which tables, rows and columns.
-    "schema": click.option(
-        "--schema", "schemas", multiple=True, metavar="NAME", help="All tables of this schema. Repeat for more schemas."
+    "schema": repeated("--schema", "NAME", "All tables of this schema. Repeat for more schemas.", key="schemas"),
+    "tables": repeated(
+        *("--tables", "PATTERN"),
+        "Only tables whose names match; * and ? are wildcards. Separate patterns with commas, or repeat it.",
     ),
-    "tables": click.option(
-        "--tables",
-        multiple=True,
-        metavar="PATTERN",
-        help="Only tables whose names match; * and ? are wildcards. Separate patterns with commas, or repeat it.",
+    "exclude_tables": repeated(
+        "--exclude-tables", "PATTERN", "Exclude tables that match; as for --tables.", key="skip"
     ),
-    "exclude_tables": click.option(
-        "--exclude-tables",
-        "skip",
-        multiple=True,
-        metavar="PATTERN",
-        help="Exclude tables that match; as for --tables.",
+    "exclude_tables_file": option(
+        "--exclude-tables-file", "FILE", "File with one pattern for --exclude-tables per line.", key="skip_file"
     ),
-    "exclude_tables_file": click.option(
-        "--exclude-tables-file",
-        "skip_file",
-        metavar="FILE",
-        help="File with one pattern for --exclude-tables per line.",
+    "table_filter": option(
+        *("--filter", "SQL", "Only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]", ""),
+        key="table_filter",
     ),
-    "table_filter": click.option(
-        "--filter",
-        "table_filter",
-        default="",
-        metavar="SQL",
-        help="Only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]",
+    "columns": option("--columns", "A,B,…", "Compare only these columns and the key. [env: TRUEUP__DIFF__COLUMNS]", ""),
+    "exclude_columns": option(
+        "--exclude-columns", "A,B,…", "Do not compare these columns. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]", ""
     ),
-    "columns": click.option(
-        "--columns",
-        default="",
-        metavar="A,B,…",
-        help="Compare only these columns and the key. [env: TRUEUP__DIFF__COLUMNS]",
-    ),
-    "exclude_columns": click.option(
-        "--exclude-columns",
-        default="",
-        metavar="A,B,…",
-        help="Do not compare these columns. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]",
-    ),
-    "key": click.option(
-        "--key",
-        default="",
-        metavar="A,B,…",
-        help="Columns that identify a row, for tables without a primary key or a usable unique index."
+    "key": option(
+        *("--key", "A,B,…"),
+        "Columns that identify a row, for tables without a primary key or a usable unique index."
         " [env: TRUEUP__DIFF__KEY]",
+        default="",
     ),
     # How a table is compared.
     "block_size": _setting("block_size", int, "Rows per block.", "N"),
@@ -138,11 +125,9 @@ SHARED: dict[str, Decorator] = {
     "max_diff_rows": _setting("max_diff_rows", int, "Stop after N differences per pair of nodes.", "N"),
     "recheck": _setting("recheck", int, "Number of times to re-check differences.", "N"),
     "recheck_wait": _setting("recheck_wait", float, "Seconds to wait before each re-check.", "S"),
-    "no_snapshot": click.option(
+    "no_snapshot": flag(
         "--no-snapshot",
-        is_flag=True,
-        help="Hold no snapshot: less load on the nodes, less exact while rows change."
-        " [env: TRUEUP__DIFF__SNAPSHOT=false]",
+        "Hold no snapshot: less load on the nodes, less exact while rows change. [env: TRUEUP__DIFF__SNAPSHOT=false]",
     ),
     "numeric": _setting(
         "numeric",
@@ -174,7 +159,7 @@ SHARED: dict[str, Decorator] = {
     # Where the work runs.
     "engine": _setting(
         "engine",
-        ENGINES,
+        click.Choice(ENGINES),
         "Where the work runs: local (threads of this process), spark, or auto (by size; spark if a master or remote is"
         " set).",
         section="spark",
@@ -183,26 +168,16 @@ SHARED: dict[str, Decorator] = {
     "remote": _setting("remote", str, "Spark Connect server, such as sc://host:15002.", "URL", section="spark"),
     # What is written and printed.
     "report_dir": _setting("report_dir", str, "Folder for reports. [default: the current folder]", "DIR"),
-    "task_db": click.option("--task-db", metavar="FILE", help="Task store. [env: TRUEUP_TASKS_DB]"),
+    "task_db": option("--task-db", "FILE", "Task store. [env: TRUEUP_TASKS_DB]"),
     "quiet": click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary."),
-    "json": click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-    "to_file": click.option(
-        "--to", type=click.Path(path_type=Path), default=None, metavar="FILE", help="Write the output to this file."
+    "json": flag("--json", "Print the result as JSON.", key="as_json"),
+    "to_file": option("--to", "FILE", "Write the output to this file.", kind=click.Path(path_type=Path)),
+    "resume": option(
+        "--resume", "TASK", "Continue an interrupted task, with its settings; the start of the task id is enough."
     ),
-    "resume": click.option(
-        "--resume",
-        metavar="TASK",
-        default=None,
-        help="Continue an interrupted task, with its settings; the start of the task id is enough.",
-    ),
-    # Read by `main` before the command is parsed; listed so that it may follow the command.
-    "verbose": click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
-        expose_value=False,
-        help="Show the traceback of an error. [env: TRUEUP_VERBOSE]",
-    ),
+    "limit": option("--limit", "N", "Maximum entries to show.", 100, POSITIVE),
+    "watch": flag("--watch", "Repeat until Ctrl-C."),
+    "close_keys": option("--close-keys", "N", "Few changes are left if a round has at most N keys.", 1000, COUNT),
 }
 
 
@@ -222,7 +197,6 @@ def decorated(*options: Decorator) -> Callable[[F], F]:
     return add
 
 
-verbose_option = SHARED["verbose"]
 resume_option = SHARED["resume"]
 node_options = shared("config", "cluster", "nodes", "node")
 many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file")
@@ -254,13 +228,13 @@ def sync_options(source: str, target: str, *options: Decorator) -> Callable[[F],
     return decorated(
         click.option("--from", "source", required=True, metavar="NODE", help=source),
         click.option("--to", "target", required=True, metavar="NODE", help=target),
-        click.option("--name", default="main", show_default=True, metavar="NAME", help="Name of the sync."),
+        option("--name", "NAME", "Name of the sync.", "main"),
         *(SHARED[name] for name in ("config", "node", "json")),
         *options,
     )
 
 
-def log_warnings(config: Config) -> None:
+def log_warnings(config: Config | DiffLogConfig) -> None:
     """Log the warnings about the configuration."""
     for warning in config.warnings:
         logging.getLogger(__name__).warning("%s", warning)
@@ -269,13 +243,20 @@ def log_warnings(config: Config) -> None:
 def call_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options as the Python API takes them."""
     arguments = dict(options)
-    arguments["inline"] = inline_nodes(arguments["inline"])
-    arguments["names"] = comma_separated(arguments["names"])
     if arguments.pop("no_snapshot"):
         arguments["snapshot"] = False
     for name in ("columns", "exclude_columns", "key"):
         arguments[name] = parse_column_names(arguments[name])
     return arguments
+
+
+def selected_nodes(options: dict[str, Any]) -> tuple[list[str] | None, dict[str, str]]:
+    """Remove --nodes and --node from the options; return the names of the nodes to use, and name -> address.
+
+    Without --nodes and --cluster, the nodes given by address are used.
+    """
+    names, inline = comma_separated(options.pop("names")), inline_nodes(options.pop("inline"))
+    return names or ([] if options["cluster"] else list(inline)) or None, inline
 
 
 def comma_separated(text: str | None) -> list[str]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from trueup.cli.options import acting_options, decorated, inline_nodes, log_warnings, node_options_of_a_report
+from trueup.cli.options import (
+    acting_options,
+    choice,
+    decorated,
+    flag,
+    inline_nodes,
+    log_warnings,
+    node_options_of_a_report,
+    option,
+    repeated,
+)
+from trueup.cli.output import show
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,57 +54,36 @@ def rerun(report: str, **options: Any) -> int:
 
 
 _mode_options = decorated(
-    click.option("--source-of-truth", default="", metavar="NODE", help="Make the other nodes like this one."),
-    click.option("--insert-only", is_flag=True, help="With --source-of-truth: only insert missing rows."),
-    click.option("--upsert-only", is_flag=True, help="With --source-of-truth: insert and update, but delete no rows."),
-    click.option(
-        "--bidirectional",
-        is_flag=True,
-        help="Insert missing rows in both directions; leave changed rows alone.",
-    ),
-    click.option("--fix-nulls", is_flag=True, help="Fill NULL values from the other nodes, in both directions."),
-    click.option(
-        "--majority", is_flag=True, help="Make all nodes like more than half of them; needs three or more nodes."
-    ),
-    click.option("--plan", default="", metavar="FILE", help="Decide by a YAML plan with rules and rows."),
-    click.option("--write-plan", metavar="FILE", help="Write a commented plan to start from; repair nothing."),
-    click.option(
-        "--stale",
-        type=click.Choice(["skip", "apply"]),
-        default="skip",
-        show_default=True,
-        help="Rows that changed since the report was written: leave and list them, or overwrite them.",
+    option("--source-of-truth", "NODE", "Make the other nodes like this one.", ""),
+    flag("--insert-only", "With --source-of-truth: only insert missing rows."),
+    flag("--upsert-only", "With --source-of-truth: insert and update, but delete no rows."),
+    flag("--bidirectional", "Insert missing rows in both directions; leave changed rows alone."),
+    flag("--fix-nulls", "Fill NULL values from the other nodes, in both directions."),
+    flag("--majority", "Make all nodes like more than half of them; needs three or more nodes."),
+    option("--plan", "FILE", "Decide by a YAML plan with rules and rows.", ""),
+    option("--write-plan", "FILE", "Write a commented plan to start from; repair nothing."),
+    choice(
+        *("--stale", ["skip", "apply"]),
+        "Rows that changed since the report was written: leave and list them, or overwrite them.",
     ),
 )
 
 _write_options = decorated(
-    click.option("--execute", is_flag=True, help="Write. Without this option nothing is changed."),
-    click.option(
-        "--fire-triggers", is_flag=True, help="Let triggers and foreign keys fire; write in foreign-key order."
-    ),
-    click.option(
-        "--undo",
-        default="",
-        metavar="FILE",
-        help="Path of the undo file. [default: a new file beside the report]",
-    ),
+    flag("--execute", "Write. Without this option nothing is changed."),
+    flag("--fire-triggers", "Let triggers and foreign keys fire; write in foreign-key order."),
+    option("--undo", "FILE", "Path of the undo file. [default: a new file beside the report]", ""),
 )
 
 _validation_options = decorated(
-    click.option(
-        "--validation", default="", metavar="NAME", help="Repair the open errors of a validation, not a REPORT."
-    ),
-    click.option(
-        "--meta",
+    option("--validation", "NAME", "Repair the open errors of a validation, not a REPORT.", ""),
+    option(
+        *("--meta", "NODE"),
+        "Node of the meta database, with --validation. [default: the node that has a validation of this name]",
         default="",
-        metavar="NODE",
-        help="Node of the meta database, with --validation. [default: the node that has a validation of this name]",
     ),
-    click.option(
-        "--tables",
-        multiple=True,
-        metavar="PATTERN",
-        help="Only tables whose names match, with --validation; * and ? are wildcards. Separate patterns with commas.",
+    repeated(
+        *("--tables", "PATTERN"),
+        "Only tables whose names match, with --validation; * and ? are wildcards. Separate patterns with commas.",
     ),
 )
 
@@ -211,10 +200,7 @@ def _with_progress(quiet: bool, call: Callable[[Progress], T]) -> T:
 
 def _print(result: Mapping[str, Any], text: str, failed: Mapping[str, str], *, quiet: bool, as_json: bool) -> None:
     """Print the result as JSON or text; with --quiet print only what failed, to stderr."""
-    if as_json:
-        click.echo(json.dumps(result))
-    elif not quiet:
-        click.echo(text)
-    else:
+    show(result, text, as_json=as_json, quiet=quiet)
+    if quiet and not as_json:
         for place, error in failed.items():
             click.echo(f"trueup: {place}: {error}", err=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
-from trueup.cli.options import SHARED
+from trueup.cli.options import SHARED, flag, shared
+from trueup.cli.output import show
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @SHARED["config"]
-@click.option("--list", "as_list", is_flag=True, help="Show next times and last results; run nothing.")
-@SHARED["json"]
-@SHARED["quiet"]
-@SHARED["task_db"]
+@flag("--list", "Show next times and last results; run nothing.", key="as_list")
+@shared("json", "quiet", "task_db")
 @click.pass_context
 def schedule(
     ctx: click.Context, config: str | None, as_list: bool, as_json: bool, quiet: bool, task_db: str | None
@@ -52,7 +50,7 @@ def schedule(
     with TaskStore(task_db, configured=settings.tasks.task_db) as store:
         if as_list:
             listed = due(jobs, store)
-            click.echo(json.dumps(due_json(listed)) if as_json else due_text(listed))
+            show(due_json(listed), due_text(listed), as_json=as_json)
             return 0
         # The jobs use the same configuration and the same store.
         env = {"TRUEUP_TASKS_DB": str(store.path.absolute())}

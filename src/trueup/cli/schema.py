@@ -7,24 +7,18 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import SHARED, inline_nodes, node_options
+from trueup.cli.options import choice, node_options, repeated, selected_nodes, shared
 
 
 @click.command("schema-diff")
 @node_options
-@click.option("--schema", "schemas", multiple=True, metavar="NAME", help="Compare only this schema; repeatable.")
-@click.option(
-    "--tables",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only tables and views whose names match, and their objects; patterns as for trueup diff.",
+@repeated("--schema", "NAME", "Compare only this schema; repeatable.", key="schemas")
+@repeated(
+    *("--tables", "PATTERN"),
+    "Only tables and views whose names match, and their objects; patterns as for trueup diff.",
 )
-@click.option(
-    "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the result."
-)
-@SHARED["to_file"]
-@SHARED["quiet"]
-@SHARED["task_db"]
+@choice("--output", ["text", "json"], "Format of the result.")
+@shared("to_file", "quiet", "task_db")
 def schema_diff(**options: Any) -> int:
     """Compare the definitions of all objects across nodes.
 
@@ -45,10 +39,8 @@ def schema_diff(**options: Any) -> int:
     from trueup.verbs.schema.text import result_text
 
     output, to, quiet = options.pop("output"), options.pop("to"), options.pop("quiet")
-    inline = inline_nodes(options.pop("inline"))
-    names = [name.strip() for name in (options.pop("names") or "").split(",") if name.strip()]
+    nodes, inline = selected_nodes(options)
     config = load(options.pop("config"), nodes=inline)
-    nodes = names or ([] if options["cluster"] else list(inline)) or None
     result = call.schema_diff(nodes=nodes, config=config, **options)
     text = json.dumps(result.as_json(), indent=1) if output == "json" else result_text(result)
     if to is not None:

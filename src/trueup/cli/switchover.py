@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import inline_nodes, interval_option, shared, sync_options, timeout_option
+from trueup.cli.options import (
+    SHARED,
+    choice,
+    flag,
+    inline_nodes,
+    interval_option,
+    option,
+    shared,
+    sync_options,
+    timeout_option,
+)
+from trueup.cli.output import show
 
 if TYPE_CHECKING:
     from trueup.api.switchover import Switchover
@@ -18,65 +28,36 @@ if TYPE_CHECKING:
 
 _options = partial(sync_options, "The node that the sync copies from.", "The node that the sync copies to.")
 _TIMEOUT = timeout_option(60.0)
-_ADDRESSES = (
-    click.option(
-        "--first-address",
+_ADDRESSES = tuple(
+    option(
+        *(f"--{which}-address", "CONNINFO"),
+        f"The address of the {node} node for applications. [default: host, port and database of the node]",
         default="",
-        metavar="CONNINFO",
-        help="The address of the --from node for applications. [default: host, port and database of the node]",
-    ),
-    click.option(
-        "--second-address",
-        default="",
-        metavar="CONNINFO",
-        help="The address of the --to node for applications. [default: host, port and database of the node]",
-    ),
+    )
+    for which, node in (("first", "--from"), ("second", "--to"))
 )
 _MOVE = (
-    click.option(
-        "--budget",
+    option(
+        *("--budget", "TIME"),
+        "Maximum pause of applications: 5s, 500ms. If it is exceeded, everything is released.",
         default="5s",
-        show_default=True,
-        metavar="TIME",
-        help="Maximum pause of applications: 5s, 500ms. If it is exceeded, everything is released.",
     ),
-    click.option(
-        "--proof",
-        type=click.Choice(["digest", "keys", "validated"]),
-        default="digest",
-        show_default=True,
-        help="digest: compare all tables inside of the pause. keys: all tables before it, changed keys inside of it."
+    choice(
+        *("--proof", ["digest", "keys", "validated"]),
+        "digest: compare all tables inside of the pause. keys: all tables before it, changed keys inside of it."
         " validated: use a running trueup validate, up to a marker inside of the pause.",
     ),
-    click.option(
-        "--validation",
+    option(
+        *("--validation", "NAME"),
+        "With --proof validated: the validation. [default: the only one between the two nodes]",
         default="",
-        metavar="NAME",
-        help="With --proof validated: the validation. [default: the only one between the two nodes]",
     ),
-    click.option(
-        "--meta",
-        default="",
-        metavar="NODE",
-        help="Node of the meta database, with --proof validated. [default: one of the two]",
+    option(
+        "--meta", "NODE", "Node of the meta database, with --proof validated. [default: one of the two]", default=""
     ),
-    click.option(
-        "--close-keys",
-        type=click.IntRange(min=0),
-        default=1000,
-        show_default=True,
-        metavar="N",
-        help="Few changes are left if a round has at most N keys.",
-    ),
-    click.option(
-        "--jobs",
-        type=click.IntRange(min=1, max=64),
-        default=4,
-        show_default=True,
-        metavar="N",
-        help="Sessions per node that compare rows.",
-    ),
-    click.option("--accept-schema", is_flag=True, help="Accept schema differences, except in tables and columns."),
+    SHARED["close_keys"],
+    option("--jobs", "N", "Sessions per node that compare rows.", 4, click.IntRange(min=1, max=64)),
+    flag("--accept-schema", "Accept schema differences, except in tables and columns."),
     _TIMEOUT,
     *_ADDRESSES,
     shared("quiet", "task_db"),
@@ -116,7 +97,7 @@ def prepare(**options: Any) -> None:
     as_json, switchover, arguments = _switchover(options)
     in_use, guards = switchover.prepare(**arguments)
     text = f"{in_use} is in use; created {guards} guards. For applications see trueup.connect in docs/switchover.md"
-    click.echo(json.dumps({"in_use": in_use, "guards": guards}) if as_json else text)
+    show({"in_use": in_use, "guards": guards}, text, as_json=as_json)
 
 
 @switchover.command()
@@ -152,10 +133,7 @@ def rollback(**options: Any) -> None:
 
 
 @switchover.command()
-@_options(
-    click.option("--watch", is_flag=True, help="Repeat until Ctrl-C."),
-    interval_option(1.0),
-)
+@_options(SHARED["watch"], interval_option(1.0))
 def status(watch: bool, interval: float, **options: Any) -> None:
     """Show the node in use, the phase, the locks and their holders, pending changes, and the time of each phase.
 
@@ -170,7 +148,7 @@ def status(watch: bool, interval: float, **options: Any) -> None:
     as_json, switchover, _ = _switchover(options)
     while True:
         found = switchover.status()
-        click.echo(json.dumps(found.as_json()) if as_json else status_text(found))
+        show(found.as_json(), status_text(found), as_json=as_json)
         if not watch:
             return
         time.sleep(interval)
@@ -207,10 +185,7 @@ def reset(**options: Any) -> None:
 
 
 @switchover.command()
-@_options(
-    _TIMEOUT,
-    click.option("--keep-refusal", is_flag=True, help="The node not in use continues to refuse writes."),
-)
+@_options(_TIMEOUT, flag("--keep-refusal", "The node not in use continues to refuse writes."))
 def finish(**options: Any) -> None:
     """Remove everything of trueup from both nodes: triggers, logs, pointers. There is no way back afterwards.
 
@@ -234,14 +209,11 @@ def _move(action: str, options: dict[str, Any]) -> None:
     as_json, switchover, arguments = _switchover(options)
     with Shown(quiet=quiet) as progress:
         outcome: Outcome = getattr(switchover, action)(progress=progress, **arguments)
-    if as_json:
-        click.echo(json.dumps(outcome.as_json()))
-    elif not quiet:
-        click.echo(outcome_text(outcome))
+    show(outcome.as_json(), outcome_text(outcome), as_json=as_json, quiet=quiet)
 
 
 def _print_ended(ended: Ended, as_json: bool) -> None:
-    click.echo(json.dumps(ended.as_json()) if as_json else "\n".join([*ended.done, f"{ended.in_use} is in use"]))
+    show(ended.as_json(), "\n".join([*ended.done, f"{ended.in_use} is in use"]), as_json=as_json)
 
 
 def _switchover(options: dict[str, Any]) -> tuple[bool, Switchover, dict[str, Any]]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from trueup.cli.options import inline_nodes, interval_option, shared, sync_options, timeout_option
+from trueup.cli.options import (
+    SECONDS,
+    SHARED,
+    flag,
+    inline_nodes,
+    interval_option,
+    option,
+    shared,
+    sync_options,
+    timeout_option,
+)
+from trueup.cli.output import show
 
 if TYPE_CHECKING:
     from trueup.api.sync import Sync
@@ -16,19 +26,12 @@ if TYPE_CHECKING:
 _options = partial(sync_options, "The node to copy from.", "The node to copy to.")
 _WHAT = (
     shared("tables", "exclude_tables"),
-    click.option("--create-schema", is_flag=True, help="Create the target's schema, with pg_dump and pg_restore."),
-    click.option("--pg-bin", default="", metavar="DIR", help="Folder of pg_dump and pg_restore."),
+    flag("--create-schema", "Create the target's schema, with pg_dump and pg_restore."),
+    option("--pg-bin", "DIR", "Folder of pg_dump and pg_restore.", ""),
 )
 _WORK = (
     shared("engine", "master", "remote"),
-    click.option(
-        "--concurrency-factor",
-        type=float,
-        default=1.0,
-        show_default=True,
-        metavar="F",
-        help="Concurrent tasks per core, from 0.0 to 4.0; 0: one task.",
-    ),
+    option("--concurrency-factor", "F", "Concurrent tasks per core, from 0.0 to 4.0; 0: one task.", 1.0),
     shared("max_connections", "quiet", "task_db"),
 )
 
@@ -67,16 +70,12 @@ def plan(**options: Any) -> int:
 
     as_json, sync = _sync(options)
     plan = sync.plan()
-    click.echo(json.dumps(plan.as_json()) if as_json else plan_text(plan))
+    show(plan.as_json(), plan_text(plan), as_json=as_json)
     return 2 if plan.problems else 0
 
 
 @sync.command()
-@_options(
-    *_WHAT,
-    *_WORK,
-    timeout_option(300.0),
-)
+@_options(*_WHAT, *_WORK, timeout_option(300.0))
 def start(quiet: bool, timeout: float, **options: Any) -> None:
     """Record changes on the source from now on, and copy all rows. After a stop or a kill, run it again to continue.
 
@@ -91,13 +90,10 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
         plan = sync.start(timeout=timeout, progress=progress)
-    if as_json:
-        click.echo(json.dumps({"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}))
-    elif not quiet:
-        click.echo(
-            f"copied {len(plan.tables)} tables to {plan.target}; next: "
-            f"trueup sync run --from {plan.source} --to {plan.target}"
-        )
+    following = f"trueup sync run --from {plan.source} --to {plan.target}"
+    text = f"copied {len(plan.tables)} tables to {plan.target}; next: {following}"
+    values = {"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}
+    show(values, text, as_json=as_json, quiet=quiet)
 
 
 @sync.command()
@@ -107,33 +103,12 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
     ),
     click.option("--follow", "how", flag_value="follow", help="Continue until trueup sync stop."),
     click.option("--once", "how", flag_value="once", help="Run one round."),
-    click.option(
-        "--close-keys",
-        type=click.IntRange(min=0),
-        default=1000,
-        show_default=True,
-        metavar="N",
-        help="Few changes are left if a round has at most N keys.",
-    ),
-    click.option(
-        "--close-seconds",
-        type=click.FloatRange(min=0),
-        default=1.0,
-        show_default=True,
-        metavar="S",
-        help="Few changes are left if a round takes at most S seconds.",
-    ),
+    SHARED["close_keys"],
+    option("--close-seconds", "S", "Few changes are left if a round takes at most S seconds.", 1.0, SECONDS),
     interval_option(0.2),
     *_WORK,
 )
-def run(
-    how: Literal["close", "follow", "once"],
-    close_keys: int,
-    close_seconds: float,
-    interval: float,
-    quiet: bool,
-    **options: Any,
-) -> None:
+def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) -> None:
     """Apply changes in rounds, until few are left, until it is stopped, or once.
 
     \b
@@ -144,13 +119,11 @@ def run(
     """
     from trueup.engine.progress import Shown
 
+    end = {name: options.pop(name) for name in ("close_keys", "close_seconds", "interval")}
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
-        totals = sync.run(how, close_keys=close_keys, close_seconds=close_seconds, interval=interval, progress=progress)
-    if as_json:
-        click.echo(json.dumps(totals.as_json()))
-    elif not quiet:
-        click.echo(totals.text())
+        totals = sync.run(how, progress=progress, **end)
+    show(totals.as_json(), totals.text(), as_json=as_json, quiet=quiet)
 
 
 @sync.command()
@@ -167,7 +140,7 @@ def status(**options: Any) -> None:
 
     as_json, sync = _sync(options)
     found = sync.status()
-    click.echo(json.dumps(found.as_json()) if as_json else status_text(found))
+    show(found.as_json(), status_text(found), as_json=as_json)
 
 
 @sync.command()
@@ -181,8 +154,7 @@ def stop(timeout: float, **options: Any) -> None:
     """
     as_json, sync = _sync(options)
     was_running = sync.stop(timeout=timeout)
-    text = "stopped" if was_running else "the sync was not running"
-    click.echo(json.dumps({"stopped": was_running}) if as_json else text)
+    show({"stopped": was_running}, "stopped" if was_running else "the sync was not running", as_json=as_json)
 
 
 @sync.command()
@@ -200,7 +172,7 @@ def drop(timeout: float, **options: Any) -> None:
     parts = (("the change log", had_log), ("the state on the target", had_sync))
     dropped = [part for part, existed in parts if existed]
     text = f"dropped {' and '.join(dropped)}" if dropped else f"the sync {name} does not exist"
-    click.echo(json.dumps({"log": had_log, "sync": had_sync}) if as_json else text)
+    show({"log": had_log, "sync": had_sync}, text, as_json=as_json)
 
 
 def _sync(options: dict[str, Any]) -> tuple[bool, Sync]:

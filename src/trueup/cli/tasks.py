@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import SHARED, decorated, shared
+from trueup.cli.options import COUNT, SHARED, choice, decorated, option, shared
+from trueup.cli.output import show as print_result
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,20 +20,13 @@ if TYPE_CHECKING:
 # A task, and the task store: given here, or before the subcommand (`trueup tasks --task-db F show ID`).
 _of_task = decorated(
     click.argument("task_id", metavar="ID"),
-    click.option("--task-db", "own_db", metavar="FILE", help="Task store. [env: TRUEUP_TASKS_DB]"),
+    option("--task-db", "FILE", "Task store. [env: TRUEUP_TASKS_DB]", key="own_db"),
     click.pass_obj,
 )
 
 
 @click.group(invoke_without_command=True)
-@click.option(
-    "--limit",
-    default=20,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Maximum entries to show, the newest first; 0: all.",
-)
+@option("--limit", "N", "Maximum entries to show, the newest first; 0: all.", 20, COUNT)
 @shared("json", "task_db")
 @click.pass_context
 def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) -> None:
@@ -74,7 +68,7 @@ def show(task_db: str | None, task_id: str, as_json: bool, own_db: str | None) -
 
     with _store(own_db or task_db) as store:
         task = asdict(store.get(task_id))
-    click.echo(json.dumps(task) if as_json else task_text(task))
+    print_result(task, task_text(task), as_json=as_json)
 
 
 @tasks.command()
@@ -122,13 +116,7 @@ def _request(task_db: str | None, task_id: str, request: str, verb: str) -> None
 
 @click.command()
 @click.argument("task_id", metavar="ID")
-@click.option(
-    "--output",
-    type=click.Choice(["text", "json", "html"]),
-    default="text",
-    show_default=True,
-    help="Format of the report; html is written to a file.",
-)
+@choice("--output", ["text", "json", "html"], "Format of the report; html is written to a file.")
 @shared("to_file", "task_db")
 def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> None:
     """Show the report of a diff, or the result of another task.

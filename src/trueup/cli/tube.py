@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import SHARED, interval_option, timeout_option
-from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, options, show
+from trueup.cli.options import COUNT, POSITIVE, SHARED, choice, flag, interval_option, option, timeout_option
+from trueup.cli.output import show
+from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, tube_options
 from trueup.cli.tube_run import dead_letters, run
 
 
@@ -31,8 +32,8 @@ def tube() -> None:
 
 @tube.command()
 @click.argument("node")
-@options()
-def install(node: str, as_json: bool, **where: Any) -> None:
+@tube_options()
+def install(as_json: bool, **options: Any) -> None:
     """Install or upgrade the functions of tubes on NODE; a second call changes nothing.
 
     \b
@@ -44,16 +45,16 @@ def install(node: str, as_json: bool, **where: Any) -> None:
 
     from trueup.capture.triggers.install import install
 
-    with open_node(node=node, **where) as session:
+    with open_node(options) as session:
         done = install(session)
     word = "installed" if done.before is None else "is up to date" if done.before == done.version else "upgraded"
-    show(as_json, asdict(done), f"version {done.version} {word} in the schema {done.schema} of {done.node}")
+    show(asdict(done), f"version {done.version} {word} in the schema {done.schema} of {done.node}", as_json=as_json)
 
 
 @tube.command()
 @click.argument("node")
-@options(FORCE)
-def uninstall(node: str, force: bool, as_json: bool, **where: Any) -> None:
+@tube_options(FORCE)
+def uninstall(force: bool, as_json: bool, **options: Any) -> None:
     """Detach all tables and drop the schema with all tubes from NODE.
 
     \b
@@ -63,14 +64,14 @@ def uninstall(node: str, force: bool, as_json: bool, **where: Any) -> None:
     """
     from trueup.capture.triggers.install import uninstall
 
-    with open_node(node=node, **where) as session:
+    with open_node(options) as session:
         dropped = uninstall(session, force=force)
-    show(as_json, {"dropped": dropped}, f"dropped {dropped} tubes and the schema {where['schema']}")
+    show({"dropped": dropped}, f"dropped {dropped} tubes and the schema {session.schema}", as_json=as_json)
 
 
 @tube.command("list")
-@options(ON)
-def list_(as_json: bool, **where: Any) -> None:
+@tube_options(ON)
+def list_(as_json: bool, **options: Any) -> None:
     """List all tubes with their attached tables and problems.
 
     \b
@@ -82,29 +83,24 @@ def list_(as_json: bool, **where: Any) -> None:
     from trueup.capture.triggers.tubes import list_tubes
     from trueup.verbs.tube.text import tubes_text
 
-    with open_node(**where) as session:
+    with open_node(options) as session:
         found = list_tubes(session)
-    show(as_json, [plain(info) for info in found], tubes_text(found))
+    show([plain(info) for info in found], tubes_text(found), as_json=as_json)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
-@options(
-    click.option(
-        "--partitions",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        metavar="N",
-        help="Number of workers that can share the tube; the partition of a shard is shard modulo N.",
+@tube_options(
+    option(
+        *("--partitions", "N"),
+        "Number of workers that can share the tube; the partition of a shard is shard modulo N.",
+        *(1, POSITIVE),
     ),
     FILTER,
-    click.option(
-        "--pod-size", type=click.IntRange(min=1), default=250, show_default=True, metavar="N", help="Keys per pod."
-    ),
+    option("--pod-size", "N", "Keys per pod.", 250, POSITIVE),
     ON,
 )
-def ensure(name: str, partitions: int, predicate: str, pod_size: int, as_json: bool, **where: Any) -> None:
+def ensure(name: str, as_json: bool, **options: Any) -> None:
     """Create TUBE, or change the settings of an existing one.
 
     \b
@@ -112,15 +108,15 @@ def ensure(name: str, partitions: int, predicate: str, pod_size: int, as_json: b
       trueup tube ensure search
       trueup tube ensure search --partitions 3 --filter "NOT is_draft"
     """
-    with open_tube(name, **where) as chosen:
-        chosen.ensure(partitions=partitions, predicate=predicate, pod_size=pod_size)
-    show(as_json, {"tube": name}, f"the tube {name} exists")
+    with open_tube(name, options) as chosen:
+        chosen.ensure(**options)
+    show({"tube": name}, f"the tube {name} exists", as_json=as_json)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
-@options(FORCE, LOCK_TIMEOUT, ON)
-def drop(name: str, force: bool, timeout: float, as_json: bool, **where: Any) -> None:
+@tube_options(FORCE, LOCK_TIMEOUT, ON)
+def drop(name: str, as_json: bool, **options: Any) -> None:
     """Detach all tables from TUBE and drop it.
 
     \b
@@ -128,41 +124,30 @@ def drop(name: str, force: bool, timeout: float, as_json: bool, **where: Any) ->
       trueup tube drop search
       trueup tube drop search --force
     """
-    with open_tube(name, **where) as chosen:
-        dropped = chosen.drop(force=force, timeout=timeout)
-    show(as_json, {"dropped": dropped}, f"dropped the tube {name}" if dropped else f"the tube {name} did not exist")
+    with open_tube(name, options) as chosen:
+        dropped = chosen.drop(**options)
+    show(
+        {"dropped": dropped},
+        f"dropped the tube {name}" if dropped else f"the tube {name} did not exist",
+        as_json=as_json,
+    )
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@options(
-    click.option(
-        "--shard", type=int, metavar="N", help="The shard. [default: the number in the name of schema or table]"
-    ),
-    click.option("--routing", default="", metavar="SQL", help="An expression over the row that returns its shard."),
+@tube_options(
+    option("--shard", "N", "The shard. [default: the number in the name of schema or table]", kind=int),
+    option("--routing", "SQL", "An expression over the row that returns its shard.", ""),
     FILTER,
-    click.option(
-        "--capture",
-        type=click.Choice(["statement", "row"]),
-        default="statement",
-        show_default=True,
-        help="row is slower; use it for tables whose writers fire no statement triggers.",
+    choice(
+        *("--capture", ["statement", "row"]),
+        "row is slower; use it for tables whose writers fire no statement triggers.",
     ),
     LOCK_TIMEOUT,
     ON,
 )
-def attach(
-    name: str,
-    table: str,
-    shard: int | None,
-    routing: str,
-    predicate: str,
-    capture: str,
-    timeout: float,
-    as_json: bool,
-    **where: Any,
-) -> None:
+def attach(name: str, table: str, as_json: bool, **options: Any) -> None:
     """Attach TABLE to TUBE: every touched key is recorded from now on.
 
     Called again, it creates the triggers of new partitions and changes the filter.
@@ -175,42 +160,40 @@ def attach(
     from trueup.capture.triggers.model import as_json as plain
     from trueup.verbs.tube.text import table_text
 
-    with open_tube(name, **where) as chosen:
-        attached = chosen.attach(
-            table, shard=shard, routing=routing, predicate=predicate, capture=capture, timeout=timeout
-        )
+    with open_tube(name, options) as chosen:
+        attached = chosen.attach(table, **options)
     text = f"attached to {name}: {table_text(attached)}\n  next: trueup tube backfill {name} {attached.table}"
-    show(as_json, plain(attached), text)
+    show(plain(attached), text, as_json=as_json)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@options(LOCK_TIMEOUT, ON)
-def detach(name: str, table: str, timeout: float, as_json: bool, **where: Any) -> None:
+@tube_options(LOCK_TIMEOUT, ON)
+def detach(name: str, table: str, as_json: bool, **options: Any) -> None:
     """Detach TABLE from TUBE; waiting pods stay.
 
     \b
     Examples:
       trueup tube detach search public.orders
     """
-    with open_tube(name, **where) as chosen:
-        detached = chosen.detach(table, timeout=timeout)
+    with open_tube(name, options) as chosen:
+        detached = chosen.detach(table, **options)
     text = f"detached {table} from {name}" if detached else f"{table} was not attached to {name}"
-    show(as_json, {"detached": detached}, text)
+    show({"detached": detached}, text, as_json=as_json)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@options(
-    click.option("--query", default="", metavar="SQL", help="Touch all keys that this query returns, in its order."),
+@tube_options(
+    option("--query", "SQL", "Touch all keys that this query returns, in its order.", ""),
     SHARD,
     ON,
 )
 def touch(
-    name: str, table: str, keys: tuple[str, ...], query: str, shard: int | None, as_json: bool, **where: Any
+    name: str, table: str, keys: tuple[str, ...], query: str, shard: int | None, as_json: bool, **options: Any
 ) -> None:
     """Touch keys of TABLE in TUBE: each KEY, or the keys that a query returns.
 
@@ -225,35 +208,24 @@ def touch(
 
     if bool(keys) == bool(query):
         raise ConfigError("either keys or --query is required", cure="see trueup tube touch --help")
-    with open_tube(name, **where) as chosen:
+    with open_tube(name, options) as chosen:
         pods = chosen.touch_query(table, query, shard=shard) if query else chosen.touch(table, keys, shard=shard)
-    show(as_json, {"pods": pods}, f"touched: {pods} pods")
+    show({"pods": pods}, f"touched: {pods} pods", as_json=as_json)
 
 
 @tube.command()
 @click.argument("name", metavar="TUBE")
 @click.argument("table")
-@options(
-    click.option("--order-col", default="", metavar="C", help="Order of the keys by this column. [default: the key]"),
+@tube_options(
+    option("--order-col", "C", "Order of the keys by this column. [default: the key]", ""),
     SHARD,
     timeout_option(300.0),
-    click.option("--restart", is_flag=True, help="Start again instead of continuing an interrupted backfill."),
-    click.option("--schedule", is_flag=True, help="Let a worker of the tube run the backfill."),
+    flag("--restart", "Start again instead of continuing an interrupted backfill."),
+    flag("--schedule", "Let a worker of the tube run the backfill."),
     SHARED["quiet"],
     ON,
 )
-def backfill(
-    name: str,
-    table: str,
-    order_col: str,
-    shard: int | None,
-    timeout: float,
-    restart: bool,
-    schedule: bool,
-    quiet: bool,
-    as_json: bool,
-    **where: Any,
-) -> None:
+def backfill(name: str, table: str, schedule: bool, quiet: bool, as_json: bool, **options: Any) -> None:
     """Put all keys of TABLE into TUBE, behind the live touches; continue an interrupted backfill.
 
     \b
@@ -266,29 +238,24 @@ def backfill(
     from trueup.engine.progress import Shown
     from trueup.verbs.tube.text import backfill_text
 
-    with open_tube(name, **where) as chosen:
+    with open_tube(name, options) as chosen:
         if schedule:
-            number = chosen.schedule_backfill(table, order_col=order_col, shard=shard)
-            show(as_json, {"seq": number}, f"scheduled by the control pod {number}")
+            number = chosen.schedule_backfill(table, order_col=options["order_col"], shard=options["shard"])
+            show({"seq": number}, f"scheduled by the control pod {number}", as_json=as_json)
             return
         with Shown(quiet=quiet) as progress:
-            done = chosen.backfill(
-                table, order_col=order_col, shard=shard, timeout=timeout, restart=restart, progress=progress
-            )
-    if as_json or not quiet:
-        show(as_json, plain(done), f"backfill {backfill_text(done)}")
+            done = chosen.backfill(table, progress=progress, **options)
+    show(plain(done), f"backfill {backfill_text(done)}", as_json=as_json, quiet=quiet)
 
 
 @tube.command()
-@options(
-    click.option("--watch", is_flag=True, help="Repeat until Ctrl-C; with --json, print one line each time."),
+@tube_options(
+    flag("--watch", "Repeat until Ctrl-C; with --json, print one line each time."),
     interval_option(1.0),
-    click.option(
-        "--times", type=click.IntRange(min=0), default=0, metavar="N", help="Outputs of --watch; 0: until Ctrl-C."
-    ),
+    click.option("--times", type=COUNT, default=0, metavar="N", help="Outputs of --watch; 0: until Ctrl-C."),
     ON,
 )
-def stats(watch: bool, interval: float, times: int, as_json: bool, **where: Any) -> None:
+def stats(watch: bool, interval: float, times: int, as_json: bool, **options: Any) -> None:
     """Show waiting pods, worker and rate of each partition of each tube, and the progress of backfills.
 
     \b
@@ -299,12 +266,12 @@ def stats(watch: bool, interval: float, times: int, as_json: bool, **where: Any)
     """
     from trueup.verbs.tube import watch as output
 
-    with open_node(**where) as session:
+    with open_node(options) as session:
         if watch:
             output.watch(session, interval=interval, times=times, as_lines=as_json, write=click.echo)
             return
         values, text = output.look(session)
-    show(as_json, values, text)
+    show(values, text, as_json=as_json)
 
 
 tube.add_command(run)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import SHARED
-from trueup.cli.tube_options import ON, open_tube, options, show
+from trueup.cli.options import POSITIVE, SECONDS, SHARED, flag, inline_nodes, option, repeated, shared
+from trueup.cli.output import show
+from trueup.cli.tube_options import ON, open_tube, tube_options
 
 if TYPE_CHECKING:
     from trueup.verbs.tube.model import Summary
@@ -20,70 +21,28 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("name", metavar="TUBE")
-@options(
+@tube_options(
     click.option(
-        "--to",
-        "sink",
+        *("--to", "sink"),
         required=True,
         metavar="SINK",
         help="Address of the sink, or name of a node; ${VAR} is replaced.",
     ),
-    click.option(
-        "--option", "sink_options", multiple=True, metavar="NAME=VALUE", help="An option of the sink; can be repeated."
+    repeated("--option", "NAME=VALUE", "An option of the sink; can be repeated.", key="sink_options"),
+    repeated(
+        *("--map", "FROM=TO"),
+        "Map names of the source to names of the target: columns of a PostgreSQL sink; others are not written.",
+        key="mapping",
     ),
-    click.option(
-        "--map",
-        "mapping",
-        multiple=True,
-        metavar="FROM=TO",
-        help="Map names of the source to names of the target: columns of a PostgreSQL sink; others are not written.",
-    ),
-    click.option("--partitions", default="", metavar="0,2,…", help="Process only these partitions. [default: all]"),
-    click.option("--until-empty", is_flag=True, help="Stop when the tube is empty and all backfills are finished."),
-    click.option(
-        "--wait",
-        type=click.FloatRange(min=0),
-        default=0.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds to wait for a partition that another worker holds.",
-    ),
-    click.option(
-        "--batch-keys", type=click.IntRange(min=1), metavar="N", help="Maximum keys per batch. [default: 10000]"
-    ),
-    click.option(
-        "--attempts",
-        type=click.IntRange(min=1),
-        default=5,
-        show_default=True,
-        metavar="N",
-        help="Attempts to deliver a refused row before it is parked.",
-    ),
-    SHARED["engine"],
-    SHARED["master"],
-    SHARED["remote"],
-    SHARED["quiet"],
-    SHARED["task_db"],
+    option("--partitions", "0,2,…", "Process only these partitions. [default: all]", ""),
+    flag("--until-empty", "Stop when the tube is empty and all backfills are finished."),
+    option("--wait", "S", "Seconds to wait for a partition that another worker holds.", 0.0, SECONDS),
+    option("--batch-keys", "N", "Maximum keys per batch. [default: 10000]", kind=POSITIVE),
+    option("--attempts", "N", "Attempts to deliver a refused row before it is parked.", 5, POSITIVE),
+    shared("engine", "master", "remote", "quiet", "task_db"),
     ON,
 )
-def run(
-    name: str,
-    sink: str,
-    sink_options: tuple[str, ...],
-    mapping: tuple[str, ...],
-    partitions: str,
-    until_empty: bool,
-    wait: float,
-    batch_keys: int | None,
-    attempts: int,
-    engine: str | None,
-    master: str | None,
-    remote: str | None,
-    quiet: bool,
-    task_db: str | None,
-    as_json: bool,
-    **where: Any,
-) -> int:
+def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **options: Any) -> int:
     """Keep SINK in step with the tables of TUBE: read the current rows of touched keys, write them, acknowledge.
 
     It runs until it is stopped. After Ctrl-C or SIGTERM it finishes the batch and exits with code 0; a second signal
@@ -99,55 +58,42 @@ def run(
     import os
     from dataclasses import asdict, replace
 
-    from trueup.cli.options import inline_nodes
     from trueup.config.load import load
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
 
-    extra = _pairs(sink_options)
-    if mapping:
+    extra = _pairs(options.pop("sink_options"))
+    if mapping := options.pop("mapping"):
         extra["map"] = ",".join(mapping)
-    spark = load(where["config"], nodes=inline_nodes(where["inline"])).spark
-    spark = replace(
-        spark, engine=engine or spark.engine, master=master or spark.master, remote=remote or spark.remote
-    ).validated()
-    with open_tube(name, **where) as chosen, Shown(quiet=quiet) as progress, _stopping() as stop:
+    changes = {key: value for key in ("engine", "master", "remote") if (value := options.pop(key))}
+    spark = replace(load(options["config"], nodes=inline_nodes(options["inline"])).spark, **changes).validated()
+    with open_tube(name, options) as chosen, Shown(quiet=quiet) as progress, _stopping() as stop:
         summary = chosen.run(
             interpolate(sink, os.environ, "--to"),
             sink_options=extra,
-            partitions=_numbers(partitions),
+            partitions=_numbers(options.pop("partitions")),
             until_empty=until_empty,
-            wait=wait,
-            max_keys=batch_keys or 0,
-            attempts=attempts,
+            max_keys=options.pop("batch_keys") or 0,
             spark=spark,
             progress=progress,
             stop=stop,
-            task_db=task_db,
+            **options,
         )
-    if as_json or not quiet:
-        show(as_json, asdict(summary), _text(summary))
+    show(asdict(summary), _text(summary), as_json=as_json, quiet=quiet)
     return 2 if until_empty and summary.dead_letters else 0
 
 
 @click.command("dead-letters")
 @click.argument("name", metavar="TUBE")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
-@options(
-    click.option("--retry", is_flag=True, help="Let the worker of the tube deliver them again."),
-    click.option("--drop", is_flag=True, help="Delete them; their documents in the sink stay as they are."),
-    click.option(
-        "--limit",
-        type=click.IntRange(min=1),
-        default=100,
-        show_default=True,
-        metavar="N",
-        help="Maximum entries to show.",
-    ),
+@tube_options(
+    flag("--retry", "Let the worker of the tube deliver them again."),
+    flag("--drop", "Delete them; their documents in the sink stay as they are."),
+    SHARED["limit"],
     ON,
 )
 def dead_letters(
-    name: str, keys: tuple[str, ...], retry: bool, drop: bool, limit: int, as_json: bool, **where: Any
+    name: str, keys: tuple[str, ...], retry: bool, drop: bool, limit: int, as_json: bool, **options: Any
 ) -> None:
     """Show the keys of TUBE that could not be delivered, and why: all, or only each KEY.
 
@@ -166,16 +112,16 @@ def dead_letters(
     if retry and drop:
         raise ConfigError("--retry and --drop cannot be combined", cure="choose one")
     chosen = list(keys) or None
-    with open_tube(name, **where) as tube:
+    with open_tube(name, options) as tube:
         if retry:
             count = tube.retry_letters(keys=chosen)
-            show(as_json, {"retried": count}, f"{count} dead letters will be retried")
+            show({"retried": count}, f"{count} dead letters will be retried", as_json=as_json)
         elif drop:
             count = tube.drop_letters(keys=chosen)
-            show(as_json, {"dropped": count}, f"{count} dead letters deleted")
+            show({"dropped": count}, f"{count} dead letters deleted", as_json=as_json)
         else:
             found = tube.dead_letters(keys=chosen, limit=limit)
-            show(as_json, [plain(letter) for letter in found], letters_text(found))
+            show([plain(letter) for letter in found], letters_text(found), as_json=as_json)
 
 
 @contextmanager

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trueup.cli import validate_options as options_of
-from trueup.cli.options import inline_nodes, interval_option, timeout_option
+from trueup.cli.options import SHARED, comma_separated, inline_nodes, interval_option, timeout_option
+from trueup.cli.output import show
 from trueup.cli.validate_options import with_options
 from trueup.errors import ConfigError
 
@@ -57,7 +57,7 @@ def start(**options: Any) -> int:
         if options["syncer"]:
             raise ConfigError("--lag and --syncer cannot be used together", cure="use one of them")
         options["syncer"] = f"lag:{lag:g}"
-    options["tables"] = [name.strip() for text in options["tables"] for name in text.split(",") if name.strip()]
+    options["tables"] = comma_separated(",".join(options["tables"]))
     for key in _LISTS:
         options[key] = tuple(options[key]) or None
     validation.create(**options)
@@ -66,11 +66,14 @@ def start(**options: Any) -> int:
         from trueup.cli.validate_detach import start_detached
 
         path, pid = start_detached(validation, log_file)
-        _show(as_json, {"name": name, "pid": pid, "log": str(path)}, f"{name} runs as process {pid}; its log is {path}")
+        show(
+            {"name": name, "pid": pid, "log": str(path)},
+            f"{name} runs as process {pid}; its log is {path}",
+            as_json=as_json,
+        )
         return 0
     reason = validation.start(engine=engine)
-    if as_json or not quiet:
-        _show(as_json, {"name": name, "reason": reason}, f"{name}: {reason}")
+    show({"name": name, "reason": reason}, f"{name}: {reason}", as_json=as_json, quiet=quiet)
     return 0
 
 
@@ -85,12 +88,12 @@ def stop(name: str, timeout: float, as_json: bool, **options: Any) -> None:
       trueup validate stop shop
     """
     was_running = _validation(name, options).stop(timeout=timeout)
-    _show(as_json, {"stopped": was_running}, f"{name} is stopped" if was_running else f"{name} was not running")
+    show({"stopped": was_running}, f"{name} is stopped" if was_running else f"{name} was not running", as_json=as_json)
 
 
 @validate.command()
 @click.argument("name", required=False)
-@with_options(options_of.WATCH, interval_option(2.0))
+@with_options(SHARED["watch"], interval_option(2.0))
 def status(name: str | None, watch: bool, interval: float, as_json: bool, **options: Any) -> int:
     """Show the status of all validations, or of NAME.
 
@@ -112,7 +115,7 @@ def status(name: str | None, watch: bool, interval: float, as_json: bool, **opti
         statuses = [validation.status() for validation in validations]
         plain = [status.as_json() for status in statuses]
         text = "\n".join(status_text(status) for status in statuses) or "no validations exist"
-        _show(as_json, plain[0] if name else plain, text)
+        show(plain[0] if name else plain, text, as_json=as_json)
         if not watch:
             has_errors = any(status.open_errors for status in statuses)
             return 2 if any(status.blind_spots for status in statuses) else int(has_errors)
@@ -121,7 +124,7 @@ def status(name: str | None, watch: bool, interval: float, as_json: bool, **opti
 
 @validate.command()
 @click.argument("name")
-@with_options(options_of.STATE, options_of.LIMIT)
+@with_options(options_of.STATE, SHARED["limit"])
 def errors(name: str, state: str, limit: int, as_json: bool, **options: Any) -> int:
     """List the rows of NAME that stayed wrong, with the values on both nodes.
 
@@ -133,7 +136,7 @@ def errors(name: str, state: str, limit: int, as_json: bool, **options: Any) -> 
       trueup validate errors shop --state all --json
     """
     rows = _validation(name, options).errors(state=state, limit=limit)
-    _show(as_json, [row.as_json() for row in rows], "\n".join(_error_text(row) for row in rows) or "no errors")
+    show([row.as_json() for row in rows], "\n".join(_error_text(row) for row in rows) or "no errors", as_json=as_json)
     return 1 if rows else 0
 
 
@@ -150,7 +153,7 @@ def ignore(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **o
       trueup validate ignore shop --all
     """
     count = _validation(name, options).ignore(_selected(ids, all_errors))
-    _show(as_json, {"ignored": count}, f"{count} errors ignored")
+    show({"ignored": count}, f"{count} errors ignored", as_json=as_json)
 
 
 @validate.command()
@@ -165,7 +168,7 @@ def resolve(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **
       trueup validate resolve shop 3
     """
     count = _validation(name, options).resolve(_selected(ids, all_errors))
-    _show(as_json, {"resolved": count}, f"{count} errors resolved")
+    show({"resolved": count}, f"{count} errors resolved", as_json=as_json)
 
 
 @validate.command()
@@ -180,7 +183,7 @@ def clear(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **op
       trueup validate clear shop --all
     """
     count = _validation(name, options).clear(_selected(ids, all_errors))
-    _show(as_json, {"cleared": count}, f"{count} errors deleted")
+    show({"cleared": count}, f"{count} errors deleted", as_json=as_json)
 
 
 @validate.command()
@@ -199,7 +202,7 @@ def update(name: str, as_json: bool, **options: Any) -> None:
     if not values:
         raise ConfigError("no setting to change was given", cure="see trueup validate update --help")
     validation.update(**values)
-    _show(as_json, values, f"{name}: {', '.join(f'{key} = {value}' for key, value in values.items())}")
+    show(values, f"{name}: {', '.join(f'{key} = {value}' for key, value in values.items())}", as_json=as_json)
 
 
 @validate.command()
@@ -214,7 +217,7 @@ def delete(name: str, as_json: bool, **options: Any) -> None:
     """
     existed = _validation(name, options).delete()
     rest = "with its slot or change log" if existed else "(it had no slot and no change log)"
-    _show(as_json, {"deleted": name, "slot": existed}, f"{name} deleted, {rest}")
+    show({"deleted": name, "slot": existed}, f"{name} deleted, {rest}", as_json=as_json)
 
 
 @validate.command()
@@ -232,7 +235,7 @@ def fence(name: str, timeout: float, as_json: bool, **options: Any) -> int:
     result = _validation(name, options).fence(timeout=timeout)
     word = "validated" if result.validated else "not validated"
     lines = [f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {result.errors:,} errors"]
-    _show(as_json, result.as_json(), "\n".join([*lines, *(f"  {reason}" for reason in result.reasons)]))
+    show(result.as_json(), "\n".join([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
     return result.exit_code
 
 
@@ -263,7 +266,3 @@ def _validation(name: str, options: dict[str, Any]) -> Validation:
 
     nodes = inline_nodes(options.pop("inline"))
     return Validation(name, meta=options.pop("meta"), nodes=nodes, config=options.pop("config"))
-
-
-def _show(as_json: bool, value: Any, text: str) -> None:
-    click.echo(json.dumps(value) if as_json else text)

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from pyspark.sql import Column
+from pyspark.sql import functions as f
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,6 @@ BLOCKS = (
 
 def blocks() -> Column:
     """Return the numbers of all blocks as an array, to be exploded into one row per block and filtered by `when`."""
-    from pyspark.sql import functions as f
-
     return f.array(*[f.lit(block.number) for block in BLOCKS])
 
 

@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import DiffLogConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 # The files that a join has read, so that no file is joined twice.
 _JOIN_FILE = "join.json"
@@ -110,8 +109,6 @@ def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
 
 def check_versions(frames: dict[str, DataFrame], difflog: DiffLogConfig) -> None:
     """Raise CheckFailed if a fast version reaches the multiplier: it would be read as a slow version."""
-    from pyspark.sql import functions as f
-
     reasons = []
     fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
     ranges = [
@@ -133,8 +130,6 @@ def check_versions(frames: dict[str, DataFrame], difflog: DiffLogConfig) -> None
 
 def unusable(difflog: DiffLogConfig) -> Column:
     """Return the reason why a row cannot be used (no key, no version), or NULL."""
-    from pyspark.sql import functions as f
-
     no_key = f.lit(False)
     for name in difflog.entity.key:
         no_key = no_key | f.col(quoted(name)).isNull()

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Run
@@ -18,10 +21,6 @@ from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, Si
 from trueup.verbs.difflog.state import StateTable
 from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, merged_updates, old_states, updated_columns
 from trueup.verbs.difflog.widen import Glue, glue, newest_values, old_values, unpacked
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,6 @@ def run_frame(
 
 def without_expired(states: DataFrame, run: Run) -> DataFrame:
     """Return the states that are not expired."""
-    from pyspark.sql import functions as f
-
     if EXPIRES not in states.columns:
         return states
     today = f.lit(run.facts["today"]).cast("date")
@@ -83,8 +80,6 @@ def without_expired(states: DataFrame, run: Run) -> DataFrame:
 
 def _keys(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> DataFrame:
     """Return every key of the chunks, once."""
-    from pyspark.sql import functions as f
-
     usable = [frame.where(chunks.unusable(difflog).isNull()) for frame in frames.values()]
     names = [f.col(quoted(name)) for name in difflog.entity.key]
     return reduce(lambda one, other: one.union(other), [frame.select(*names) for frame in usable]).distinct()
@@ -135,8 +130,6 @@ def _refused(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> DataFrame:
 
 def _reason(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> Column:
     """Return the reason why an update cannot be used, or NULL."""
-    from pyspark.sql import functions as f
-
     reason = chunks.unusable(difflog)
     if difflog.state.ttl_days and difflog.state.ttl_column in updates.columns:
         due = f.date_add(f.to_date(quoted(difflog.state.ttl_column)), difflog.state.ttl_days)
@@ -146,8 +139,6 @@ def _reason(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> Column:
 
 def _once(difflog: DiffLogConfig, log: SideLog, updates: DataFrame) -> DataFrame:
     """Return each row of a log once; rows with a NULL in the id all count."""
-    from pyspark.sql import functions as f
-
     has_id = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
     names = [quoted(name) for name in dict.fromkeys((*difflog.entity.key, *log.id))]
     rest = f.struct(*[f.col(quoted(name)) for name in updates.columns if quoted(name) not in names])
@@ -167,8 +158,6 @@ def _slow_columns(difflog: DiffLogConfig, source: str, updates: DataFrame, optio
 
 def _first_schema(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> StructType:
     """Return the schema of the state before the first run: key and versions."""
-    from pyspark.sql.types import BooleanType, LongType, StructField, StructType
-
     some = next(iter(frames.values())).schema
     fields = [StructField(name, some[name].dataType) for name in difflog.entity.key]
     fields += [StructField(difflog.entity.fast_version, LongType()), StructField(SLOW, LongType())]

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
 
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import merge_updates, plus_sql, quoted
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, SideLog, StepOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Additional columns; the configuration rejects names with this prefix.
 KNOWN, NEWEST, IS_DELETED, RANK, MERGE = (
@@ -88,8 +87,6 @@ def _key(difflog: DiffLogConfig) -> list[str]:
 
 def _keys(difflog: DiffLogConfig, columns: Sequence[str], known: DataFrame) -> list[Column]:
     """Return the key of a frame, cast to the types of the state: its buckets depend on the type."""
-    from pyspark.sql import functions as f
-
     kinds = [known.schema[name].dataType for name in difflog.entity.key]
     return [
         f.col(quoted(column)).cast(kind).alias(internal)
@@ -98,22 +95,16 @@ def _keys(difflog: DiffLogConfig, columns: Sequence[str], known: DataFrame) -> l
 
 
 def _named_key(difflog: DiffLogConfig) -> list[Column]:
-    from pyspark.sql import functions as f
-
     return [f.col(internal).alias(name) for internal, name in zip(_key(difflog), difflog.entity.key, strict=True)]
 
 
 def _known(difflog: DiffLogConfig, known: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as f
-
     fast = f.col(quoted(difflog.entity.fast_version)).cast("long").alias(KNOWN)
     return known.select(*_keys(difflog, difflog.entity.key, known), fast)
 
 
 def _visits(difflog: DiffLogConfig, visits: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return one row per key and fast version, with `RANK` 1 for the newest of its key; and the unusable rows."""
-    from pyspark.sql import functions as f
-
     entity = difflog.entity
     columns = _visit_columns(difflog)
     reason = _reason([*entity.key, entity.fast_version])
@@ -153,16 +144,12 @@ def _with_times(rules: Mapping[str, Rule]) -> list[str]:
 
 def _reason(columns: Sequence[str]) -> Column:
     """Return the reason why a row cannot be used, or NULL."""
-    from pyspark.sql import functions as f
-
     reasons = [f.when(f.col(quoted(name)).isNull(), f.lit(f"{name} is NULL")) for name in columns]
     return f.coalesce(*reasons)
 
 
 def _content_order(frame: DataFrame, columns: Sequence[str]) -> Column:
     """Return an order that depends only on the content of a row, so that the choice is deterministic."""
-    from pyspark.sql import functions as f
-
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
     plain = [f.col(quoted(name)) for name in columns if "map<" not in kinds[name] and "variant" not in kinds[name]]
     return f.xxhash64(*plain) if plain else f.lit(0)
@@ -172,9 +159,6 @@ def _once(
     frame: DataFrame, key: Sequence[str], order: Sequence[Column], same: Sequence[str], prefer: Sequence[Column]
 ) -> DataFrame:
     """Return the first row by `prefer` of those with equal key and `same`, sorted by `order`; one shuffle, by key."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
     window = Window.partitionBy(*key).orderBy(*order, *prefer)
     identity = f.struct(*[f.col(quoted(name)) for name in same])
     ranked = frame.select("*", f.row_number().over(window).alias(RANK), f.lag(identity).over(window).alias(MERGE))
@@ -190,8 +174,6 @@ def _places(difflog: DiffLogConfig, usable: DataFrame) -> DataFrame:
 
 def _rows(difflog: DiffLogConfig, log: SideLog, raw: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the rows of a log without duplicates, with the key; and the rows without a key."""
-    from pyspark.sql import functions as f
-
     columns = [log.key[name] for name in difflog.entity.key]
     reason = _reason(columns)
     usable = raw.where(reason.isNull()).select("*", *_keys(difflog, columns, known))
@@ -211,8 +193,6 @@ def _row_columns(log: SideLog) -> list[str]:
 
 def _joined_visits(difflog: DiffLogConfig, usable: DataFrame, rows: Mapping[str, DataFrame]) -> DataFrame:
     """Return the visits with the columns of all logs, which are merged into the newest row of each new visit."""
-    from pyspark.sql import functions as f
-
     entity = difflog.entity
     # A tombstone has no state: rows of its logs become updates, which a run reports as late.
     merge = f.expr(f"{RANK} = 1 AND {KNOWN} IS NULL AND NOT {IS_DELETED}")
@@ -240,8 +220,6 @@ def _with_log(
     difflog: DiffLogConfig, log: SideLog, frame: DataFrame, rows: DataFrame, state: Sequence[str]
 ) -> DataFrame:
     """Return the frame with the values of one log merged into the struct `old`."""
-    from pyspark.sql import functions as f
-
     columns = _with_times(log.columns)
     options = StepOptions(tuple(_key(difflog)), RANK, rules=log.columns, order_by=log.order_by)
     merged = merge_updates(rows.withColumn(RANK, f.lit(0)), columns, options)
@@ -261,8 +239,6 @@ def _with_log(
 
 def _updates(difflog: DiffLogConfig, log: SideLog, placed: DataFrame) -> DataFrame:
     """Return the rows of a log that are updates of known visits, with the newest fast version."""
-    from pyspark.sql import functions as f
-
     entity = difflog.entity
     taken = {*entity.key, entity.fast_version}
     columns = [f.col(quoted(name)) for name in _row_columns(log) if name not in taken]
@@ -272,8 +248,6 @@ def _updates(difflog: DiffLogConfig, log: SideLog, placed: DataFrame) -> DataFra
 
 def _pending(placed: DataFrame, raw: DataFrame) -> DataFrame:
     """Return the rows of a log whose visit is unknown, unchanged."""
-    from pyspark.sql import functions as f
-
     waiting = placed.where(f"{KNOWN} IS NULL AND {NEWEST} IS NULL")
     return waiting.select(*[f.col(quoted(name)) for name in raw.columns])
 

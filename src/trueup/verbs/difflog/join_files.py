@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.join import Joined, join
@@ -13,9 +15,6 @@ from trueup.verbs.difflog.manifest import Runs, lock_work_folder
 from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.state import state_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def join_files(
@@ -56,8 +55,6 @@ def _pending_rows(
 
 def _known_visits(session: SparkSession, difflog: DiffLogConfig, waiting: Sequence[str], raw: DataFrame) -> DataFrame:
     """Return key and newest fast version of all visits in the state table or in a waiting chunk set."""
-    from pyspark.sql import functions as f
-
     entity = difflog.entity
     columns = [f.col(quoted(name)) for name in (*entity.key, entity.fast_version)]
     visits = chunks.read_source(session, difflog, Path(difflog.work), waiting, entity.name) if waiting else None

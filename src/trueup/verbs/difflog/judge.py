@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import DataType
 
 from trueup.report.model import EXIT_CODES, Verdict
 from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, VERSION, DiffLogConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 # The column with the versions left after collapsing; a name that no column of a user has.
 STANDING = "trueup standing"
@@ -82,8 +82,6 @@ def judge(
 
     `net` has the versions left per key, `rows` the rows left after collapsing, `columns` are those to compare.
     """
-    from pyspark.sql import functions as f
-
     judged = _judged(difflog, net, rows, state, columns)
     counts = judged.groupBy("problem", "waiting", "only_fast").agg(f.count("*").alias("n")).collect()
     by_problem = {name: sum(row["n"] for row in counts if row["problem"] == name) for name in PROBLEMS}
@@ -128,8 +126,6 @@ def _judged(
 
     Internally, columns are named by number: `k0` for the key, `c0` for the state.
     """
-    from pyspark.sql import functions as f
-
     typed = net if state is None else state
     keys = [f"k{number}" for number in range(len(difflog.entity.key))]
     only = f.get("standing", 0)
@@ -157,8 +153,6 @@ def _judged(
 
 def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: Column) -> DataFrame:
     """Select the key by number, with the types of the state, and more columns."""
-    from pyspark.sql import functions as f
-
     kinds = [(frame.schema[name].dataType, typed.schema[name].dataType) for name in difflog.entity.key]
     key = [_scalar(f.col(quoted(name)), *kind) for name, kind in zip(difflog.entity.key, kinds, strict=True)]
     return frame.select(*[column.alias(f"k{number}") for number, column in enumerate(key)], *more)
@@ -166,8 +160,6 @@ def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: 
 
 def _values(frame: DataFrame, typed: DataFrame, columns: Sequence[str]) -> list[Column]:
     """Return the columns of the state by number, in comparable form; never empty, because a struct must not be."""
-    from pyspark.sql import functions as f
-
     values = [
         _comparable(f.col(quoted(name)), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
         for number, name in enumerate(columns)
@@ -177,8 +169,6 @@ def _values(frame: DataFrame, typed: DataFrame, columns: Sequence[str]) -> list[
 
 def _known(difflog: DiffLogConfig, log: DataFrame, state: DataFrame | None, columns: Sequence[str]) -> DataFrame:
     """Return the state by key: the expected version, whether it is deleted, its fast version, its values."""
-    from pyspark.sql import functions as f
-
     if state is None:
         kind = "struct<expected:bigint,gone:boolean,fast:bigint,values:struct<nothing:boolean>>"
         keys = [name for name in log.columns if name not in ("standing", "once")]
@@ -218,8 +208,6 @@ def _waiting_sql(difflog: DiffLogConfig) -> str:
 
 def _comparable(column: Column, actual: DataType, target: DataType) -> Column:
     """Return a value in comparable form: ClickHouse has no NULL arrays, maps or structs, and maps have no order."""
-    from pyspark.sql import functions as f
-
     kind = target.typeName()
     have: Any = actual
     want: Any = target
@@ -243,8 +231,6 @@ def _comparable(column: Column, actual: DataType, target: DataType) -> Column:
 
 def _scalar(column: Column, actual: DataType, target: DataType) -> Column:
     """Return a scalar with the type of the state; ClickHouse stores times without a zone as UTC."""
-    from pyspark.sql import functions as f
-
     if (actual.typeName(), target.typeName()) == ("timestamp", "timestamp_ntz"):
         since = f.unix_micros(column) * f.expr("INTERVAL '0.000001' SECOND")
         return f.expr("TIMESTAMP_NTZ'1970-01-01 00:00:00'") + since

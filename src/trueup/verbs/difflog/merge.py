@@ -7,13 +7,11 @@ value": it never replaces a value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
 from trueup.verbs.difflog.model import Rule, StepOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 # The order of the updates of a key while they are merged: the greatest is the newest.
 RANK = "order of updates"
@@ -80,8 +78,6 @@ def merge_updates(
 
     `more` are further aggregates over the updates of a key, which may use the column `RANK`.
     """
-    from pyspark.sql import functions as f
-
     fast = options.fast_version
     marks = [name for name in (options.deleted,) if name in updates.columns]
     order = [fast, *[name for name in (options.order_by,) if name in updates.columns and name != fast]]
@@ -115,8 +111,6 @@ _TIE, _ALL = "tie", "all updates"
 
 def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOptions) -> Column:
     """Return an aggregate that merges the updates of a key in one column; NULL is ignored."""
-    from pyspark.sql import functions as f
-
     rule, value = _rule_of(name, options).name, f.expr(_update_value(name, columns, options))
     if rule == "sum" and kind in ("float", "double"):
         # Added in sorted order: a repeated run must produce the same bits.
@@ -132,8 +126,6 @@ def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOption
 
 
 def _key(options: StepOptions) -> list[Column]:
-    from pyspark.sql import functions as f
-
     return [f.col(quoted(name)) for name in options.key]
 
 

@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.frame import RunFrame, without_expired
@@ -19,16 +22,11 @@ from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
 from trueup.verbs.difflog.widen import fast_state, widen
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 ROWS_PER_FILE = 500_000
 
 
 def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:
     """Write `diff_log_0_state`: the old states of the visits in the chunk sets."""
-    from pyspark.sql import functions as f
-
     options = difflog.step_options()
     known = frame.data.where(f.col(quoted(frame.first.fast)).isNotNull())
     fast = fast_state(frame.glue, frame.first.fast)
@@ -94,8 +92,6 @@ def _in_parallel(*jobs: Callable[[], None]) -> None:
 
 def _reasons(session: SparkSession, folder: Path) -> dict[str, int]:
     """Return the number of late rows per reason."""
-    from pyspark.sql import functions as f
-
     if not _size(folder)["rows"]:
         return {}
     counts = session.read.parquet(str(folder)).groupBy("reason").agg(f.count("*")).collect()
@@ -136,8 +132,6 @@ def _new_states(
     removed: Sequence[DataFile],
 ) -> DataFrame:
     """Return the states after the last step, and the untouched states from the files that are replaced."""
-    from pyspark.sql import functions as f
-
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     fast = fast_state(frame.glue, last.fast)
     known = frame.data.where(f.col(quoted(last.fast)).isNotNull())
@@ -167,8 +161,6 @@ def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run) -> None:
 
 def _expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
     """Return the day on which a state expires."""
-    from pyspark.sql import functions as f
-
     name = difflog.state.ttl_column
     value = f.col(quoted(name)) if name in states.columns else f.col(FAST).getField(name)
     return f.date_add(f.to_date(value), difflog.state.ttl_days)
@@ -176,8 +168,6 @@ def _expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
 
 def _ordered(difflog: DiffLogConfig, states: DataFrame) -> list[Column]:
     """Return the columns of the state table in a fixed order: key and versions first."""
-    from pyspark.sql import functions as f
-
     ours = [*difflog.entity.key, difflog.entity.fast_version, SLOW, DELETED]
     rest = [name for name in states.columns if name not in ours]
     return [f.col(quoted(name)) for name in (*ours, *rest)]
@@ -185,8 +175,6 @@ def _ordered(difflog: DiffLogConfig, states: DataFrame) -> list[Column]:
 
 def _size(folder: Path) -> dict[str, int]:
     """Return the rows and bytes of an output, from the footers of its files."""
-    import pyarrow.parquet as pq
-
     files = list(folder.glob("*.parquet"))
     return {
         "rows": sum(pq.read_metadata(file).num_rows for file in files),

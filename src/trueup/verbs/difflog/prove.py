@@ -11,7 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from trueup.db.clickhouse import identifier, names
 from trueup.errors import CheckFailed
@@ -19,9 +21,6 @@ from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.judge import STANDING, Proof, judge, state_columns
 from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 EXAMPLES = 20
 # The table is sorted by key and version, so that signs are added up key by key with little memory.
@@ -55,8 +54,6 @@ def prove_log(
     limit: int = EXAMPLES,
 ) -> Proof:
     """Prove the logs: the rows of the fast supplier (key, fast version, sign) and all rows of the slow supplier."""
-    from pyspark.sql import functions as f
-
     key = _key_columns(difflog)
     fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
     signed = fast_log.select(*key, fast.alias(VERSION), f.col(SIGN).cast("long").alias("net")).unionByName(
@@ -98,6 +95,4 @@ def _export(house: ClickHouse, difflog: DiffLogConfig, columns: Sequence[str], f
 
 
 def _key_columns(difflog: DiffLogConfig) -> list[Column]:
-    from pyspark.sql import functions as f
-
     return [f.col(quoted(name)) for name in difflog.entity.key]

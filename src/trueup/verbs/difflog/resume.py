@@ -21,15 +21,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from trueup.db.clickhouse import identifier, literal, names
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import ClickHouse
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SAMPLE = 200
 _KEYS_PER_QUERY = 200
@@ -115,8 +116,6 @@ def _check_no_insert_is_running(house: ClickHouse) -> None:
 
 def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[Key, int], _Probe], dict[Key, _Probe]]:
     """Return the signs of the run for a sample of keys: by (key, version) for slow, by key for fast versions."""
-    import pyarrow as pa
-
     sampled: set[Key] = set()
     firsts: list[Any] = []
     for path in files:
@@ -140,9 +139,6 @@ def _read_probes(files: Sequence[Path], key: Sequence[str]) -> tuple[dict[tuple[
 
 def _sample(path: Path, key: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the first rows of a file with slow versions, and the first compensations."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     left = {"slow": SAMPLE, "fast": SAMPLE}
     for batch in _batches(path, [*key, SIGN, SLOW]):
         is_slow = pc.greater(batch.column(SLOW), 0)
@@ -157,9 +153,6 @@ def _sample(path: Path, key: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _rows_of(path: Path, key: Sequence[str], first_keys: Any) -> Iterator[pa.Table]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for batch in _batches(path, [*key, SIGN, SLOW, VERSION]):
         rows = batch.filter(pc.is_in(batch.column(key[0]), value_set=first_keys))
         if rows.num_rows:
@@ -167,8 +160,6 @@ def _rows_of(path: Path, key: Sequence[str], first_keys: Any) -> Iterator[pa.Tab
 
 
 def _batches(path: Path, columns: Sequence[str]) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(columns=list(columns)):
             yield batch.select(list(columns))
@@ -180,8 +171,6 @@ def _keys(table: pa.Table, key: Sequence[str]) -> list[Key]:
 
 def _texts(column: Any) -> list[str | bytes]:
     """Return values as text that ClickHouse parses to the same value."""
-    import pyarrow as pa
-
     if pa.types.is_timestamp(column.type):
         # ClickHouse stores microseconds in UTC, like Spark.
         column = (

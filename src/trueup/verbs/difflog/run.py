@@ -10,7 +10,9 @@ import time
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
 
 from trueup.engine.progress import Progress, Silent
 from trueup.store import times
@@ -20,9 +22,6 @@ from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.result import RunResult, result_of
 from trueup.verbs.difflog.state import StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def run(

@@ -13,15 +13,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from trueup.errors import StoreError
 from trueup.verbs.difflog.merge import quoted
 from trueup.verbs.difflog.model import DiffLogConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 BUCKET = "bucket"
 APPLICATION = "trueup-difflog"
@@ -71,8 +73,6 @@ class StateTable:
 
     def files(self, version: int | None = None) -> list[DataFile]:
         """Return the files of a version of the table (default: the current one)."""
-        import pyarrow as pa
-
         if not self.exists():
             return []
         rows = pa.table(self._open(version).get_add_actions(flatten=True)).to_pylist()
@@ -91,14 +91,10 @@ class StateTable:
 
     def bucket_of(self) -> Column:
         """Return the bucket of a row, as a column."""
-        from pyspark.sql import functions as f
-
         return f.pmod(f.hash(*[f.col(quoted(name)) for name in self.key]), f.lit(self.buckets))
 
     def files_for(self, keys: DataFrame, files: Sequence[DataFile]) -> list[DataFile]:
         """Return the files that may contain one of these keys."""
-        from pyspark.sql import functions as f
-
         if not files:
             return []
         first = quoted(self.key[0])
@@ -121,8 +117,6 @@ class StateTable:
 
     def schema(self) -> StructType | None:
         """Return the schema of the table without the bucket, or None if the table does not exist."""
-        from pyspark.sql.types import StructType
-
         if not self.exists():
             return None
         fields = json.loads(self._open().schema().to_json())["fields"]
@@ -195,7 +189,6 @@ class StateTable:
 
     def _add(self, path: Path, now: int) -> Any:
         """Return the Delta action that adds a file: its size, its rows, and the range of its keys."""
-        import pyarrow.parquet as pq
         from deltalake.transaction import AddAction
 
         metadata = pq.read_metadata(path)

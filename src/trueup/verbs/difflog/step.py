@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.blocks import blocks, of_block
 from trueup.verbs.difflog.merge import merge_updates, plus_sql, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SLOW, VERSION, StepOptions
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 class Step(NamedTuple):
@@ -76,8 +76,6 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
 
 def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] = ()) -> tuple[DataFrame, StateColumns]:
     """Return states as the left side of a frame (key, renamed columns, and `more`), and the names of their columns."""
-    from pyspark.sql import functions as f
-
     ours = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES}
     names = StateColumns(
         _old_name(options.fast_version),
@@ -113,8 +111,6 @@ def merged_updates(
 
     `more` are further aggregates over the updates of a key.
     """
-    from pyspark.sql import functions as f
-
     merged = merge_updates(updates, columns, options, more)
     ours = {*options.key, options.fast_version, options.deleted, *columns}
     return merged.select(
@@ -134,8 +130,6 @@ def advance(
     frame: DataFrame, before: StateColumns, columns: Sequence[str], options: StepOptions, number: int
 ) -> tuple[DataFrame, StepColumns]:
     """Return the frame with the state after one step; `columns` are those of the updates."""
-    from pyspark.sql import functions as f
-
     types = _types(frame, before, columns, number)
     marked = _in(number, DELETED) in frame.columns
     given, applied, reason, newest = (
@@ -186,8 +180,6 @@ def advance(
 
 def _judged(before: StateColumns, options: StepOptions, number: int, marked: bool) -> list[Column]:
     """Return the fast version that an update leads to, why it is not applied or NULL, and whether it is applied."""
-    from pyspark.sql import functions as f
-
     given, old = f.col(quoted(_in(number, options.fast_version))), f.col(quoted(before.fast))
     was_deleted = f.coalesce(f.col(quoted(before.deleted)), f.lit(False))
     is_deleted = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False)) if marked else f.lit(False)
@@ -217,22 +209,16 @@ def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], numbe
 
 
 def _old(before: StateColumns, name: str, types: Mapping[str, str]) -> Column:
-    from pyspark.sql import functions as f
-
     column = before.columns.get(name)
     return (f.col(quoted(column)) if column else f.lit(None).cast(types[name])).alias(name)
 
 
 def _new(columns: Sequence[str], name: str, types: Mapping[str, str], number: int) -> Column:
-    from pyspark.sql import functions as f
-
     return (f.col(quoted(_in(number, name))) if name in columns else f.lit(None).cast(types[name])).alias(name)
 
 
 def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
     """Return the signed log of a step; `more` are further columns of the frame to add to each row."""
-    from pyspark.sql import functions as f
-
     before, after = step.before, step.after
     applied = frame.where(f.col(quoted(step.applied))).select(
         *_key(options),
@@ -264,30 +250,22 @@ def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequen
 
 def new_only(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the states that a step changed."""
-    from pyspark.sql import functions as f
-
     return states_at(frame.where(f.col(quoted(step.applied))), step.after, options)
 
 
 def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the states that a step did not change."""
-    from pyspark.sql import functions as f
-
     is_unchanged = ~f.col(quoted(step.applied)) & f.col(quoted(step.after.fast)).isNotNull()
     return states_at(frame.where(is_unchanged), step.after, options)
 
 
 def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return all states after a step."""
-    from pyspark.sql import functions as f
-
     return states_at(frame.where(f.col(quoted(step.after.fast)).isNotNull()), step.after, options)
 
 
 def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the updates that a step did not apply, with the reason."""
-    from pyspark.sql import functions as f
-
     return frame.where(f.col(quoted(step.reason)).isNotNull()).select(
         *_key(options),
         f.col(quoted(step.given)).alias(options.fast_version),
@@ -299,8 +277,6 @@ def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame
 
 def states_at(frame: DataFrame, names: StateColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
     """Return the states in these columns of the frame, under their own names."""
-    from pyspark.sql import functions as f
-
     return frame.select(
         *_key(options),
         f.col(quoted(names.fast)).alias(options.fast_version),
@@ -312,8 +288,6 @@ def states_at(frame: DataFrame, names: StateColumns, options: StepOptions, more:
 
 
 def _key(options: StepOptions) -> list[Column]:
-    from pyspark.sql import functions as f
-
     return [f.col(quoted(name)) for name in options.key]
 
 

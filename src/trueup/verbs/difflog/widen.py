@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import RANK, quoted
 from trueup.verbs.difflog.model import FAST, SLOW, VERSION, DiffLogConfig
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 # Columns of the frame with these two fast versions.
 _OLD, _NEW = f"{VERSION} of the old state", f"{VERSION} of the visits"
@@ -35,8 +34,6 @@ class Glue:
 
     def columns(self) -> list[Column]:
         """Return the columns of the frame with the values of the fast supplier; versions first."""
-        from pyspark.sql import functions as f
-
         names = [_OLD, _NEW, *map(_old_name, self.old), *map(_new_name, self.new)]
         return [f.col(quoted(name)) for name in names]
 
@@ -61,8 +58,6 @@ class Glue:
 
 def glue(difflog: DiffLogConfig, state: StructType, visits: DataFrame | None) -> Glue:
     """Return the columns to add. Raises CheckFailed if a column has different types in the state and the visits."""
-    from pyspark.sql.types import StructType
-
     kind = state[FAST].dataType if FAST in state.names else StructType([])
     assert isinstance(kind, StructType)
     old = {field.name: field.dataType for field in kind.fields if field.name != "nothing"}
@@ -81,8 +76,6 @@ def glue(difflog: DiffLogConfig, state: StructType, visits: DataFrame | None) ->
 
 def old_values(difflog: DiffLogConfig, values: Glue, state: StructType) -> list[Column]:
     """Return the values of the fast supplier in the old states, and their version, as columns."""
-    from pyspark.sql import functions as f
-
     if FAST not in state.names:
         return [f.lit(None).cast("long").alias(_OLD)]
     version = f.when(f.col(FAST).isNotNull(), f.col(quoted(difflog.entity.fast_version)).cast("long"))
@@ -91,8 +84,6 @@ def old_values(difflog: DiffLogConfig, values: Glue, state: StructType) -> list[
 
 def newest_values(values: Glue) -> list[Column]:
     """Return an aggregate over the visits of a key: the values of the newest one."""
-    from pyspark.sql import functions as f
-
     if not values.new:
         return []
     return [f.max_by(f.struct(*[f.col(quoted(name)) for name in values.new]), f.col(RANK)).alias(_NEW)]
@@ -100,8 +91,6 @@ def newest_values(values: Glue) -> list[Column]:
 
 def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
     """Return the frame with the newest values as separate columns; `version` is the column with their fast version."""
-    from pyspark.sql import functions as f
-
     if not values.new:
         return frame.withColumn(_NEW, f.lit(None).cast("long"))
     return frame.select(
@@ -113,8 +102,6 @@ def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
 
 def fast_state(values: Glue, version: str) -> Column | None:
     """Return the column `Fast` of the state table: the values of the fast supplier at this version, else the newest."""
-    from pyspark.sql import functions as f
-
     if not values.names:
         return None
     known = f.expr(f"{quoted(_NEW)} IS NOT NULL OR {quoted(_OLD)} IS NOT NULL")
@@ -124,8 +111,6 @@ def fast_state(values: Glue, version: str) -> Column | None:
 
 def widen(diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, values: Glue) -> DataFrame:
     """Return the log (its `columns`) with the dropped columns. Compensations have the values of the fast supplier."""
-    from pyspark.sql import functions as f
-
     version = quoted(difflog.entity.fast_version)
     compensation = f.col(SLOW) == 0
     wide: list[Column] = []

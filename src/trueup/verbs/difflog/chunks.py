@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import DiffLogConfig
 
 # The files that a join has read, so that no file is joined twice.
@@ -110,7 +110,7 @@ def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
 def check_versions(frames: dict[str, DataFrame], difflog: DiffLogConfig) -> None:
     """Raise CheckFailed if a fast version reaches the multiplier: it would be read as a slow version."""
     reasons = []
-    fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
+    fast = col(difflog.entity.fast_version).cast("long")
     ranges = [
         frame.agg(f.lit(source).alias("source"), f.max(fast).alias("highest"), f.min(fast).alias("lowest"))
         for source, frame in frames.items()
@@ -132,5 +132,5 @@ def unusable(difflog: DiffLogConfig) -> Column:
     """Return the reason why a row cannot be used (no key, no version), or NULL."""
     no_key = f.lit(False)
     for name in difflog.entity.key:
-        no_key = no_key | f.col(quoted(name)).isNull()
-    return f.when(no_key, "no key").when(f.col(quoted(difflog.entity.fast_version)).isNull(), "no version")
+        no_key = no_key | col(name).isNull()
+    return f.when(no_key, "no key").when(col(difflog.entity.fast_version).isNull(), "no version")

@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import col, cols, quoted
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
 from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, merged_updates, old_states, updated_columns
@@ -81,7 +81,7 @@ def without_expired(states: DataFrame, run: Run) -> DataFrame:
 def _keys(difflog: DiffLogConfig, frames: Mapping[str, DataFrame]) -> DataFrame:
     """Return every key of the chunks, once."""
     usable = [frame.where(chunks.unusable(difflog).isNull()) for frame in frames.values()]
-    names = [f.col(quoted(name)) for name in difflog.entity.key]
+    names = cols(difflog.entity.key)
     return reduce(lambda one, other: one.union(other), [frame.select(*names) for frame in usable]).distinct()
 
 
@@ -139,9 +139,9 @@ def _reason(difflog: DiffLogConfig, run: Run, updates: DataFrame) -> Column:
 
 def _once(difflog: DiffLogConfig, log: SideLog, updates: DataFrame) -> DataFrame:
     """Return each row of a log once; rows with a NULL in the id all count."""
-    has_id = reduce(lambda one, other: one & other, [f.col(quoted(name)).isNotNull() for name in log.id])
+    has_id = reduce(lambda one, other: one & other, [col(name).isNotNull() for name in log.id])
     names = [quoted(name) for name in dict.fromkeys((*difflog.entity.key, *log.id))]
-    rest = f.struct(*[f.col(quoted(name)) for name in updates.columns if quoted(name) not in names])
+    rest = f.struct(*cols(name for name in updates.columns if quoted(name) not in names))
     # If duplicates differ, the choice is deterministic.
     once = updates.where(has_id).groupBy(*names).agg(f.max(rest).alias("rest")).select(*names, "rest.*")
     return once.unionByName(updates.where(~has_id))

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.merge import merge_updates, plus_sql, quoted
+from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, SideLog, StepOptions
 
 # Additional columns; the configuration rejects names with this prefix.
@@ -89,7 +89,7 @@ def _keys(difflog: DiffLogConfig, columns: Sequence[str], known: DataFrame) -> l
     """Return the key of a frame, cast to the types of the state: its buckets depend on the type."""
     kinds = [known.schema[name].dataType for name in difflog.entity.key]
     return [
-        f.col(quoted(column)).cast(kind).alias(internal)
+        col(column).cast(kind).alias(internal)
         for column, kind, internal in zip(columns, kinds, _key(difflog), strict=True)
     ]
 
@@ -99,7 +99,7 @@ def _named_key(difflog: DiffLogConfig) -> list[Column]:
 
 
 def _known(difflog: DiffLogConfig, known: DataFrame) -> DataFrame:
-    fast = f.col(quoted(difflog.entity.fast_version)).cast("long").alias(KNOWN)
+    fast = col(difflog.entity.fast_version).cast("long").alias(KNOWN)
     return known.select(*_keys(difflog, difflog.entity.key, known), fast)
 
 
@@ -108,15 +108,13 @@ def _visits(difflog: DiffLogConfig, visits: DataFrame, known: DataFrame) -> tupl
     entity = difflog.entity
     columns = _visit_columns(difflog)
     reason = _reason([*entity.key, entity.fast_version])
-    fast = f.col(quoted(entity.fast_version)).cast("long")
-    deleted = (
-        f.coalesce(f.col(quoted(entity.deleted)).cast("boolean"), f.lit(False)) if entity.deleted else f.lit(False)
-    )
+    fast = col(entity.fast_version).cast("long")
+    deleted = f.coalesce(col(entity.deleted).cast("boolean"), f.lit(False)) if entity.deleted else f.lit(False)
     marked = visits.where(reason.isNull()).select(
         *_keys(difflog, entity.key, known),
         fast.alias(NEWEST),
         deleted.alias(IS_DELETED),
-        *[f.col(quoted(name)) for name in columns],
+        *cols(columns),
     )
     # If a version occurs twice, the deletion wins.
     distinct = _once(
@@ -126,7 +124,7 @@ def _visits(difflog: DiffLogConfig, visits: DataFrame, known: DataFrame) -> tupl
         [NEWEST],
         [f.col(IS_DELETED).desc(), _content_order(marked, columns)],
     )
-    names = [f.col(quoted(name)) for name in (*entity.key, entity.fast_version, *columns)]
+    names = cols((*entity.key, entity.fast_version, *columns))
     return distinct, visits.where(reason.isNotNull()).select(*names, reason.alias(REASON))
 
 
@@ -144,14 +142,14 @@ def _with_times(rules: Mapping[str, Rule]) -> list[str]:
 
 def _reason(columns: Sequence[str]) -> Column:
     """Return the reason why a row cannot be used, or NULL."""
-    reasons = [f.when(f.col(quoted(name)).isNull(), f.lit(f"{name} is NULL")) for name in columns]
+    reasons = [f.when(col(name).isNull(), f.lit(f"{name} is NULL")) for name in columns]
     return f.coalesce(*reasons)
 
 
 def _content_order(frame: DataFrame, columns: Sequence[str]) -> Column:
     """Return an order that depends only on the content of a row, so that the choice is deterministic."""
     kinds = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    plain = [f.col(quoted(name)) for name in columns if "map<" not in kinds[name] and "variant" not in kinds[name]]
+    plain = cols(name for name in columns if "map<" not in kinds[name] and "variant" not in kinds[name])
     return f.xxhash64(*plain) if plain else f.lit(0)
 
 
@@ -160,10 +158,10 @@ def _once(
 ) -> DataFrame:
     """Return the first row by `prefer` of those with equal key and `same`, sorted by `order`; one shuffle, by key."""
     window = Window.partitionBy(*key).orderBy(*order, *prefer)
-    identity = f.struct(*[f.col(quoted(name)) for name in same])
+    identity = f.struct(*cols(same))
     ranked = frame.select("*", f.row_number().over(window).alias(RANK), f.lag(identity).over(window).alias(MERGE))
     # Rows with a NULL in their identity are all different.
-    has_null = reduce(lambda one, other: one | other, [f.col(quoted(name)).isNull() for name in same])
+    has_null = reduce(lambda one, other: one | other, [col(name).isNull() for name in same])
     return ranked.where(has_null | ~f.col(MERGE).eqNullSafe(identity)).drop(MERGE)
 
 
@@ -178,10 +176,10 @@ def _rows(difflog: DiffLogConfig, log: SideLog, raw: DataFrame, known: DataFrame
     reason = _reason(columns)
     usable = raw.where(reason.isNull()).select("*", *_keys(difflog, columns, known))
     if log.id:
-        row_id = [f.col(quoted(name)) for name in log.id]
+        row_id = cols(log.id)
         usable = _once(usable, _key(difflog), row_id, log.id, [_content_order(raw, raw.columns)]).drop(RANK)
     shown = list(dict.fromkeys([*columns, *_row_columns(log)]))
-    refused = raw.where(reason.isNotNull()).select(*[f.col(quoted(name)) for name in shown], reason.alias(REASON))
+    refused = raw.where(reason.isNotNull()).select(*cols(shown), reason.alias(REASON))
     return usable, refused
 
 
@@ -202,8 +200,8 @@ def _joined_visits(difflog: DiffLogConfig, usable: DataFrame, rows: Mapping[str,
         *_key(difflog),
         f.col(NEWEST),
         merge.alias(MERGE),
-        f.struct(*[f.col(quoted(name)) for name in rest], f.lit(0).alias(RANK)).alias("rest"),
-        f.struct(*[f.col(quoted(name)) for name in state], f.lit(0).alias(RANK)).alias("old"),
+        f.struct(*cols(rest), f.lit(0).alias(RANK)).alias("rest"),
+        f.struct(*cols(state), f.lit(0).alias(RANK)).alias("old"),
     )
     for log in (log for log in difflog.logs if log.name in rows):
         frame = _with_log(difflog, log, frame, rows[log.name], state)
@@ -223,7 +221,7 @@ def _with_log(
     columns = _with_times(log.columns)
     options = StepOptions(tuple(_key(difflog)), RANK, rules=log.columns, order_by=log.order_by)
     merged = merge_updates(rows.withColumn(RANK, f.lit(0)), columns, options)
-    new = merged.select(*_key(difflog), f.struct(*[f.col(quoted(name)) for name in columns]).alias("new"))
+    new = merged.select(*_key(difflog), f.struct(*cols(columns)).alias("new"))
     both = frame.join(new, _key(difflog), "left").withColumn("new", f.when(f.col(MERGE), f.col("new")))
     kinds = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
     fields = []
@@ -241,7 +239,7 @@ def _updates(difflog: DiffLogConfig, log: SideLog, placed: DataFrame) -> DataFra
     """Return the rows of a log that are updates of known visits, with the newest fast version."""
     entity = difflog.entity
     taken = {*entity.key, entity.fast_version}
-    columns = [f.col(quoted(name)) for name in _row_columns(log) if name not in taken]
+    columns = cols(name for name in _row_columns(log) if name not in taken)
     newest = f.greatest(KNOWN, NEWEST).alias(entity.fast_version)
     return placed.where(f"{KNOWN} IS NOT NULL OR {IS_DELETED}").select(*_named_key(difflog), newest, *columns)
 
@@ -249,7 +247,7 @@ def _updates(difflog: DiffLogConfig, log: SideLog, placed: DataFrame) -> DataFra
 def _pending(placed: DataFrame, raw: DataFrame) -> DataFrame:
     """Return the rows of a log whose visit is unknown, unchanged."""
     waiting = placed.where(f"{KNOWN} IS NULL AND {NEWEST} IS NULL")
-    return waiting.select(*[f.col(quoted(name)) for name in raw.columns])
+    return waiting.select(*cols(raw.columns))
 
 
 def _check(

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.state import state_rows
 
@@ -56,14 +56,14 @@ def _pending_rows(
 def _known_visits(session: SparkSession, difflog: DiffLogConfig, waiting: Sequence[str], raw: DataFrame) -> DataFrame:
     """Return key and newest fast version of all visits in the state table or in a waiting chunk set."""
     entity = difflog.entity
-    columns = [f.col(quoted(name)) for name in (*entity.key, entity.fast_version)]
+    columns = cols((*entity.key, entity.fast_version))
     visits = chunks.read_source(session, difflog, Path(difflog.work), waiting, entity.name) if waiting else None
     # Without a waiting set, an empty frame with the types of the raw visits.
     frames = [state_rows(session, difflog), raw.limit(0) if visits is None else visits]
     selected = [frame.select(*columns) for frame in frames if frame is not None]
     every = reduce(lambda one, other: one.unionByName(other), selected)
     newest = f.max(quoted(entity.fast_version)).alias(entity.fast_version)
-    return every.groupBy(*[f.col(quoted(name)) for name in entity.key]).agg(newest)
+    return every.groupBy(*cols(entity.key)).agg(newest)
 
 
 def _folders(difflog: DiffLogConfig, joined: Joined) -> dict[str, DataFrame]:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
 from trueup.report.model import EXIT_CODES, Verdict
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, VERSION, DiffLogConfig
 
 # The column with the versions left after collapsing; a name that no column of a user has.
@@ -130,7 +130,7 @@ def _judged(
     keys = [f"k{number}" for number in range(len(difflog.entity.key))]
     only = f.get("standing", 0)
     once = f.when((f.size("standing") == 1) & (only.getField("net") == 1), only.getField(VERSION))
-    log = _renamed(difflog, net, typed, f.col(quoted(STANDING)).alias("standing")).withColumn("once", once)
+    log = _renamed(difflog, net, typed, col(STANDING).alias("standing")).withColumn("once", once)
     row = f.struct(*_values(rows, typed, columns)).alias("row")
     standing = _renamed(difflog, rows, typed, f.col(VERSION).alias("once"), row)
     joined = log.join(_known(difflog, log, state, columns), keys, "full_outer").join(standing, [*keys, "once"], "left")
@@ -154,14 +154,14 @@ def _judged(
 def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: Column) -> DataFrame:
     """Select the key by number, with the types of the state, and more columns."""
     kinds = [(frame.schema[name].dataType, typed.schema[name].dataType) for name in difflog.entity.key]
-    key = [_scalar(f.col(quoted(name)), *kind) for name, kind in zip(difflog.entity.key, kinds, strict=True)]
+    key = [_scalar(col(name), *kind) for name, kind in zip(difflog.entity.key, kinds, strict=True)]
     return frame.select(*[column.alias(f"k{number}") for number, column in enumerate(key)], *more)
 
 
 def _values(frame: DataFrame, typed: DataFrame, columns: Sequence[str]) -> list[Column]:
     """Return the columns of the state by number, in comparable form; never empty, because a struct must not be."""
     values = [
-        _comparable(f.col(quoted(name)), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
+        _comparable(col(name), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
         for number, name in enumerate(columns)
     ]
     return values or [f.lit(None).cast("boolean").alias("nothing")]
@@ -173,7 +173,7 @@ def _known(difflog: DiffLogConfig, log: DataFrame, state: DataFrame | None, colu
         kind = "struct<expected:bigint,gone:boolean,fast:bigint,values:struct<nothing:boolean>>"
         keys = [name for name in log.columns if name not in ("standing", "once")]
         return log.where("false").select(*keys, f.lit(None).cast(kind).alias("known"))
-    fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
+    fast = col(difflog.entity.fast_version).cast("long")
     gone = f.coalesce(f.col(DELETED).cast("boolean"), f.lit(False)) if DELETED in state.columns else f.lit(False)
     known = f.struct(
         (f.lit(difflog.multiplier).cast("long") * f.col(SLOW).cast("long") + fast).alias("expected"),

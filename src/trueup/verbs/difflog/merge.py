@@ -6,7 +6,7 @@ value": it never replaces a value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -20,6 +20,16 @@ RANK = "order of updates"
 def quoted(name: str) -> str:
     """Return a column name quoted for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def col(name: str) -> Column:
+    """Return a column by its exact name: dots and blanks are part of it."""
+    return f.col(quoted(name))
+
+
+def cols(names: Iterable[str]) -> list[Column]:
+    """Return columns by their exact names."""
+    return [col(name) for name in names]
 
 
 def plus_sql(column: str, kind: str, options: StepOptions) -> str:
@@ -82,17 +92,17 @@ def merge_updates(
     marks = [name for name in (options.deleted,) if name in updates.columns]
     order = [fast, *[name for name in (options.order_by,) if name in updates.columns and name != fast]]
     # Of two updates with the same order, a tombstone is the newer; otherwise the choice is deterministic.
-    tie = f.xxhash64(*[f.col(quoted(name)) for name in (*marks, *columns)])
-    ranked = updates.withColumn(RANK, f.struct(*[f.col(quoted(name)) for name in (*order, *marks)], tie.alias(_TIE)))
+    tie = f.xxhash64(*cols((*marks, *columns)))
+    ranked = updates.withColumn(RANK, f.struct(*cols((*order, *marks)), tie.alias(_TIE)))
     parts = [f.max(quoted(fast)).alias(fast)]
     # Only the newest update decides whether the entity is deleted.
-    parts += [f.max_by(f.col(quoted(name)), f.col(RANK)).alias(name) for name in marks]
+    parts += [f.max_by(col(name), f.col(RANK)).alias(name) for name in marks]
     if all(_rule_of(name, options).name in _AGGREGATES for name in columns):
         parts += [_aggregate(name, _type(updates, name), columns, options).alias(name) for name in columns]
-        return ranked.groupBy(*_key(options)).agg(*parts, *more)
+        return ranked.groupBy(*cols(options.key)).agg(*parts, *more)
     data = f.struct(*[f.expr(_update_value(name, columns, options)).alias(name) for name in columns])
     pairs = f.array_sort(f.collect_list(f.struct(f.col(RANK), data.alias("d"))))
-    grouped = ranked.groupBy(*_key(options)).agg(*parts, pairs.alias(_ALL), *more)
+    grouped = ranked.groupBy(*cols(options.key)).agg(*parts, pairs.alias(_ALL), *more)
     fields = [f"'{_escaped(name)}', {plus_sql(name, _type(updates, name), options)}" for name in columns]
     every = quoted(_ALL)
     fold = (
@@ -100,7 +110,7 @@ def merge_updates(
     )
     folded = f.when(f.size(every) == 1, f.expr(f"{every}[0].d")).otherwise(f.expr(fold))
     return grouped.withColumn(_ALL, folded).select(
-        *[f.col(quoted(name)) for name in grouped.columns if name != _ALL], f"{every}.*"
+        *cols(name for name in grouped.columns if name != _ALL), f"{every}.*"
     )
 
 
@@ -123,10 +133,6 @@ def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOption
         return f.min(value) if rule == "min" else f.max(value)
     # max_by ignores rows whose rank is NULL.
     return f.max_by(value, f.when(value.isNotNull(), f.col(RANK)))
-
-
-def _key(options: StepOptions) -> list[Column]:
-    return [f.col(quoted(name)) for name in options.key]
 
 
 def _type(frame: DataFrame, column: str) -> str:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
 from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
@@ -28,7 +28,7 @@ ROWS_PER_FILE = 500_000
 def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:
     """Write `diff_log_0_state`: the old states of the visits in the chunk sets."""
     options = difflog.step_options()
-    known = frame.data.where(f.col(quoted(frame.first.fast)).isNotNull())
+    known = frame.data.where(col(frame.first.fast).isNotNull())
     fast = fast_state(frame.glue, frame.first.fast)
     with run.output("diff_log_0_state") as folder:
         states_at(known, frame.first, options, [fast] if fast is not None else []).write.parquet(str(folder))
@@ -134,7 +134,7 @@ def _new_states(
     """Return the states after the last step, and the untouched states from the files that are replaced."""
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     fast = fast_state(frame.glue, last.fast)
-    known = frame.data.where(f.col(quoted(last.fast)).isNotNull())
+    known = frame.data.where(col(last.fast).isNotNull())
     states = states_at(known, last, difflog.step_options(), [fast] if fast is not None else [])
     schema = table.schema()
     if schema is not None and removed:
@@ -162,7 +162,7 @@ def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run) -> None:
 def _expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
     """Return the day on which a state expires."""
     name = difflog.state.ttl_column
-    value = f.col(quoted(name)) if name in states.columns else f.col(FAST).getField(name)
+    value = col(name) if name in states.columns else f.col(FAST).getField(name)
     return f.date_add(f.to_date(value), difflog.state.ttl_days)
 
 
@@ -170,7 +170,7 @@ def _ordered(difflog: DiffLogConfig, states: DataFrame) -> list[Column]:
     """Return the columns of the state table in a fixed order: key and versions first."""
     ours = [*difflog.entity.key, difflog.entity.fast_version, SLOW, DELETED]
     rest = [name for name in states.columns if name not in ours]
-    return [f.col(quoted(name)) for name in (*ours, *rest)]
+    return cols((*ours, *rest))
 
 
 def _size(folder: Path) -> dict[str, int]:

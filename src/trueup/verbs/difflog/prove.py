@@ -12,14 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from trueup.db.clickhouse import identifier, names
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.judge import STANDING, Proof, judge, state_columns
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
 
 EXAMPLES = 20
@@ -54,8 +54,8 @@ def prove_log(
     limit: int = EXAMPLES,
 ) -> Proof:
     """Prove the logs: the rows of the fast supplier (key, fast version, sign) and all rows of the slow supplier."""
-    key = _key_columns(difflog)
-    fast = f.col(quoted(difflog.entity.fast_version)).cast("long")
+    key = cols(difflog.entity.key)
+    fast = col(difflog.entity.fast_version).cast("long")
     signed = fast_log.select(*key, fast.alias(VERSION), f.col(SIGN).cast("long").alias("net")).unionByName(
         slow_log.select(*key, f.col(VERSION).cast("long").alias(VERSION), f.col(SIGN).cast("long").alias("net"))
     )
@@ -65,7 +65,7 @@ def prove_log(
     columns = [name for name in state_columns(difflog, state) if name in slow_log.columns]
     # A slow version has exactly one row with sign +1.
     plus = slow_log.where((f.col(SIGN) > 0) & (f.col(SLOW) > 0))
-    rows = plus.select(*key, f.col(VERSION).cast("long").alias(VERSION), *[f.col(quoted(name)) for name in columns])
+    rows = plus.select(*key, f.col(VERSION).cast("long").alias(VERSION), *cols(columns))
     return judge(difflog, net, rows.dropDuplicates([*difflog.entity.key, VERSION]), state, columns, limit)
 
 
@@ -92,7 +92,3 @@ def _export(house: ClickHouse, difflog: DiffLogConfig, columns: Sequence[str], f
     listed = "".join(f", {identifier(name)}" for name in columns)
     final = f"SELECT {key}, toInt64({VERSION}) AS {identifier(VERSION)}{listed} FROM {house.name} FINAL"
     house.export(f"{final} WHERE {SIGN} > 0 AND {SLOW} > 0", folder / "rows.parquet")
-
-
-def _key_columns(difflog: DiffLogConfig) -> list[Column]:
-    return [f.col(quoted(name)) for name in difflog.entity.key]

@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.errors import StoreError
-from trueup.verbs.difflog.merge import quoted
+from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 
 BUCKET = "bucket"
@@ -91,7 +91,7 @@ class StateTable:
 
     def bucket_of(self) -> Column:
         """Return the bucket of a row, as a column."""
-        return f.pmod(f.hash(*[f.col(quoted(name)) for name in self.key]), f.lit(self.buckets))
+        return f.pmod(f.hash(*cols(self.key)), f.lit(self.buckets))
 
     def files_for(self, keys: DataFrame, files: Sequence[DataFile]) -> list[DataFile]:
         """Return the files that may contain one of these keys."""

@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.blocks import blocks, of_block
-from trueup.verbs.difflog.merge import merge_updates, plus_sql, quoted, time_columns
+from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SLOW, VERSION, StepOptions
 
 
@@ -85,11 +85,11 @@ def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] =
     )
     deleted = f.col(DELETED) if DELETED in states.columns else f.lit(False)
     frame = states.select(
-        *_key(options),
-        f.col(quoted(options.fast_version)).cast("long").alias(names.fast),
+        *cols(options.key),
+        col(options.fast_version).cast("long").alias(names.fast),
         f.col(SLOW).cast("long").alias(names.slow),
         f.coalesce(deleted, f.lit(False)).alias(names.deleted),
-        *[f.col(quoted(name)).alias(renamed) for name, renamed in names.columns.items()],
+        *[col(name).alias(renamed) for name, renamed in names.columns.items()],
         *more,
     )
     return frame, names
@@ -114,15 +114,15 @@ def merged_updates(
     merged = merge_updates(updates, columns, options, more)
     ours = {*options.key, options.fast_version, options.deleted, *columns}
     return merged.select(
-        *_key(options),
-        f.col(quoted(options.fast_version)).cast("long").alias(_in(number, options.fast_version)),
+        *cols(options.key),
+        col(options.fast_version).cast("long").alias(_in(number, options.fast_version)),
         *[
-            f.coalesce(f.col(quoted(name)).cast("boolean"), f.lit(False)).alias(_in(number, DELETED))
+            f.coalesce(col(name).cast("boolean"), f.lit(False)).alias(_in(number, DELETED))
             for name in (options.deleted,)
             if name in updates.columns
         ],
-        *[f.col(quoted(name)).alias(_in(number, name)) for name in columns],
-        *[f.col(quoted(name)) for name in merged.columns if name not in ours],
+        *[col(name).alias(_in(number, name)) for name in columns],
+        *cols(name for name in merged.columns if name not in ours),
     )
 
 
@@ -151,27 +151,25 @@ def advance(
         _after(number, DELETED) if marked else before.deleted,
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
     )
-    is_applied = f.col(quoted(applied))
+    is_applied = col(applied)
     values = []
     for name in touched:
         old = f.col("old").getField(name)
         value = f.when(is_applied, f.expr(plus_sql(name, types[name], options))).otherwise(old)
         if marked:
-            value = f.when(is_applied & f.col(quoted(_in(number, DELETED))), f.lit(None)).otherwise(value)
+            value = f.when(is_applied & col(_in(number, DELETED)), f.lit(None)).otherwise(value)
         values.append(value.alias(after.columns[name]))
     if marked:
-        was = f.coalesce(f.col(quoted(before.deleted)), f.lit(False))
-        is_deleted = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False))
+        was = f.coalesce(col(before.deleted), f.lit(False))
+        is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False))
         values.append(f.when(is_applied, is_deleted).otherwise(was).alias(after.deleted))
     kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (given, applied, reason)]
-    late_values = f.when(
-        f.col(quoted(reason)).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns])
-    )
-    slow = f.col(quoted(before.slow))
+    late_values = f.when(col(reason).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns]))
+    slow = col(before.slow)
     stepped = both.select(
-        *[f.col(quoted(name)) for name in kept],
+        *cols(kept),
         *([late_values.alias(_in(number, "late"))] if columns else []),
-        f.when(is_applied, f.col(quoted(newest))).otherwise(f.col(quoted(before.fast))).alias(after.fast),
+        f.when(is_applied, col(newest)).otherwise(col(before.fast)).alias(after.fast),
         f.when(is_applied, f.lit(1) + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
         *values,
     )
@@ -180,9 +178,9 @@ def advance(
 
 def _judged(before: StateColumns, options: StepOptions, number: int, marked: bool) -> list[Column]:
     """Return the fast version that an update leads to, why it is not applied or NULL, and whether it is applied."""
-    given, old = f.col(quoted(_in(number, options.fast_version))), f.col(quoted(before.fast))
-    was_deleted = f.coalesce(f.col(quoted(before.deleted)), f.lit(False))
-    is_deleted = f.coalesce(f.col(quoted(_in(number, DELETED))), f.lit(False)) if marked else f.lit(False)
+    given, old = col(_in(number, options.fast_version)), col(before.fast)
+    was_deleted = f.coalesce(col(before.deleted), f.lit(False))
+    is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False)) if marked else f.lit(False)
     older = f.coalesce(old > given, f.lit(False))
     # Side rows of a deleted entity are late too: there is no row that they could change.
     to_deleted = f.coalesce(was_deleted & (old == given) & ~is_deleted, f.lit(False))
@@ -210,24 +208,24 @@ def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], numbe
 
 def _old(before: StateColumns, name: str, types: Mapping[str, str]) -> Column:
     column = before.columns.get(name)
-    return (f.col(quoted(column)) if column else f.lit(None).cast(types[name])).alias(name)
+    return (col(column) if column else f.lit(None).cast(types[name])).alias(name)
 
 
 def _new(columns: Sequence[str], name: str, types: Mapping[str, str], number: int) -> Column:
-    return (f.col(quoted(_in(number, name))) if name in columns else f.lit(None).cast(types[name])).alias(name)
+    return (col(_in(number, name)) if name in columns else f.lit(None).cast(types[name])).alias(name)
 
 
 def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
     """Return the signed log of a step; `more` are further columns of the frame to add to each row."""
     before, after = step.before, step.after
-    applied = frame.where(f.col(quoted(step.applied))).select(
-        *_key(options),
-        f.col(quoted(before.fast)).alias("old_F"),
-        f.col(quoted(after.fast)).alias("new_F"),
-        f.col(quoted(before.slow)).alias("old_S"),
-        f.coalesce(f.col(quoted(before.deleted)), f.lit(False)).alias("old_deleted"),
-        f.coalesce(f.col(quoted(after.deleted)), f.lit(False)).alias("new_deleted"),
-        *[f.col(quoted(column)) for column in dict.fromkeys((*before.columns.values(), *after.columns.values()))],
+    applied = frame.where(col(step.applied)).select(
+        *cols(options.key),
+        col(before.fast).alias("old_F"),
+        col(after.fast).alias("new_F"),
+        col(before.slow).alias("old_S"),
+        f.coalesce(col(before.deleted), f.lit(False)).alias("old_deleted"),
+        f.coalesce(col(after.deleted), f.lit(False)).alias("new_deleted"),
+        *cols(dict.fromkeys((*before.columns.values(), *after.columns.values()))),
         *more,
     )
     blocked = applied.select("*", f.explode(blocks()).alias("Block")).where(of_block("when"))
@@ -237,40 +235,40 @@ def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequen
         state.append(f.expr(of_block("state", {"old": old, "merged": quoted(column)})).alias(name))
     fast, slow = f.expr(of_block("fast")), f.expr(of_block("slow"))
     return blocked.select(
-        *_key(options),
+        *cols(options.key),
         f.expr(of_block("sign")).cast("tinyint").alias(SIGN),
         slow.alias(SLOW),
         fast.alias(options.fast_version),
         (f.lit(options.multiplier).cast("long") * slow + fast).alias(VERSION),
         "Block",
         *state,
-        *[f.col(quoted(name)) for name in applied.columns[-len(more) :] if more],
+        *cols(name for name in applied.columns[-len(more) :] if more),
     )
 
 
 def new_only(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the states that a step changed."""
-    return states_at(frame.where(f.col(quoted(step.applied))), step.after, options)
+    return states_at(frame.where(col(step.applied)), step.after, options)
 
 
 def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the states that a step did not change."""
-    is_unchanged = ~f.col(quoted(step.applied)) & f.col(quoted(step.after.fast)).isNotNull()
+    is_unchanged = ~col(step.applied) & col(step.after.fast).isNotNull()
     return states_at(frame.where(is_unchanged), step.after, options)
 
 
 def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return all states after a step."""
-    return states_at(frame.where(f.col(quoted(step.after.fast)).isNotNull()), step.after, options)
+    return states_at(frame.where(col(step.after.fast).isNotNull()), step.after, options)
 
 
 def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the updates that a step did not apply, with the reason."""
-    return frame.where(f.col(quoted(step.reason)).isNotNull()).select(
-        *_key(options),
-        f.col(quoted(step.given)).alias(options.fast_version),
-        f.col(quoted(step.before.fast)).alias("newest_version"),
-        f.col(quoted(step.reason)).alias("reason"),
+    return frame.where(col(step.reason).isNotNull()).select(
+        *cols(options.key),
+        col(step.given).alias(options.fast_version),
+        col(step.before.fast).alias("newest_version"),
+        col(step.reason).alias("reason"),
         *([f.col(f"{quoted(step.late)}.*")] if step.late else []),
     )
 
@@ -278,17 +276,13 @@ def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame
 def states_at(frame: DataFrame, names: StateColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
     """Return the states in these columns of the frame, under their own names."""
     return frame.select(
-        *_key(options),
-        f.col(quoted(names.fast)).alias(options.fast_version),
-        f.col(quoted(names.slow)).alias(SLOW),
-        f.coalesce(f.col(quoted(names.deleted)), f.lit(False)).alias(DELETED),
-        *[f.col(quoted(column)).alias(name) for name, column in names.columns.items()],
+        *cols(options.key),
+        col(names.fast).alias(options.fast_version),
+        col(names.slow).alias(SLOW),
+        f.coalesce(col(names.deleted), f.lit(False)).alias(DELETED),
+        *[col(column).alias(name) for name, column in names.columns.items()],
         *more,
     )
-
-
-def _key(options: StepOptions) -> list[Column]:
-    return [f.col(quoted(name)) for name in options.key]
 
 
 # Readable column names of a frame, which also appear in the plans of Spark; key columns keep their names.

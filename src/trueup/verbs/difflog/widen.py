@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.merge import RANK, quoted
+from trueup.verbs.difflog.merge import RANK, col, cols, quoted
 from trueup.verbs.difflog.model import FAST, SLOW, VERSION, DiffLogConfig
 
 # Columns of the frame with these two fast versions.
@@ -35,7 +35,7 @@ class Glue:
     def columns(self) -> list[Column]:
         """Return the columns of the frame with the values of the fast supplier; versions first."""
         names = [_OLD, _NEW, *map(_old_name, self.old), *map(_new_name, self.new)]
-        return [f.col(quoted(name)) for name in names]
+        return cols(names)
 
     def exact(self, name: str, version: str, otherwise: str = "NULL") -> str:
         """Return Spark SQL for the value of a column at exactly this version."""
@@ -78,7 +78,7 @@ def old_values(difflog: DiffLogConfig, values: Glue, state: StructType) -> list[
     """Return the values of the fast supplier in the old states, and their version, as columns."""
     if FAST not in state.names:
         return [f.lit(None).cast("long").alias(_OLD)]
-    version = f.when(f.col(FAST).isNotNull(), f.col(quoted(difflog.entity.fast_version)).cast("long"))
+    version = f.when(f.col(FAST).isNotNull(), col(difflog.entity.fast_version).cast("long"))
     return [version.alias(_OLD), *[f.col(FAST).getField(name).alias(_old_name(name)) for name in values.old]]
 
 
@@ -86,7 +86,7 @@ def newest_values(values: Glue) -> list[Column]:
     """Return an aggregate over the visits of a key: the values of the newest one."""
     if not values.new:
         return []
-    return [f.max_by(f.struct(*[f.col(quoted(name)) for name in values.new]), f.col(RANK)).alias(_NEW)]
+    return [f.max_by(f.struct(*cols(values.new)), f.col(RANK)).alias(_NEW)]
 
 
 def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
@@ -94,9 +94,9 @@ def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
     if not values.new:
         return frame.withColumn(_NEW, f.lit(None).cast("long"))
     return frame.select(
-        *[f.col(quoted(name)) for name in frame.columns if name != _NEW],
-        f.col(quoted(version)).alias(_NEW),
-        *[f.col(quoted(_NEW)).getField(name).alias(_new_name(name)) for name in values.new],
+        *cols(name for name in frame.columns if name != _NEW),
+        col(version).alias(_NEW),
+        *[col(_NEW).getField(name).alias(_new_name(name)) for name in values.new],
     )
 
 
@@ -115,7 +115,7 @@ def widen(diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, value
     compensation = f.col(SLOW) == 0
     wide: list[Column] = []
     for name in columns:
-        value = f.col(quoted(name))
+        value = col(name)
         if name in difflog.entity.kept and name in values.names:
             value = f.when(compensation, f.expr(values.exact(name, version))).otherwise(value)
         wide.append(value.alias(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -23,9 +24,11 @@ from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.config.model import Config
-    from trueup.engine.progress import Progress
+    from trueup.report.model import DiffResult
+    from trueup.report.repair import RepairResult
+    from trueup.report.repairs import RepairsResult
 
-T = TypeVar("T")
+T = TypeVar("T", "DiffResult", "RepairResult", "RepairsResult")
 
 
 @click.command()
@@ -46,11 +49,7 @@ def rerun(report: str, **options: Any) -> int:
     from trueup.api.diff import rerun as call
     from trueup.report.text import summary
 
-    quiet, as_json = options.pop("quiet"), options.pop("as_json")
-    config, rest = _config(options)
-    result = _with_progress(quiet, lambda progress: call(report, config=config, progress=progress, **rest))
-    _print(result.as_json(), summary(result), {}, quiet=quiet, as_json=as_json)
-    return result.exit_code
+    return _run(partial(call, report), options, summary, lambda result: {})
 
 
 _mode_options = decorated(
@@ -115,21 +114,19 @@ def repair(
     0 all of these keys agree, 1 some differ (or would be written), 2 failed.
     """
     from trueup.api import repair as call
+    from trueup.api.repair_validation import repair_validation
     from trueup.report.repair import repair_text
+    from trueup.report.repairs import repairs_text
 
     _check_arguments(report, validation, meta=meta, tables=tables, write_plan=write_plan)
-    quiet, as_json = options.pop("quiet"), options.pop("as_json")
-    config, rest = _config(options)
-    if not report:
-        return _repair_validation(
-            validation, {**rest, "meta": meta, "tables": tables, "config": config}, quiet=quiet, as_json=as_json
-        )
     if write_plan:
-        click.echo(call.write_plan(report, write_plan, config=config, task_db=rest["task_db"]))
+        config = _config(options)
+        click.echo(call.write_plan(str(report), write_plan, config=config, task_db=options["task_db"]))
         return 0
-    result = _with_progress(quiet, lambda progress: call.repair(report, config=config, progress=progress, **rest))
-    _print(result.as_json(), repair_text(result), result.failed, quiet=quiet, as_json=as_json)
-    return result.exit_code
+    if report:
+        return _run(partial(call.repair, report), options, repair_text, lambda result: result.failed)
+    repair_open = partial(repair_validation, validation, meta=meta, tables=tables)
+    return _run(repair_open, options, repairs_text, _failed_tables)
 
 
 @click.command()
@@ -151,12 +148,10 @@ def undo(file: str, **options: Any) -> int:
     from trueup.api import repair as call
     from trueup.report.repair import repair_text
 
-    quiet, as_json = options.pop("quiet"), options.pop("as_json")
-    config, rest = _config(options)
-    kept = {name: rest[name] for name in ("task_db", "execute", "fire_triggers", "undo", "report_dir")}
-    result = _with_progress(quiet, lambda progress: call.undo(file, config=config, progress=progress, **kept))
-    _print(result.as_json(), repair_text(result), result.failed, quiet=quiet, as_json=as_json)
-    return result.exit_code
+    # An undo compares nothing again.
+    for name in ("concurrency_factor", "max_connections", "recheck", "recheck_wait", "engine", "master", "remote"):
+        del options[name]
+    return _run(partial(call.undo, file), options, repair_text, lambda result: result.failed)
 
 
 def _check_arguments(
@@ -172,35 +167,32 @@ def _check_arguments(
         raise ConfigError("--write-plan needs a report", cure="run trueup diff and write the plan for its report")
 
 
-def _repair_validation(name: str, options: dict[str, Any], *, quiet: bool, as_json: bool) -> int:
-    from trueup.api.repair_validation import repair_validation
-    from trueup.report.repairs import repairs_text
-
-    result = _with_progress(quiet, lambda progress: repair_validation(name, progress=progress, **options))
-    failed = {f"{table.table} on {node}": error for table in result.tables for node, error in table.failed.items()}
-    _print(result.as_json(), repairs_text(result), {**result.failed, **failed}, quiet=quiet, as_json=as_json)
-    return result.exit_code
+def _failed_tables(result: RepairsResult) -> dict[str, str]:
+    """Return the tables that failed, and the nodes on which a table failed, with the errors."""
+    nodes = {f"{table.table} on {node}": error for table in result.tables for node, error in table.failed.items()}
+    return {**result.failed, **nodes}
 
 
-def _config(options: dict[str, Any]) -> tuple[Config, dict[str, Any]]:
+def _config(options: dict[str, Any]) -> Config:
     from trueup.config.load import load
 
-    rest = dict(options)
-    config = load(rest.pop("config"), nodes=inline_nodes(rest.pop("inline")))
+    config = load(options.pop("config"), nodes=inline_nodes(options.pop("inline")))
     log_warnings(config)
-    return config, rest
+    return config
 
 
-def _with_progress(quiet: bool, call: Callable[[Progress], T]) -> T:
+def _run(
+    call: Callable[..., T], options: dict[str, Any], text: Callable[[T], str], failed: Callable[[T], Mapping[str, str]]
+) -> int:
+    """Call the function and print its result as JSON or text; with --quiet print only what failed, to stderr."""
     from trueup.engine.progress import Shown
 
+    quiet, as_json = options.pop("quiet"), options.pop("as_json")
+    config = _config(options)
     with Shown(quiet=quiet) as progress:
-        return call(progress)
-
-
-def _print(result: Mapping[str, Any], text: str, failed: Mapping[str, str], *, quiet: bool, as_json: bool) -> None:
-    """Print the result as JSON or text; with --quiet print only what failed, to stderr."""
-    show(result, text, as_json=as_json, quiet=quiet)
+        result = call(config=config, progress=progress, **options)
+    show(result.as_json(), text(result), as_json=as_json, quiet=quiet)
     if quiet and not as_json:
-        for place, error in failed.items():
+        for place, error in failed(result).items():
             click.echo(f"trueup: {place}: {error}", err=True)
+    return result.exit_code

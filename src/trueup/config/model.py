@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trueup.config import address
 from trueup.config.secrets import Conninfo
 from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings
 from trueup.config.wording import problem, suggest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NODES_CURE = "Add --node NAME=URI for each node, or add the nodes to trueup.toml (`trueup init` writes that file)."
 

@@ -10,15 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trueup.config.secrets import SECRET_KEYWORDS, find_secrets
 from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.values import Setting, literal_part
 from trueup.config.wording import problem, suggest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FILE_NAME = "trueup.toml"
 PREFIX = "TRUEUP__"

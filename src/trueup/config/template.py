@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from trueup.config.wording import problem
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # "# " starts a comment; a "#" directly before a key or a header is a setting to uncomment.
 TEMPLATE = """\

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import psycopg
 
@@ -18,6 +16,7 @@ from trueup.api.diff import diff
 from trueup.api.tube import Tube
 from trueup.db.connection import Connection
 from trueup.db.statements import load as load_statements
+from trueup.demo.background import TIMEOUT, Background, in_background, wait_until
 from trueup.engine.progress import Progress
 from trueup.errors import TrueupError
 from trueup.report.model import DiffResult
@@ -29,7 +28,6 @@ from trueup.verbs.tube.watch import look
 TUBE = "shop"
 TABLE = "public.orders"
 _LOOK_SECONDS = 3.0
-_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True)
@@ -40,36 +38,6 @@ class Shown:
     statements: int
     latencies: tuple[float, ...]
     result: DiffResult
-
-
-class Background(threading.Thread):
-    """A background thread; its error is raised by `check` and `end`."""
-
-    def __init__(self, work: Callable[[threading.Event], Any]) -> None:
-        super().__init__(daemon=True)
-        self._work = work
-        self.stop = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """Run the function until it returns."""
-        try:
-            self.result = self._work(self.stop)
-        except BaseException as error:
-            self.error = error
-
-    def check(self) -> None:
-        """Raise the error of the thread, if any."""
-        if self.error is not None:
-            raise self.error
-
-    def end(self) -> Any:
-        """Stop the thread and return its result."""
-        self.stop.set()
-        self.join(_TIMEOUT)
-        self.check()
-        return self.result
 
 
 def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Progress) -> Shown:
@@ -87,12 +55,12 @@ def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Pr
             say(f"{TABLE} is attached to the tube {TUBE}; a job keeps {TABLE} of the other node in step")
             tube.ensure()
             tube.attach(TABLE, shard=0)
-            with _in_background(lambda stop: _job(source, copy, Path(folder), stop)) as job:
-                _wait_for(lambda: _exists(copy), job)
-                with _in_background(lambda stop: _write(source, copy, rows, stop)) as writer:
+            with in_background(lambda stop: _job(source, copy, Path(folder), stop)) as job:
+                wait_until(lambda: _exists(copy), job)
+                with in_background(lambda stop: _write(source, copy, rows, stop)) as writer:
                     _backfill(tube, seconds, say, job, writer)
                     statements_done, latencies = writer.end()
-                _wait_for(lambda: _is_empty(tube), job)
+                wait_until(lambda: _is_empty(tube), job)
                 summary: Summary = job.end()
         result = diff(
             TABLE,
@@ -118,8 +86,8 @@ def _backfill(tube: Tube, seconds: float, say: Callable[[str], object], job: Bac
         delivered = not any(row["backfill_pods"] for row in values["stats"])
         if delivered and time.monotonic() - began >= seconds:
             return
-        if time.monotonic() - began > _TIMEOUT:
-            raise TrueupError(f"the backfill was not delivered within {_TIMEOUT:.0f} s", cure="use fewer --rows")
+        if time.monotonic() - began > TIMEOUT:
+            raise TrueupError(f"the backfill was not delivered within {TIMEOUT:.0f} s", cure="use fewer --rows")
         time.sleep(min(_LOOK_SECONDS, max(seconds / 5, 0.1)))
 
 
@@ -157,27 +125,6 @@ def _latency(reading: Connection, note: str, stop: threading.Event) -> list[floa
             return [time.monotonic() - began]
         time.sleep(0.01)
     return []
-
-
-@contextmanager
-def _in_background(work: Callable[[threading.Event], Any]) -> Iterator[Background]:
-    """Run a function in a background thread, and stop it at the end of the block."""
-    thread = Background(work)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.stop.set()
-        thread.join(_TIMEOUT)
-
-
-def _wait_for(condition: Callable[[], bool], job: Background) -> None:
-    end = time.monotonic() + _TIMEOUT
-    while not condition():
-        job.check()
-        if time.monotonic() > end:
-            raise TrueupError(f"the job was not finished within {_TIMEOUT:.0f} s", cure="use fewer --rows")
-        time.sleep(0.05)
 
 
 def _exists(copy: Database) -> bool:

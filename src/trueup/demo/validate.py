@@ -15,13 +15,13 @@ import psycopg
 from trueup.api.repair_validation import repair_validation
 from trueup.api.validate import Validation
 from trueup.db.statements import load
+from trueup.demo.background import TIMEOUT, in_background, wait_until
 from trueup.errors import TrueupError
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.validate.fence import Fence
 from trueup.verbs.validate.status import Status, status_text
 
 TABLE = "public.customers"
-_TIMEOUT = 120.0
 _MAX_SHOWN = 10
 Log = Callable[[str], None]
 
@@ -46,10 +46,10 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
         up.execute(load("trueup.demo", "demo.sql")["load"], {"rows": rows})
         up.execute(statements["publish"])
         down.execute(f"CREATE SUBSCRIPTION demo CONNECTION '{up.uri}' PUBLICATION demo")
-        _wait_until(lambda: not down.execute(statements["copying"]))
+        wait_until(lambda: not down.execute(statements["copying"]))
         validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
         validation.create(source="n1", target="n2", tables=(TABLE,), check_interval=0.5, row_error_delay=2.0, sweep=0.3)
-        with _running(validation, say), _load(up, rows):
+        with _running(validation, say), in_background(lambda stop: _write(up, rows, stop)):
             time.sleep(seconds / 3)
             say(status_text(validation.status()))
             say("corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger")
@@ -59,58 +59,33 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
             say("trueup repair --validation demo --execute: copy the rows of n1")
             down.execute(statements["unspoil"])
             _repair(validation, say)
-            _wait_until(lambda: not validation.errors())
+            wait_until(lambda: not validation.errors())
             for error in validation.errors(state="resolved"):
                 say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
-            fence = validation.fence(timeout=_TIMEOUT)
+            fence = validation.fence(timeout=TIMEOUT)
             return Shown(validation.status(), fence, found)
 
 
 @contextmanager
 def _running(validation: Validation, say: Log) -> Iterator[None]:
     """Run the validation on a thread."""
-    failed: list[BaseException] = []
-
-    def work() -> None:
+    with in_background(lambda _: validation.start(engine="local", log=lambda text: say(f"  {text}"))) as thread:
         try:
-            validation.start(engine="local", log=lambda text: say(f"  {text}"))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    _wait_until(lambda: bool(failed) or validation.status().state == "running")
-    try:
-        yield
-    finally:
-        validation.stop()
-        thread.join(_TIMEOUT)
-        if failed:
-            raise failed[0]
+            wait_until(lambda: validation.status().state == "running", thread)
+            yield
+        finally:
+            validation.stop()
+            thread.end()
 
 
-@contextmanager
-def _load(up: Database, rows: int) -> Iterator[None]:
+def _write(up: Database, rows: int, stop: threading.Event) -> None:
     """Update, insert and delete random rows, some hundred per second."""
-    stop = threading.Event()
     work = load("trueup.demo", "validate.sql")["work"]
-
-    def run_load() -> None:
-        choose = random.Random(1)
-        with psycopg.connect(up.uri, autocommit=True) as connection:
-            while not stop.wait(0.02):
-                # The load does not touch the first rows: corrupted rows stay wrong until they are repaired.
-                connection.execute(
-                    work, {"key": choose.randrange(100, rows) * 10, "new": choose.randrange(10**9) * 10 + 3}
-                )
-
-    thread = threading.Thread(target=run_load, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    choose = random.Random(1)
+    with psycopg.connect(up.uri, autocommit=True) as connection:
+        while not stop.wait(0.02):
+            # The load does not touch the first rows: corrupted rows stay wrong until they are repaired.
+            connection.execute(work, {"key": choose.randrange(100, rows) * 10, "new": choose.randrange(10**9) * 10 + 3})
 
 
 def _watch_errors(validation: Validation, expected: int, say: Log) -> int:
@@ -126,7 +101,7 @@ def _watch_errors(validation: Validation, expected: int, say: Log) -> int:
             seen.add(error.id)
         return len(seen) >= expected
 
-    _wait_until(has_all)
+    wait_until(has_all)
     return len(seen)
 
 
@@ -149,13 +124,3 @@ def _repair(validation: Validation, say: Log) -> None:
         raise TrueupError(
             "the repair of the demo failed", cure="; ".join(result.failed.values()) or "run the demo again"
         )
-
-
-def _wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TrueupError(
-                f"a step of the demo took more than {_TIMEOUT:g} s", cure="run it again on a less loaded machine"
-            )
-        time.sleep(0.1)

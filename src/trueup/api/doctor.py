@@ -11,8 +11,7 @@ from trueup.api.diff import settings_of
 from trueup.api.parameters import configuration
 from trueup.config.model import Config
 from trueup.errors import TrueupError
-from trueup.verbs.doctor.model import Diagnosis, Finding
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import Diagnosis, DoctorRequest, Finding
 from trueup.verbs.doctor.run import examine
 
 

@@ -22,7 +22,7 @@ from trueup.errors import CheckFailed, ConfigError, Interrupted, TrueupError
 # Verb -> the module and the name of its command; a module is imported only when its verb is used.
 _VERBS = {
     "check": ("trueup.cli.diff", "check"),
-    "completion": ("trueup.cli.completion", "completion"),
+    "completion": ("trueup.cli.complete", "completion"),
     "demo": ("trueup.cli.demo", "demo"),
     "diff": ("trueup.cli.diff", "diff"),
     "difflog": ("trueup.cli.difflog", "difflog"),

@@ -47,7 +47,7 @@ def look(path: Path) -> Look:
             return Look(0, 0, 0, (), damage)
         count = int(connection.execute("SELECT count(*) FROM tasks").fetchone()[0])
         rows = connection.execute("SELECT * FROM tasks WHERE task_status = 'RUNNING' ORDER BY seq").fetchall()
-        reasons = [(str(row["task_id"]), _why_lost(row)) for row in rows]
+        reasons = [(str(row["task_id"]), why_task_lost(row)) for row in rows]
     lost = tuple((task_id, reason) for task_id, reason in reasons if reason is not None)
     return Look(version, count, len(rows), lost, damage)
 
@@ -63,7 +63,8 @@ def recent_tasks(path: Path, limit: int) -> list[Seen]:
         return [Seen(*row) for row in connection.execute(query, (limit,))]
 
 
-def _why_lost(row: sqlite3.Row) -> str | None:
+def why_task_lost(row: sqlite3.Row) -> str | None:
+    """Return why the process of a RUNNING task is considered dead, or None."""
     owner = Owner(row["host"], row["boot_id"], row["pid_space"], row["pid"], row["pid_started"])
     return why_lost(owner, times.parse(row["heartbeat_at"]))
 

@@ -28,7 +28,8 @@ from typing import Any, TypeAlias
 from trueup.errors import StoreError
 from trueup.store import times
 from trueup.store.file import open_database, sql, tasks_db_path, transaction, translated
-from trueup.store.owner import Owner, this_process, why_lost
+from trueup.store.look import why_task_lost
+from trueup.store.owner import this_process
 from trueup.store.values import from_json, plain_mapping, safe_text, to_json, utf8
 
 RUNNING = "RUNNING"
@@ -266,8 +267,7 @@ def _task(row: sqlite3.Row) -> Task:
 
 
 def _end_of_lost(row: sqlite3.Row) -> dict[str, object] | None:
-    owner = Owner(row["host"], row["boot_id"], row["pid_space"], row["pid"], row["pid_started"])
-    reason = why_lost(owner, times.parse(row["heartbeat_at"]))
+    reason = why_task_lost(row)
     if reason is None:
         return None
     return {

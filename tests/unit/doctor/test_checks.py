@@ -22,8 +22,7 @@ from trueup.errors import EngineError
 from trueup.store import TaskStore
 from trueup.verbs.doctor import configuration, disk, machine, nodes, run, spark, tasks
 from trueup.verbs.doctor.guarded import Background, Overdue, guarded, in_parallel
-from trueup.verbs.doctor.model import Diagnosis, Finding, fail, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import Diagnosis, DoctorRequest, Finding, fail, ok, warn
 from trueup.verbs.doctor.text import last_line, line
 
 Usage = namedtuple("Usage", "total used free")

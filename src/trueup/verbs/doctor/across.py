@@ -10,9 +10,8 @@ from trueup.rows.comparable import check_servers
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import TableSpec
 from trueup.verbs.doctor.guarded import Background, guarded
-from trueup.verbs.doctor.model import Finding, fail, ok, warn
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, ok, warn
 from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Reached
-from trueup.verbs.doctor.request import DoctorRequest
 
 WHERE = "all nodes"
 

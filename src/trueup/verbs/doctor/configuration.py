@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trueup.config.model import NODES_CURE
-from trueup.verbs.doctor.model import Finding, failed, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, failed, ok, warn
 
 CHECK = "configuration"
 

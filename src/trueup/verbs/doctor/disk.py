@@ -12,8 +12,7 @@ from pathlib import Path
 from trueup.report.json_file import cure_for
 from trueup.store.file import tasks_db_path
 from trueup.verbs.doctor.guarded import guarded
-from trueup.verbs.doctor.model import Finding, fail, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, ok, warn
 
 CHECK = "disk"
 LOW_SPACE = 1024**3

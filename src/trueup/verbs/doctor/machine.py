@@ -10,8 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from trueup.engine.java import JavaHome
 from trueup.errors import EngineError
 from trueup.verbs.doctor.guarded import Background
-from trueup.verbs.doctor.model import Finding, Level, fail, graded, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, Level, fail, graded, ok, warn
 
 HERE = "this machine"
 # The version of Java is known only after it was started.

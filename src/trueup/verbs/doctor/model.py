@@ -1,16 +1,38 @@
-"""The results of doctor: a finding per check, and the diagnosis."""
+"""What doctor checks, and its results: a finding per check, and the diagnosis."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from trueup.config.model import Config, Node
 from trueup.config.secrets import mask
+from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.errors import TrueupError
 
 Level = Literal["OK", "WARN", "FAIL"]
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """The nodes, tables and settings of the run to check."""
+
+    config: Config = field(default_factory=Config)
+    # The error of the configuration or of the choice of nodes; then there are no nodes to check.
+    error: TrueupError | None = None
+    nodes: tuple[Node, ...] = ()
+    tables: tuple[str, ...] = ()
+    settings: DiffSettings = field(default_factory=DiffSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    task_db: str | None = None
+    start_spark: bool = True
+    stats_days: int = 30
+    # The two nodes of a switchover (from, to), or empty.
+    switchover: tuple[str, ...] = ()
+    # Unknown variables with the prefix TRUEUP_, and the suggested name.
+    strays: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,17 +83,17 @@ def worst(findings: Sequence[Finding]) -> Level:
 
 def ok(check: str, where: str, message: str) -> Finding:
     """Return a finding without a problem."""
-    return _finding("OK", check, where, message, "")
+    return graded("OK", check, where, message, "")
 
 
 def warn(check: str, where: str, message: str, cure: str) -> Finding:
     """Return a finding about a run that works, but slower or not always."""
-    return _finding("WARN", check, where, message, cure)
+    return graded("WARN", check, where, message, cure)
 
 
 def fail(check: str, where: str, message: str, cure: str) -> Finding:
     """Return a finding about a run that would not work, or for which this is unknown."""
-    return _finding("FAIL", check, where, message, cure)
+    return graded("FAIL", check, where, message, cure)
 
 
 def failed(check: str, where: str, error: TrueupError) -> Finding:
@@ -80,10 +102,6 @@ def failed(check: str, where: str, error: TrueupError) -> Finding:
 
 
 def graded(level: Level, check: str, where: str, message: str, cure: str) -> Finding:
-    """Return a finding whose level depends on the configuration."""
-    return _finding(level, check, where, message, cure)
-
-
-def _finding(level: Level, check: str, where: str, message: str, cure: str) -> Finding:
+    """Return a finding with this level."""
     # One line, even if the message of a server has several; and without passwords.
     return Finding(level, check, where, *(mask(" ".join(text.split())) for text in (message, cure)))

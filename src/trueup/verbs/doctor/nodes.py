@@ -19,8 +19,7 @@ from trueup.engine.slots import Share, cores_here
 from trueup.errors import NodeError
 from trueup.rows.comparable import OLDEST_VERSION
 from trueup.verbs.doctor.guarded import Background, broken, in_parallel
-from trueup.verbs.doctor.model import Finding, fail, failed, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, failed, ok, warn
 
 APPLICATION = "trueup doctor"
 # Maximum time for all queries of a check on one node.

@@ -11,8 +11,7 @@ from functools import partial
 from trueup.engine.java import find_java
 from trueup.verbs.doctor import across, configuration, disk, machine, nodes, spark, switchover, tables, tasks
 from trueup.verbs.doctor.guarded import Background, guarded
-from trueup.verbs.doctor.model import Finding
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding
 
 
 def examine(request: DoctorRequest) -> Iterator[Finding]:

@@ -18,8 +18,7 @@ from trueup.engine.work import Failure, Room, Tasks
 from trueup.errors import EngineError, TrueupError
 from trueup.verbs.doctor.guarded import Background, Overdue
 from trueup.verbs.doctor.machine import HERE, JAVA_SECONDS, level_without_java
-from trueup.verbs.doctor.model import Finding, fail, graded, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, graded, ok, warn
 
 # Spark stops trying to reach a master that does not answer after one minute.
 SPARK_SECONDS = 150.0

@@ -11,9 +11,8 @@ from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.errors import TrueupError
 from trueup.verbs.doctor.guarded import Background, guarded
-from trueup.verbs.doctor.model import Finding, fail, failed, ok, warn
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, failed, ok, warn
 from trueup.verbs.doctor.nodes import Reached
-from trueup.verbs.doctor.request import DoctorRequest
 from trueup.verbs.switchover.prepare import plan_sync
 
 CHECK = "switchover"

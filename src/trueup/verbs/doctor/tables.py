@@ -21,9 +21,8 @@ from trueup.errors import CheckFailed, QueryError
 from trueup.rows.comparable import check as check_as_diff
 from trueup.rows.request import TableRequest
 from trueup.verbs.doctor.guarded import Overdue, broken, in_parallel
-from trueup.verbs.doctor.model import Finding, fail, ok, warn, worst
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, ok, warn, worst
 from trueup.verbs.doctor.nodes import ANSWER_SECONDS, Reached
-from trueup.verbs.doctor.request import DoctorRequest
 
 _DAY = 86_400.0
 # Changed rows (a number plus a share) after which autovacuum analyzes a table; doctor warns at twice that.

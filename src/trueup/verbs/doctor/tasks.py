@@ -8,8 +8,7 @@ from pathlib import Path
 from trueup.errors import StoreError
 from trueup.store.file import VERSION, tasks_db_path
 from trueup.store.look import Look, look
-from trueup.verbs.doctor.model import Finding, fail, failed, ok, warn
-from trueup.verbs.doctor.request import DoctorRequest
+from trueup.verbs.doctor.model import DoctorRequest, Finding, fail, failed, ok, warn
 
 CHECK = "tasks"
 WHERE = "task store"

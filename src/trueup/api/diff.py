@@ -248,8 +248,7 @@ def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResu
 
 
 def _rerun(options: Mapping[str, Any]) -> DiffResult:
-    config = options["config"]
-    config = config if isinstance(config, Config) else load(config, nodes=options["nodes"])
+    config = configuration(options["config"], options["nodes"])
     settings, spark = settings_of(config, options)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
         past = read_past(find_report(options["report"], store))

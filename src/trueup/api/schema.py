@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trueup.config.load import load
+from trueup.api.parameters import configuration
 from trueup.config.model import Config
 from trueup.db.patterns import parse_patterns
 from trueup.errors import ConfigError
@@ -29,8 +29,7 @@ def schema_diff(
     """
     if schemas and tables:
         raise ConfigError("--schema and --tables cannot be used together", cure="use one of them")
-    if not isinstance(config, Config):
-        config = load(config, nodes=nodes if isinstance(nodes, Mapping) else None)
+    config = configuration(config, nodes if isinstance(nodes, Mapping) else None)
     request = SchemaRequest(
         nodes=config.select(cluster, list(nodes) if nodes else None),
         cluster=cluster or "",

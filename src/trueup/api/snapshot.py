@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from trueup.api.parameters import configuration
 from trueup.config.address import parse
-from trueup.config.load import load
 from trueup.config.model import Config, Node
 from trueup.db.snapshot import Control, Position
 from trueup.errors import ConfigError
@@ -48,6 +48,4 @@ def _node(name: str, address: str, config: Config | str | None) -> Node:
         if error := parse(address)[1]:
             raise ConfigError(f"address: libpq cannot parse it: {error}")
         return Node(ADDRESS, address)
-    if not isinstance(config, Config):
-        config = load(config)
-    return config.select(names=[name], at_least=1)[0]
+    return configuration(config).select(names=[name], at_least=1)[0]

@@ -136,7 +136,7 @@ def test_a_sweep_does_not_overwrite_concurrent_changes(
             store.heartbeat(task.task_id)
         return "gone"
 
-    monkeypatch.setattr(tasks, "why_lost", judged_too_late)
+    monkeypatch.setattr(tasks, "why_task_lost", judged_too_late)
     TaskStore(path).close()
     assert query("SELECT task_status FROM ace_tasks") == [(COMPLETED if end else RUNNING,)]
 

@@ -24,6 +24,7 @@ from trueup.rows.spec import TableSpec
 from trueup.task.compare.lines import Lines
 from trueup.task.compare.model import Ranges
 from trueup.task.compare.state import Comparison, State
+from trueup.task.open import OpenTask
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,16 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "end_time": finished.isoformat().replace("+00:00", "Z"),
         "time_taken": result.seconds,
     }
+
+
+def record(task: OpenTask, ending: Ending, result: DiffResult) -> None:
+    """Set the outcome of the task."""
+    task.finish(
+        summary_fields(ending, result, datetime.now(timezone.utc)),
+        failed=result.verdict == "INCOMPLETE",
+        error="; ".join(result.incomplete),
+        report=result.report,
+    )
 
 
 def _proof(ending: Ending) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 from trueup.engine.progress import Progress
 from trueup.report.model import DiffResult
 from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
 from trueup.task.compare.rerun import rerun_keys
-from trueup.task.compare.result import summary_fields
+from trueup.task.compare.result import record
 from trueup.task.open import open_task
 from trueup.task.past import Past
 from trueup.task.steering import Steering
@@ -29,10 +27,5 @@ def run(request: TableRequest, past: Past, *, store: TaskStore, progress: Progre
     ) as task:
         steering = Steering(request.settings, task.request, task.progress)
         ending, result = rerun_keys(request, past, task.task_id, task.progress, steering=steering)
-        task.finish(
-            summary_fields(ending, result, datetime.now(timezone.utc)),
-            failed=result.verdict == "INCOMPLETE",
-            error="; ".join(result.incomplete),
-            report=result.report,
-        )
+        record(task, ending, result)
         return result

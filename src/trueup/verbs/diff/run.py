@@ -18,7 +18,7 @@ from trueup.rows.comparable import check, check_key_values
 from trueup.rows.request import TableRequest
 from trueup.store import Task, TaskStore
 from trueup.task.compare.recheck import recheck
-from trueup.task.compare.result import Ending, conclude, summary_fields
+from trueup.task.compare.result import Ending, conclude, record
 from trueup.task.compare.state import Comparison, new_state
 from trueup.task.job import job_of
 from trueup.task.nodes import open_nodes
@@ -114,10 +114,5 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         earlier = before.positions if before else ()
         ending = Ending(comparison, ranges, positions, task.task_id, started, checked.remarks, earlier)
         result = conclude(ending)
-    task.finish(
-        summary_fields(ending, result, datetime.now(timezone.utc)),
-        failed=result.verdict == "INCOMPLETE",
-        error="; ".join(result.incomplete),
-        report=result.report,
-    )
+    record(task, ending, result)
     return result

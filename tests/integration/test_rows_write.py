@@ -14,7 +14,7 @@ from trueup.db.catalog import read_table
 from trueup.db.connection import Connection, one_row
 from trueup.db.foreign_keys import ForeignKey, in_order, orphans, read_foreign_keys
 from trueup.db.node import connect
-from trueup.errors import TrueupError
+from trueup.errors import QueryError, TrueupError
 from trueup.rows.encode import column_spec
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.write.copy import pipe, rows_in, rows_out, send_rows
@@ -23,7 +23,7 @@ from trueup.rows.write.insert import insert_rows, select_rows
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_list
 from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target, target_of
-from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.triggers import require_silent_triggers, silence_triggers
 from trueup.rows.write.upsert import upsert
 from trueup.testing.postgres import Database
 
@@ -136,6 +136,8 @@ def test_a_role_that_cannot_silence_triggers_updates_in_place(databases: Databas
             out = rows_out(parent.columns, parent.name, in_key_list(parent.spec, key_list(parent.spec, ["1", "2"])))
             with there.transaction():
                 assert not silence_triggers(there)
+                with pytest.raises(QueryError, match="no longer allowed"):
+                    require_silent_triggers(there)
                 staged = stage(there, parent.name, parent.columns)
                 assert pipe(here, out, there, rows_in(parent, staged)) == 2
                 assert upsert(there, parent, staged) == (1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 
 from trueup.db.connection import Connection
+from trueup.errors import QueryError
 
 
 def silence_triggers(connection: Connection) -> bool:
@@ -19,3 +20,13 @@ def silence_triggers(connection: Connection) -> bool:
     except psycopg.errors.InsufficientPrivilege:
         return False
     return True
+
+
+def require_silent_triggers(connection: Connection) -> None:
+    """Silence triggers like `silence_triggers`; raise QueryError if the role may not."""
+    if not silence_triggers(connection):
+        raise QueryError(
+            "the role is no longer allowed to set session_replication_role",
+            sqlstate="42501",
+            cure="GRANT SET ON PARAMETER session_replication_role to the role, and run the command again",
+        )

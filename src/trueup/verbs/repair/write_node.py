@@ -37,7 +37,7 @@ from trueup.rows.write.guarded import (
 from trueup.rows.write.references import check_references
 from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target
-from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import upsert
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
@@ -133,8 +133,7 @@ def _keys(spool: Spool, changed: set[bytes]) -> Iterator[tuple[list[KeyValues], 
 
 def _replace(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
     """Delete all keys, then copy the rows in: no order is needed, and rows can swap unique values."""
-    if not silence_triggers(connection):
-        raise QueryError("the role is no longer allowed to set session_replication_role", sqlstate="42501")
+    require_silent_triggers(connection)
     changed: set[bytes] = set()
     for writes in work.spool:
         changed |= delete_unchanged(connection, work.guard, writes.expected())

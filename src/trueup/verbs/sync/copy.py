@@ -26,9 +26,9 @@ from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all
 from trueup.rows.write.stage import stage
-from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import insert_missing
-from trueup.verbs.sync.model import REPLICA, SyncTable
+from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.state import check_epoch, statement
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
@@ -50,9 +50,10 @@ class Job:
     target: Node
     snapshot: str
     application: str
-    mode: str
     # Checked in every transaction, see `state.take_over`.
     epoch: int
+    # Whether triggers and foreign keys of the target are silenced.
+    silent: bool = True
     # The copy continues in another snapshot: a row that moved meanwhile may exist on the target already. Its key was
     # touched, so a round copies it; the copy does not change it.
     continued: bool = False
@@ -159,8 +160,8 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
     """Empty tables on the target, and delete the records of their copied parts."""
     with target.transaction():
         check_epoch(target, job.sync, job.epoch)
-        if job.mode == REPLICA:
-            silence_triggers(target)
+        if job.silent:
+            require_silent_triggers(target)
         for table in reversed(tables):
             delete_all(target, table.spec)
         target.execute(
@@ -231,8 +232,8 @@ def _write(part: Part, source: Connection, target: Connection, *, staged: bool) 
     # A crash that loses the commit loses the record of the part too.
     target.execute("SET statement_timeout = 0; SET synchronous_commit = off; BEGIN")
     check_epoch(target, job.sync, job.epoch)
-    if job.mode == REPLICA:
-        silence_triggers(target)
+    if job.silent:
+        require_silent_triggers(target)
     if job.recorded:
         # First: an attempt whose answer was lost may have copied the part.
         is_new = target.execute(statement("copied"), [job.sync, part.oid, part.file, part.first, part.end]).fetchone()

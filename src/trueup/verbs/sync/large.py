@@ -19,11 +19,11 @@ from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
-from trueup.rows.write.triggers import silence_triggers
+from trueup.rows.write.triggers import require_silent_triggers
 from trueup.verbs.sync import state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
-from trueup.verbs.sync.model import REPLICA, Round, SyncTable
+from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.sync.round import Changes, Checks, checked_transaction, finish, record, round_of
 
 KEYS_PER_TASK = 5_000
@@ -45,9 +45,7 @@ def large_round(
     """Copy the keys in the open snapshot; `changes` has them one by one."""
     tables = link.by_number()
     snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
-    job = Job(
-        link.name, link.source_node, link.target_node, snapshot, link.application, REPLICA, link.epoch, recorded=False
-    )
+    job = Job(link.name, link.source_node, link.target_node, snapshot, link.application, link.epoch, recorded=False)
     whole = [tables[number] for number in changes.reload]
     lists = [
         (tables[number], keys)
@@ -99,7 +97,7 @@ def _run_once(task: KeyTask) -> int:
     with target:
         target.execute("SET statement_timeout = 0; BEGIN")
         state.check_epoch(target, job.sync, job.epoch)
-        silence_triggers(target)
+        require_silent_triggers(target)
         table = task.table.target
         if task.keys is None:
             delete_all(target, table.spec)

@@ -17,7 +17,7 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.check import check_plan
-from trueup.verbs.sync.model import LOG_SCHEMA, REPLICA, Plan, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, Plan, SyncTable
 from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _link(source: Node, target: Node, found: State, from_source: Connection, to_
         tables = changelog.attached(log, name, plan.tables)
     epoch = state.take_over(to_target, name)
     shape = str(one_value(from_source.execute(*shape_query(name, tables))))
-    if plan.mode == REPLICA:
+    if not plan.is_ordered:
         to_target.execute("SET session_replication_role = replica")
     return Link(name, source, target, from_source, to_target, plan, tables, epoch, shape)
 

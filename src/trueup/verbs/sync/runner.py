@@ -20,7 +20,7 @@ from trueup.verbs.sync import round as small
 from trueup.verbs.sync import sequences, state
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
-from trueup.verbs.sync.model import ORDERED, Round
+from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
 
@@ -63,7 +63,7 @@ class Runner:
         try:
             return self._round(limit, small_keys, checks)
         except QueryError as error:
-            if error.sqlstate in _TOO_LONG and self.link.plan.mode != ORDERED:
+            if error.sqlstate in _TOO_LONG and not self.link.plan.is_ordered:
                 return self._round(limit, 0, checks)
             if everything or error.sqlstate not in _DOES_NOT_FIT:
                 raise
@@ -79,13 +79,13 @@ class Runner:
     def _round(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
         link, began = self.link, time.monotonic()
         try:
-            changes = small.read_changes(link, limit, texts=link.plan.mode == ORDERED)
+            changes = small.read_changes(link, limit, texts=link.plan.is_ordered)
             for error in changes.errors:
                 self._progress.say(f"a trigger of the change log failed and recorded more keys than needed: {error}")
             if not changes.entries:
                 small.finish(link, changes, checks)
                 return replace(small.round_of(link, changes, began), stop_asked=small.record_empty(link, changes))
-            if link.plan.mode == ORDERED:
+            if link.plan.is_ordered:
                 return self._ordered(changes, began, checks)
             if small.is_small(link, changes, small_keys) and changes.is_all:
                 return small.small_round(link, changes, began, checks)

@@ -18,7 +18,7 @@ from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import create_schema, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import Link, application, open_link
-from trueup.verbs.sync.model import ORDERED, REPLICA, Plan, SyncTable
+from trueup.verbs.sync.model import Plan, SyncTable
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
 
@@ -36,24 +36,24 @@ def copy_all(
     """Copy all rows that an earlier call has not copied; return their number."""
     epoch = state.take_over(target, request.name)
     snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
-    # If trueup makes the schema, the foreign keys are created after the copy.
-    mode = REPLICA if plan.mode == REPLICA or found.made_schema else ORDERED
     title = application(request.name)
     reader.allow(title)
     try:
         with hold_snapshot(source, tables) as snapshot:
             job = Job(
-                request.name, request.source, request.target, snapshot, title, plan.mode, epoch, continued=snapshots > 1
-            )
+                request.name, request.source, request.target, snapshot, title, epoch, silent=not plan.is_ordered,
+                continued=snapshots > 1,
+            )  # fmt: skip
             done = read_done(target, request.name)
             stale = rewritten(source, tables, done)
             if stale:
                 leaves = [part.oid for part in parts_of(source, job, stale, 1)]
                 start_anew(target, job, stale, [*leaves, *(oid for oid, _ in done if oid in leaves)])
                 done = read_done(target, request.name)
-            if mode == REPLICA:
-                return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
-            return _copy_in_order(source, target, plan, tables, job, engine, done, progress)
+            # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
+            if plan.is_ordered and not found.made_schema:
+                return _copy_in_order(source, target, plan, tables, job, engine, done, progress)
+            return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
     finally:
         reader.stop_all(title)
 

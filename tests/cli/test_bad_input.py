@@ -34,9 +34,9 @@ CATALOG = """
 
 
 @pytest.fixture(scope="module")
-def clerk(server: Server) -> Iterator[str]:
+def superuser(server: Server) -> Iterator[str]:
     """A superuser with a password: only the read-only transaction prevents writes."""
-    role = f"clerk_{os.getpid()}"
+    role = f"superuser_{os.getpid()}"
     control = server.database("postgres")
     control.execute(
         sql.SQL("DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN SUPERUSER PASSWORD {password}").format(
@@ -47,7 +47,7 @@ def clerk(server: Server) -> Iterator[str]:
     control.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
-FURNITURE = """
+OBJECTS = """
     CREATE TABLE items (id int PRIMARY KEY, name text, price numeric);
     INSERT INTO items SELECT i, 'item ' || i, i FROM generate_series(1, 20) i;
     CREATE TABLE "Sales Items" (id int PRIMARY KEY);
@@ -60,36 +60,36 @@ FURNITURE = """
 """
 
 
-def _furnish(nodes: list[Database]) -> list[Database]:
+def _create_objects(nodes: list[Database]) -> list[Database]:
     for node in nodes:
-        node.execute(FURNITURE)
+        node.execute(OBJECTS)
     return nodes
 
 
 @pytest.fixture(scope="module")
 def nodes(server: Server) -> Iterator[list[Database]]:
     """Two nodes with the same small table and functions that write; tests must not change them."""
-    found = _furnish([server.create_database(f"bad_{os.getpid()}_{number}") for number in (1, 2)])
+    found = _create_objects([server.create_database(f"bad_{os.getpid()}_{number}") for number in (1, 2)])
     yield found
     for node in found:
         node.drop()
 
 
 @pytest.fixture
-def own(databases: Databases, nodes: list[Database]) -> list[Database]:
+def own_nodes(databases: Databases, nodes: list[Database]) -> list[Database]:
     """Two such nodes for tests that change them; `refuse` checks them too."""
-    return _furnish(databases(2))
+    return _create_objects(databases(2))
 
 
 @pytest.fixture
-def addresses(server: Server, clerk: str) -> Addresses:
-    """`addresses(databases)`: `--node` options with the clerk's password, without waits."""
+def addresses(server: Server, superuser: str) -> Addresses:
+    """`addresses(databases)`: `--node` options with the superuser's password, without waits."""
 
     def options(nodes: Sequence[Database], **changed: str) -> list[str]:
         found = ["--engine", "local", "--recheck", "1", "--recheck-wait", "0"]
         for number, node in enumerate(nodes, 1):
             name = f"n{number}"
-            address = changed.get(name, server.uri(node.name, clerk, PASSWORD))
+            address = changed.get(name, server.uri(node.name, superuser, PASSWORD))
             assert WRITTEN in address or name in changed
             found += ["--node", f"{name}={address}"]
         return found
@@ -101,7 +101,7 @@ def addresses(server: Server, clerk: str) -> Addresses:
 def refuse(request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list[Database], tmp_path: Path) -> Refuse:
     """`refuse(arguments…)`: run the command, check that it fails without side effects, and return its message."""
 
-    watched = [*nodes, *(request.getfixturevalue("own") if "own" in request.fixturenames else [])]
+    watched = [*nodes, *(request.getfixturevalue("own_nodes") if "own_nodes" in request.fixturenames else [])]
 
     def call(*arguments: object, run: Cli = cli) -> str:
         before = [node.execute(CATALOG) for node in watched]
@@ -157,9 +157,9 @@ def test_a_table_in_another_schema(refuse: Refuse, addresses: Addresses, nodes: 
     )
 
 
-def test_a_table_that_only_one_node_has(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
-    own[1].execute("CREATE TABLE lonely (id int PRIMARY KEY)")
-    message = refuse("diff", "lonely", *addresses(own))
+def test_a_table_that_only_one_node_has(refuse: Refuse, addresses: Addresses, own_nodes: list[Database]) -> None:
+    own_nodes[1].execute("CREATE TABLE lonely (id int PRIMARY KEY)")
+    message = refuse("diff", "lonely", *addresses(own_nodes))
     assert "trueup: node n1: there is no table public.lonely\n" in message
 
 
@@ -184,9 +184,9 @@ def test_an_unknown_column_with_a_suggestion(
     assert "the columns are id, name, price" in refuse("diff", "items", *addresses(nodes), option, "zzz")
 
 
-def test_all_reasons_are_listed_together(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
-    own[1].execute("ALTER TABLE items ALTER price TYPE text, ADD extra int")
-    message = refuse("diff", "items", *addresses(own), "--key", "ident")
+def test_all_reasons_are_listed_together(refuse: Refuse, addresses: Addresses, own_nodes: list[Database]) -> None:
+    own_nodes[1].execute("ALTER TABLE items ALTER price TYPE text, ADD extra int")
+    message = refuse("diff", "items", *addresses(own_nodes), "--key", "ident")
     assert "cannot start:" in message
     assert "column price of public.items has different types: numeric on n1, text on n2" in message
     assert "column extra of public.items is not on n1" in message
@@ -196,14 +196,14 @@ def test_all_reasons_are_listed_together(refuse: Refuse, addresses: Addresses, o
 # Nodes.
 
 
-def test_a_node_that_is_down(refuse: Refuse, addresses: Addresses, nodes: list[Database], clerk: str) -> None:
+def test_a_node_that_is_down(refuse: Refuse, addresses: Addresses, nodes: list[Database], superuser: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         port = taken.getsockname()[1]
-        address = f"postgresql://{clerk}:{WRITTEN}@127.0.0.1:{port}/shop"
+        address = f"postgresql://{superuser}:{WRITTEN}@127.0.0.1:{port}/shop"
         message = refuse("diff", "items", *addresses(nodes, n2=address))
     assert "trueup: node n2: " in message
-    assert f"{clerk}@127.0.0.1:{port}/shop" in message
+    assert f"{superuser}@127.0.0.1:{port}/shop" in message
     assert "check that the server is running" in message
 
 
@@ -221,9 +221,9 @@ def test_an_unknown_host(refuse: Refuse, addresses: Addresses, nodes: list[Datab
 
 
 def test_a_wrong_password(
-    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, clerk: str
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, superuser: str
 ) -> None:
-    wrong = server.uri(nodes[1].name, clerk, "Ch33se-wrong-M00n")
+    wrong = server.uri(nodes[1].name, superuser, "Ch33se-wrong-M00n")
     message = refuse("diff", "items", *addresses(nodes, n2=wrong))
     assert "trueup: node n2: " in message
     assert "password authentication failed" in message
@@ -231,9 +231,9 @@ def test_a_wrong_password(
 
 
 def test_a_wrong_database_and_a_wrong_user(
-    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, clerk: str
+    refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server, superuser: str
 ) -> None:
-    message = refuse("diff", "items", *addresses(nodes, n1=server.uri("nowhere", clerk, PASSWORD)))
+    message = refuse("diff", "items", *addresses(nodes, n1=server.uri("nowhere", superuser, PASSWORD)))
     assert "node n1: " in message
     assert '"nowhere" does not exist' in message
     assert "check the database name" in message
@@ -244,13 +244,13 @@ def test_a_wrong_database_and_a_wrong_user(
 def test_a_server_that_requires_a_password(
     fresh_server: FreshServer, refuse: Refuse, addresses: Addresses, nodes: list[Database], cli: Cli, tmp_path: Path
 ) -> None:
-    own = fresh_server(name="guarded", password=PASSWORD)
-    own.database("postgres").execute("CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)")
-    assert WRITTEN in own.uri()
-    ran = cli("diff", "items", *addresses(nodes, n2=own.uri()), "--json")
+    guarded = fresh_server(name="guarded", password=PASSWORD)
+    guarded.database("postgres").execute("CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)")
+    assert WRITTEN in guarded.uri()
+    ran = cli("diff", "items", *addresses(nodes, n2=guarded.uri()), "--json")
     assert ran.json["pairs"]["n1/n2"]["missing"] == 20
     assert _leaks(ran.out, ran.err, tmp_path) == []
-    no_password = own.uri().replace(f":{WRITTEN}", "")
+    no_password = guarded.uri().replace(f":{WRITTEN}", "")
     assert "check the password" in refuse("diff", "items", *addresses(nodes, n2=no_password))
 
 
@@ -401,51 +401,51 @@ def test_a_filter_that_fails_at_its_first_row(
 
 @pytest.mark.parametrize("snapshot", [[], ["--no-snapshot"]], ids=["snapshot", "no-snapshot"])
 def test_a_filter_that_makes_the_session_writable(
-    cli: Cli, addresses: Addresses, own: list[Database], snapshot: list[str]
+    cli: Cli, addresses: Addresses, own_nodes: list[Database], snapshot: list[str]
 ) -> None:
     """The first statement makes the session writable, the next ones write."""
     text = """set_config('default_transaction_read_only', 'off', false) IS NOT NULL
               AND CASE current_setting('transaction_read_only') WHEN 'off' THEN public.writes(id) ELSE true END"""
-    own[1].execute("UPDATE items SET name = 'x' WHERE id = 5")
-    before = [node.execute(CATALOG) for node in own]
-    ran = cli("diff", "items", *addresses(own), "--filter", text, *snapshot)
-    assert [node.execute(CATALOG) for node in own] == before
+    own_nodes[1].execute("UPDATE items SET name = 'x' WHERE id = 5")
+    before = [node.execute(CATALOG) for node in own_nodes]
+    ran = cli("diff", "items", *addresses(own_nodes), "--filter", text, *snapshot)
+    assert [node.execute(CATALOG) for node in own_nodes] == before
     assert "Traceback" not in ran.err
 
 
 # Tables that cannot be compared.
 
 
-def test_a_column_of_another_type(refuse: Refuse, addresses: Addresses, own: list[Database]) -> None:
-    own[1].execute("ALTER TABLE items ALTER name TYPE varchar(50)")
-    message = refuse("diff", "items", *addresses(own))
+def test_a_column_of_another_type(refuse: Refuse, addresses: Addresses, own_nodes: list[Database]) -> None:
+    own_nodes[1].execute("ALTER TABLE items ALTER name TYPE varchar(50)")
+    message = refuse("diff", "items", *addresses(own_nodes))
     assert "column name of public.items has different types: text on n1, character varying(50) on n2" in message
 
 
 def test_a_column_that_is_missing_on_one_node(
-    refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli
+    refuse: Refuse, addresses: Addresses, own_nodes: list[Database], cli: Cli
 ) -> None:
-    own[1].execute("ALTER TABLE items DROP price")
-    message = refuse("diff", "items", *addresses(own))
+    own_nodes[1].execute("ALTER TABLE items DROP price")
+    message = refuse("diff", "items", *addresses(own_nodes))
     assert "column price of public.items is not on n2; leave it out with --exclude-columns" in message
-    assert cli("diff", "items", *addresses(own), "--exclude-columns", "price").code == 0
+    assert cli("diff", "items", *addresses(own_nodes), "--exclude-columns", "price").code == 0
 
 
-def test_keys_that_differ(refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli) -> None:
-    own[1].execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (name)")
-    message = refuse("diff", "items", *addresses(own))
+def test_keys_that_differ(refuse: Refuse, addresses: Addresses, own_nodes: list[Database], cli: Cli) -> None:
+    own_nodes[1].execute("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (name)")
+    message = refuse("diff", "items", *addresses(own_nodes))
     assert "the keys of public.items differ: (id) on n1, (name) on n2; choose one with --key" in message
-    assert cli("diff", "items", *addresses(own), "--key", "id").code == 0
+    assert cli("diff", "items", *addresses(own_nodes), "--key", "id").code == 0
 
 
 def test_a_given_key_with_nulls_or_duplicates(
-    refuse: Refuse, addresses: Addresses, own: list[Database], cli: Cli
+    refuse: Refuse, addresses: Addresses, own_nodes: list[Database], cli: Cli
 ) -> None:
-    own[1].execute("UPDATE items SET name = NULL WHERE id = 3")
-    message = refuse("diff", "items", *addresses(own), "--key", "name")
+    own_nodes[1].execute("UPDATE items SET name = NULL WHERE id = 3")
+    message = refuse("diff", "items", *addresses(own_nodes), "--key", "name")
     assert "node n2: --key: rows have NULL in name" in message
-    own[1].execute("UPDATE items SET name = 'item 4' WHERE id = 3")
-    assert cli("diff", "items", *addresses(own), "--key", "name").code == 2
+    own_nodes[1].execute("UPDATE items SET name = 'item 4' WHERE id = 3")
+    assert cli("diff", "items", *addresses(own_nodes), "--key", "name").code == 2
 
 
 def test_encodings_that_differ(refuse: Refuse, addresses: Addresses, nodes: list[Database], server: Server) -> None:
@@ -461,28 +461,30 @@ def test_encodings_that_differ(refuse: Refuse, addresses: Addresses, nodes: list
         server.database(name).drop()
 
 
-def test_key_collations_that_differ(refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll) -> None:
-    on_all(own, "CREATE TABLE words (word text PRIMARY KEY)")
-    own[1].execute('ALTER TABLE words ALTER word TYPE text COLLATE "C"')
-    message = refuse("diff", "words", *addresses(own))
+def test_key_collations_that_differ(
+    refuse: Refuse, addresses: Addresses, own_nodes: list[Database], on_all: OnAll
+) -> None:
+    on_all(own_nodes, "CREATE TABLE words (word text PRIMARY KEY)")
+    own_nodes[1].execute('ALTER TABLE words ALTER word TYPE text COLLATE "C"')
+    message = refuse("diff", "words", *addresses(own_nodes))
     assert "the collations of key column word differ: " in message
     assert " on n1" in message
     assert " on n2" in message
 
 
-def test_a_missing_privilege(refuse: Refuse, own: list[Database], server: Server) -> None:
+def test_a_missing_privilege(refuse: Refuse, own_nodes: list[Database], server: Server) -> None:
     role = f"reader_{os.getpid()}"
-    own[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'; GRANT SELECT (id, name) ON items TO {role}")
-    own[1].execute(f"GRANT SELECT ON items TO {role}")
+    own_nodes[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'; GRANT SELECT (id, name) ON items TO {role}")
+    own_nodes[1].execute(f"GRANT SELECT ON items TO {role}")
     try:
-        options = [f"n{number}={server.uri(node.name, role, PASSWORD)}" for number, node in enumerate(own, 1)]
+        options = [f"n{number}={server.uri(node.name, role, PASSWORD)}" for number, node in enumerate(own_nodes, 1)]
         message = refuse("diff", "items", "--node", options[0], "--node", options[1])
         assert f"node n1: role {role} may not SELECT column price of public.items" in message
         assert "node n2" not in message
     finally:
-        for node in own:
+        for node in own_nodes:
             node.execute(f"DROP OWNED BY {role}")
-        own[0].execute(f"DROP ROLE {role}")
+        own_nodes[0].execute(f"DROP ROLE {role}")
 
 
 # Files.
@@ -506,14 +508,20 @@ def test_a_report_folder_that_cannot_be_written(
 
 @pytest.mark.parametrize("fails", ["report", "differences"])
 def test_a_full_disk(
-    refuse: Refuse, addresses: Addresses, own: list[Database], on_all: OnAll, process: Cli, tmp_path: Path, fails: str
+    refuse: Refuse,
+    addresses: Addresses,
+    own_nodes: list[Database],
+    on_all: OnAll,
+    process: Cli,
+    tmp_path: Path,
+    fails: str,
 ) -> None:
     """A limit on the size of files makes the same system call fail as a full disk."""
     # The report repeats the names in every row, the files that collect differences do not.
     columns = [f"c{number}_{'x' * 55}" for number in range(10)]
-    on_all(own, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} text' for name in columns)})")
+    on_all(own_nodes, f"CREATE TABLE wide (id int PRIMARY KEY, {', '.join(f'{name} text' for name in columns)})")
     rows, value = (300, "''") if fails == "report" else (1000, "repeat(md5(i::text), 20)")
-    own[0].execute(f"INSERT INTO wide SELECT i, {value} FROM generate_series(1, {rows}) i")
+    own_nodes[0].execute(f"INSERT INTO wide SELECT i, {value} FROM generate_series(1, {rows}) i")
     reports = tmp_path / "reports"
     reports.mkdir()
 
@@ -521,7 +529,7 @@ def test_a_full_disk(
         most = 150_000
         return process(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
-    message = refuse("diff", "wide", *addresses(own), "--report-dir", reports, run=limited)
+    message = refuse("diff", "wide", *addresses(own_nodes), "--report-dir", reports, run=limited)
     assert ("cannot write the report" if fails == "report" else "cannot write the journal /") in message
     assert str(reports if fails == "report" else tmp_path / "tasks.db.d") in message
     assert "free space there" in message

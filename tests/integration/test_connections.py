@@ -20,7 +20,7 @@ PASSWORD = "p'w \\ 1"
 
 
 @pytest.fixture
-def modest(databases: Databases, server: Server) -> Iterator[list[Database]]:
+def limited_nodes(databases: Databases, server: Server) -> Iterator[list[Database]]:
     """Two databases of one server, with a role that has a low connection limit."""
     nodes = databases(2)
     server.database("postgres").execute("CREATE ROLE modest LOGIN PASSWORD 'p''w \\ 1' CONNECTION LIMIT 5")
@@ -34,20 +34,20 @@ def modest(databases: Databases, server: Server) -> Iterator[list[Database]]:
         server.database("postgres").execute("DROP ROLE modest")
 
 
-def test_too_few_connections_are_reported_before_the_run(modest: list[Database], compare: Compare) -> None:
+def test_too_few_connections_are_reported_before_the_run(limited_nodes: list[Database], compare: Compare) -> None:
     options = {"concurrency_factor": 4.0}
     with pytest.raises(CheckFailed) as caught:
-        compare(modest, "items", **options)
+        compare(limited_nodes, "items", **options)
     # Of five connections, the driver uses one per node; the other three are for both nodes.
     assert "nodes n1, n2: " in caught.value.message
     assert "parallel tasks need" in caught.value.message
     assert "--max-connections 2" in caught.value.cure
-    assert compare(modest, "items", max_connections=2, **options).verdict == "MATCH"
+    assert compare(limited_nodes, "items", max_connections=2, **options).verdict == "MATCH"
 
 
-def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None:
-    server.database("postgres").execute(f"ALTER DATABASE {modest[1].name} CONNECTION LIMIT 1")
-    controls = [Control(Node(f"n{n}", node.uri), application="trueup test") for n, node in enumerate(modest, 1)]
+def test_the_limit_of_a_database(limited_nodes: list[Database], server: Server) -> None:
+    server.database("postgres").execute(f"ALTER DATABASE {limited_nodes[1].name} CONNECTION LIMIT 1")
+    controls = [Control(Node(f"n{n}", node.uri), application="trueup test") for n, node in enumerate(limited_nodes, 1)]
     try:
         with pytest.raises(CheckFailed, match=r"node n2: 1 parallel tasks need .* only 0 are free"):
             check_free(controls, 1)
@@ -57,9 +57,9 @@ def test_the_limit_of_a_database(modest: list[Database], server: Server) -> None
 
 
 def test_addresses_contain_what_the_driver_resolved(
-    modest: list[Database], server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    limited_nodes: list[Database], server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "services").write_text(f"[shop]\nhost=127.0.0.1\nport={server.port}\ndbname={modest[0].name}\n")
+    (tmp_path / "services").write_text(f"[shop]\nhost=127.0.0.1\nport={server.port}\ndbname={limited_nodes[0].name}\n")
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
     monkeypatch.setenv("PGUSER", "modest")
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
@@ -70,7 +70,10 @@ def test_addresses_contain_what_the_driver_resolved(
     for name in ("PGSERVICEFILE", "PGUSER", "PGPASSWORD"):
         monkeypatch.delenv(name)
     with psycopg.connect(found.conninfo) as connection:
-        assert connection.execute("SELECT current_user, current_database()").fetchone() == ("modest", modest[0].name)
+        assert connection.execute("SELECT current_user, current_database()").fetchone() == (
+            "modest",
+            limited_nodes[0].name,
+        )
 
 
 def test_all_lines_of_a_copy_are_read_or_an_error_is_raised(databases: Databases) -> None:

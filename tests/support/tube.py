@@ -10,7 +10,7 @@ from trueup.capture.triggers.model import Pod, TubeInfo
 from trueup.testing.postgres import Database
 
 
-class Place:
+class TubeDatabase:
     """A database with installed functions, its tube t, and shortcuts."""
 
     def __init__(self, database: Database) -> None:

@@ -52,13 +52,13 @@ def target(tmp_path: Path) -> Target:
 
 
 @pytest.fixture
-def house(target: Target) -> Iterator[ClickHouse]:
+def clickhouse(target: Target) -> Iterator[ClickHouse]:
     with open_target(target) as opened:
         yield opened
 
 
-def _ensure(house: ClickHouse, text: str = LOG) -> None:
-    house.ensure_table(_schema(text), key=["k"], fast_version="F")
+def _ensure(clickhouse: ClickHouse, text: str = LOG) -> None:
+    clickhouse.ensure_table(_schema(text), key=["k"], fast_version="F")
 
 
 def _write(path: Path, rows: list[Row]) -> Path:
@@ -73,25 +73,28 @@ def _row(k: int, sign: int, slow: int, fast: int) -> Row:
     return (k, sign, slow, fast, 1000 * slow + fast)
 
 
-def _parts(house: ClickHouse) -> list[int]:
+def _parts(clickhouse: ClickHouse) -> list[int]:
     return [
-        rows for (rows,) in house.rows("SELECT rows FROM system.parts WHERE table = 'log' AND active ORDER BY rows")
+        rows
+        for (rows,) in clickhouse.rows("SELECT rows FROM system.parts WHERE table = 'log' AND active ORDER BY rows")
     ]
 
 
-def _not_one(house: ClickHouse) -> list[tuple[Any, ...]]:
+def _not_one(clickhouse: ClickHouse) -> list[tuple[Any, ...]]:
     """Return the keys that do not collapse to exactly one row."""
     sums = "SELECT k, Version, toInt64(sum(Sign)) AS n FROM log GROUP BY k, Version HAVING n != 0"
-    return house.rows(f"SELECT k, groupArray((Version, n)) FROM ({sums}) GROUP BY k HAVING count() != 1 OR sum(n) != 1")
+    return clickhouse.rows(
+        f"SELECT k, groupArray((Version, n)) FROM ({sums}) GROUP BY k HAVING count() != 1 OR sum(n) != 1"
+    )
 
 
 # --- the table
 
 
-def test_the_table_is_created_once_and_gains_columns(house: ClickHouse) -> None:
-    _ensure(house, f"{LOG}, s string")
-    _ensure(house, f"{LOG}, s string, money decimal(10,2), goals array<int>")
-    assert house.columns() == {
+def test_the_table_is_created_once_and_gains_columns(clickhouse: ClickHouse) -> None:
+    _ensure(clickhouse, f"{LOG}, s string")
+    _ensure(clickhouse, f"{LOG}, s string, money decimal(10,2), goals array<int>")
+    assert clickhouse.columns() == {
         "k": "Int64",
         "Sign": "Int8",
         "SlowVersion": "UInt64",
@@ -101,11 +104,11 @@ def test_the_table_is_created_once_and_gains_columns(house: ClickHouse) -> None:
         "money": "Nullable(Decimal(10, 2))",
         "goals": "Array(Nullable(Int32))",
     }
-    engine = house.rows("SELECT engine, primary_key FROM system.tables WHERE name = 'log'")
+    engine = clickhouse.rows("SELECT engine, primary_key FROM system.tables WHERE name = 'log'")
     assert engine == [("VersionedCollapsingMergeTree", "(k)")]
     # A table with additional columns is not changed.
-    _ensure(house)
-    assert len(house.columns()) == 8
+    _ensure(clickhouse)
+    assert len(clickhouse.columns()) == 8
 
 
 COLUMNS = "k Int64, Sign Int8, SlowVersion UInt64, F UInt64, Version UInt64"
@@ -124,17 +127,17 @@ COLLAPSING = "VersionedCollapsingMergeTree(Sign, Version) ORDER BY k"
         (COLUMNS.replace(" F UInt64,", ""), COLLAPSING, "no column F"),
     ],
 )
-def test_another_table_is_refused_by_name(house: ClickHouse, columns: str, engine: str, reason: str) -> None:
-    house.execute(f"CREATE TABLE log ({columns}) ENGINE = {engine}")
+def test_another_table_is_refused_by_name(clickhouse: ClickHouse, columns: str, engine: str, reason: str) -> None:
+    clickhouse.execute(f"CREATE TABLE log ({columns}) ENGINE = {engine}")
     with pytest.raises(CheckFailed, match=rf"default\.log cannot store the log: .*{reason}") as caught:
-        _ensure(house, f"{LOG}, s string")
+        _ensure(clickhouse, f"{LOG}, s string")
     assert caught.value.cure
-    assert "s" not in house.columns()
+    assert "s" not in clickhouse.columns()
 
 
-def test_an_existing_table_with_the_same_engine_is_used(house: ClickHouse) -> None:
-    house.execute(f"CREATE TABLE log ({COLUMNS}, s LowCardinality(String)) ENGINE = {COLLAPSING}")
-    _ensure(house, f"{LOG}, s string")
+def test_an_existing_table_with_the_same_engine_is_used(clickhouse: ClickHouse) -> None:
+    clickhouse.execute(f"CREATE TABLE log ({COLUMNS}, s LowCardinality(String)) ENGINE = {COLLAPSING}")
+    _ensure(clickhouse, f"{LOG}, s string")
 
 
 @pytest.mark.parametrize(
@@ -146,10 +149,10 @@ def test_an_existing_table_with_the_same_engine_is_used(house: ClickHouse) -> No
         (f"{LOG}, `n.a` array<int>, `n.b` array<int>", "two array columns are named n"),
     ],
 )
-def test_a_log_with_an_unsupported_schema_is_refused(house: ClickHouse, schema: str, reason: str) -> None:
+def test_a_log_with_an_unsupported_schema_is_refused(clickhouse: ClickHouse, schema: str, reason: str) -> None:
     with pytest.raises(CheckFailed, match=reason):
-        _ensure(house, schema)
-    assert house.columns() == {}
+        _ensure(clickhouse, schema)
+    assert clickhouse.columns() == {}
 
 
 # --- rows
@@ -163,7 +166,7 @@ KINDS = (
 )
 
 
-def test_values_and_nulls_of_every_type_are_read_back(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
+def test_values_and_nulls_of_every_type_are_read_back(spark: Spark, clickhouse: ClickHouse, tmp_path: Path) -> None:
     when = datetime.datetime(2024, 2, 29, 23, 59, 59, 999999)
     values = (
         *(-128, 32767, -1, 2**63 - 1, 1.5, -0.1, Decimal("12345678901234567890.0123456789"), "ж'\\", b"\xff\x00", True),
@@ -173,9 +176,9 @@ def test_values_and_nulls_of_every_type_are_read_back(spark: Spark, house: Click
     rows = [(1, 1, 1, 1, 1001, *values), (2, 1, 1, 1, 1001, *[None] * len(values))]
     frame = spark.createDataFrame(rows, f"{LOG}, {KINDS}")
     frame.coalesce(1).write.parquet(str(tmp_path / "rows"))
-    house.ensure_table(frame.schema, key=["k"], fast_version="F")
-    assert insert_files(house, list((tmp_path / "rows").glob("*.parquet")), key=["k"], resumed=False) == (1, 0)
-    full, empty = house.rows("SELECT * EXCEPT (k, Sign, SlowVersion, F, Version) FROM log ORDER BY k")
+    clickhouse.ensure_table(frame.schema, key=["k"], fast_version="F")
+    assert insert_files(clickhouse, list((tmp_path / "rows").glob("*.parquet")), key=["k"], resumed=False) == (1, 0)
+    full, empty = clickhouse.rows("SELECT * EXCEPT (k, Sign, SlowVersion, F, Version) FROM log ORDER BY k")
     utc = when.replace(tzinfo=datetime.timezone.utc)
     expected = [*values]
     expected[11] = expected[12] = utc
@@ -187,13 +190,13 @@ def test_values_and_nulls_of_every_type_are_read_back(spark: Spark, house: Click
     assert list(empty) == nothing
 
 
-def test_columns_are_matched_by_name_and_others_get_their_default(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
-    house.execute("ALTER TABLE log ADD COLUMN more Int32 DEFAULT 7")
+def test_columns_are_matched_by_name_and_others_get_their_default(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
+    clickhouse.execute("ALTER TABLE log ADD COLUMN more Int32 DEFAULT 7")
     path = tmp_path / "odd {a,b} 'name' *.parquet"
     pq.write_table(_table([_row(1, 1, 2, 3)]).select(["Version", "F", "k", "SlowVersion", "Sign"]), path)
-    house.insert_parquet(path)
-    assert house.rows("SELECT k, Sign, SlowVersion, F, Version, more FROM log") == [(1, 1, 2, 3, 2003, 7)]
+    clickhouse.insert_parquet(path)
+    assert clickhouse.rows("SELECT k, Sign, SlowVersion, F, Version, more FROM log") == [(1, 1, 2, 3, 2003, 7)]
 
 
 def _table(rows: list[Row]) -> Any:
@@ -202,21 +205,21 @@ def _table(rows: list[Row]) -> Any:
     )
 
 
-def test_a_null_key_and_an_unknown_column_insert_nothing(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
+def test_a_null_key_and_an_unknown_column_insert_nothing(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
     bad = _table([_row(1, 1, 1, 1), _row(2, 1, 1, 1)]).set_column(0, "k", pa.array([1, None]))
     pq.write_table(bad, tmp_path / "null.parquet")
     with pytest.raises(QueryError, match="NULL"):
-        house.insert_parquet(tmp_path / "null.parquet")
+        clickhouse.insert_parquet(tmp_path / "null.parquet")
     pq.write_table(_table([_row(1, 1, 1, 1)]).append_column("nope", pa.array([1])), tmp_path / "more.parquet")
     with pytest.raises(QueryError, match="nope"):
-        house.insert_parquet(tmp_path / "more.parquet")
-    assert house.rows("SELECT * FROM log") == []
+        clickhouse.insert_parquet(tmp_path / "more.parquet")
+    assert clickhouse.rows("SELECT * FROM log") == []
 
 
-def test_one_insert_is_one_part_also_above_the_usual_size_of_a_block(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
-    house.execute("SYSTEM STOP MERGES log")
+def test_one_insert_is_one_part_also_above_the_usual_size_of_a_block(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
+    clickhouse.execute("SYSTEM STOP MERGES log")
     count = 1_200_000  # The default would cut after 1,048,449 rows.
     numbers = pa.array(range(count))
     table = pa.table(
@@ -231,16 +234,19 @@ def test_one_insert_is_one_part_also_above_the_usual_size_of_a_block(house: Clic
     )
     pq.write_table(table, tmp_path / "big.parquet", row_group_size=50_000)
     pq.write_table(table.slice(0, 200_000), tmp_path / "a.parquet", row_group_size=10_000)
-    assert insert_files(house, [tmp_path / "big.parquet", tmp_path / "a.parquet"], key=["k"], resumed=False) == (2, 0)
-    assert _parts(house) == [200_000, count]
+    assert insert_files(clickhouse, [tmp_path / "big.parquet", tmp_path / "a.parquet"], key=["k"], resumed=False) == (
+        2,
+        0,
+    )
+    assert _parts(clickhouse) == [200_000, count]
 
 
-def test_an_empty_file_inserts_nothing(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
+def test_an_empty_file_inserts_nothing(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
     files = [_write(tmp_path / "1.parquet", []), _write(tmp_path / "2.parquet", [_row(1, 1, 1, 1)])]
-    assert insert_files(house, files, key=["k"], resumed=False) == (1, 0)
-    assert insert_files(house, files, key=["k"], resumed=True) == (0, 1)
-    assert insert_files(house, [], key=["k"], resumed=True) == (0, 0)
+    assert insert_files(clickhouse, files, key=["k"], resumed=False) == (1, 0)
+    assert insert_files(clickhouse, files, key=["k"], resumed=True) == (0, 1)
+    assert insert_files(clickhouse, [], key=["k"], resumed=True) == (0, 0)
 
 
 # --- repeated inserts
@@ -277,7 +283,7 @@ def _history(keys: int, seed: int) -> tuple[list[Row], list[Row]]:
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_after_any_number_of_files_the_rest_is_inserted(
-    house: ClickHouse, tmp_path: Path, merged: bool, scattered: bool
+    clickhouse: ClickHouse, tmp_path: Path, merged: bool, scattered: bool
 ) -> None:
     """Rows of one key may be in several files, as after several steps of a run."""
     before, run = _history(300, seed=7)
@@ -287,21 +293,21 @@ def test_after_any_number_of_files_the_rest_is_inserted(
     files = [_write(tmp_path / f"part-{at}.parquet", run[at * size : at * size + size]) for at in range(4)]
     base = _write(tmp_path / "base.parquet", before)
     for done in range(5):
-        house.execute("DROP TABLE IF EXISTS log")
-        _ensure(house)
-        house.insert_parquet(base)
+        clickhouse.execute("DROP TABLE IF EXISTS log")
+        _ensure(clickhouse)
+        clickhouse.insert_parquet(base)
         for path in files[:done]:
-            house.insert_parquet(path)
+            clickhouse.insert_parquet(path)
         if merged:
-            house.execute("OPTIMIZE TABLE log FINAL")
+            clickhouse.execute("OPTIMIZE TABLE log FINAL")
         # The fast supplier writes more rows meanwhile.
-        house.insert_parquet(_write(tmp_path / "fast.parquet", [_row(10_000 + done, 1, 0, 1)]))
-        assert insert_files(house, files, key=["k"], resumed=True) == (4 - done, done)
+        clickhouse.insert_parquet(_write(tmp_path / "fast.parquet", [_row(10_000 + done, 1, 0, 1)]))
+        assert insert_files(clickhouse, files, key=["k"], resumed=True) == (4 - done, done)
         gone = {k for k in range(300) if sum(row[1] for row in before + run if row[0] == k) == 0}
-        assert {row[0] for row in _not_one(house)} == set(), (done, merged, scattered)
-        standing = house.rows("SELECT DISTINCT k FROM log FINAL WHERE k < 10000")
+        assert {row[0] for row in _not_one(clickhouse)} == set(), (done, merged, scattered)
+        standing = clickhouse.rows("SELECT DISTINCT k FROM log FINAL WHERE k < 10000")
         assert {k for (k,) in standing} == set(range(300)) - gone
-        assert insert_files(house, files, key=["k"], resumed=True) == (0, 4)
+        assert insert_files(clickhouse, files, key=["k"], resumed=True) == (0, 4)
 
 
 CHILD = """
@@ -329,67 +335,67 @@ def test_a_killed_process_is_continued(target: Target, tmp_path: Path, after: in
     ]
     size = len(run) // 4
     files = [_write(tmp_path / f"part-{at}.parquet", run[at * size : at * size + size]) for at in range(4)]
-    with open_target(target) as house:
-        _ensure(house)
-        house.insert_parquet(_write(tmp_path / "fast.parquet", [_row(k, 1, 0, 1) for k in range(keys)]))
+    with open_target(target) as clickhouse:
+        _ensure(clickhouse)
+        clickhouse.insert_parquet(_write(tmp_path / "fast.parquet", [_row(k, 1, 0, 1) for k in range(keys)]))
     killed = subprocess.run([sys.executable, "-c", CHILD, target.path, str(after), *map(str, files)], timeout=120)
     assert killed.returncode == -signal.SIGKILL
-    with open_target(target) as house:
-        assert insert_files(house, files, key=["k"], resumed=True) == (4 - after, after)
-        assert _not_one(house) == []
-        assert house.rows("SELECT count(), min(Version), max(Version) FROM log FINAL") == [(keys, 2001, 2001)]
+    with open_target(target) as clickhouse:
+        assert insert_files(clickhouse, files, key=["k"], resumed=True) == (4 - after, after)
+        assert _not_one(clickhouse) == []
+        assert clickhouse.rows("SELECT count(), min(Version), max(Version) FROM log FINAL") == [(keys, 2001, 2001)]
 
 
-def test_progress_is_found_by_tombstones_alone(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
+def test_progress_is_found_by_tombstones_alone(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
     stood = [row for k in range(5) for row in (_row(k, 1, 0, 1), _row(k, -1, 0, 1), _row(k, 1, 1, 1))]
-    house.insert_parquet(_write(tmp_path / "before.parquet", stood))
+    clickhouse.insert_parquet(_write(tmp_path / "before.parquet", stood))
     files = [
         _write(tmp_path / f"{at}.parquet", [_row(k, -1, 1, 1) for k in some]) for at, some in enumerate([(0, 1), (2,)])
     ]
-    house.insert_parquet(files[0])
-    assert insert_files(house, files, key=["k"], resumed=True) == (1, 1)
-    house.execute("OPTIMIZE TABLE log FINAL")
-    assert insert_files(house, files, key=["k"], resumed=True) == (0, 2)
-    assert house.rows("SELECT k FROM log FINAL ORDER BY k") == [(3,), (4,)]
+    clickhouse.insert_parquet(files[0])
+    assert insert_files(clickhouse, files, key=["k"], resumed=True) == (1, 1)
+    clickhouse.execute("OPTIMIZE TABLE log FINAL")
+    assert insert_files(clickhouse, files, key=["k"], resumed=True) == (0, 2)
+    assert clickhouse.rows("SELECT k FROM log FINAL ORDER BY k") == [(3,), (4,)]
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_tombstones_of_new_keys_are_found_by_the_fast_rows(house: ClickHouse, tmp_path: Path, done: bool) -> None:
-    _ensure(house)
+def test_tombstones_of_new_keys_are_found_by_the_fast_rows(clickhouse: ClickHouse, tmp_path: Path, done: bool) -> None:
+    _ensure(clickhouse)
     # The first key has version 2 now.
     fast = [_row(1, 1, 0, 1), _row(1, -1, 0, 1), _row(1, 1, 0, 2), _row(2, 1, 0, 1)]
-    house.insert_parquet(_write(tmp_path / "fast.parquet", fast))
+    clickhouse.insert_parquet(_write(tmp_path / "fast.parquet", fast))
     files = [_write(tmp_path / "0.parquet", [_row(1, -1, 0, 1), _row(2, -1, 0, 1)])]
     if done:
-        house.insert_parquet(files[0])
-    assert insert_files(house, files, key=["k"], resumed=True) == (1 - done, int(done))
+        clickhouse.insert_parquet(files[0])
+    assert insert_files(clickhouse, files, key=["k"], resumed=True) == (1 - done, int(done))
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_unknown_progress_is_an_error(house: ClickHouse, tmp_path: Path, sign: int) -> None:
-    _ensure(house)
+def test_unknown_progress_is_an_error(clickhouse: ClickHouse, tmp_path: Path, sign: int) -> None:
+    _ensure(clickhouse)
     files = [_write(tmp_path / "0.parquet", [_row(1, sign, 0, 1)])]
     with pytest.raises(StoreError, match=r"cannot determine whether 0\.parquet was inserted into default\.log"):
-        insert_files(house, files, key=["k"], resumed=True)
-    assert house.rows("SELECT * FROM log") == []
+        insert_files(clickhouse, files, key=["k"], resumed=True)
+    assert clickhouse.rows("SELECT * FROM log") == []
 
 
-def test_half_a_file_is_an_error(house: ClickHouse, tmp_path: Path) -> None:
-    _ensure(house)
+def test_half_a_file_is_an_error(clickhouse: ClickHouse, tmp_path: Path) -> None:
+    _ensure(clickhouse)
     rows = [_row(k, 1, 1, 1) for k in range(10)]
-    house.insert_parquet(_write(tmp_path / "half.parquet", rows[:5]))
+    clickhouse.insert_parquet(_write(tmp_path / "half.parquet", rows[:5]))
     with pytest.raises(StoreError, match="not those of complete files"):
-        insert_files(house, [_write(tmp_path / "0.parquet", rows)], key=["k"], resumed=True)
+        insert_files(clickhouse, [_write(tmp_path / "0.parquet", rows)], key=["k"], resumed=True)
     # A later file without the previous one.
-    house.execute("TRUNCATE TABLE log")
+    clickhouse.execute("TRUNCATE TABLE log")
     files = [_write(tmp_path / f"{at}.parquet", rows[at : at + 1]) for at in range(2)]
-    house.insert_parquet(files[1])
+    clickhouse.insert_parquet(files[1])
     with pytest.raises(StoreError, match="not those of complete files"):
-        insert_files(house, files, key=["k"], resumed=True)
+        insert_files(clickhouse, files, key=["k"], resumed=True)
 
 
-def test_keys_of_several_columns_and_every_kind(spark: Spark, house: ClickHouse, tmp_path: Path) -> None:
+def test_keys_of_several_columns_and_every_kind(spark: Spark, clickhouse: ClickHouse, tmp_path: Path) -> None:
     key = ["a b", "c.d", "t", "e", "d", "x", "o"]
     kinds = "`a b` bigint, `c.d` string, t timestamp, e decimal(12,3), d date, x binary, o boolean"
     when = datetime.datetime(2024, 1, 1, 0, 0, 0, 123456)
@@ -411,14 +417,14 @@ def test_keys_of_several_columns_and_every_kind(spark: Spark, house: ClickHouse,
     ]
     schema = f"{kinds}, Sign tinyint, SlowVersion bigint, `y``F` bigint, Version bigint"
     spark.createDataFrame(rows, schema).repartition(2).write.parquet(str(tmp_path / "rows"))
-    house.ensure_table(_schema(schema), key=key, fast_version="y`F")
-    house.ensure_table(_schema(schema), key=key, fast_version="y`F")
+    clickhouse.ensure_table(_schema(schema), key=key, fast_version="y`F")
+    clickhouse.ensure_table(_schema(schema), key=key, fast_version="y`F")
     files = sorted((tmp_path / "rows").glob("*.parquet"))
     assert len(files) == 2
-    house.insert_parquet(files[0])
-    assert insert_files(house, files, key=key, resumed=True) == (1, 1)
-    assert insert_files(house, files, key=key, resumed=True) == (0, 2)
-    assert house.rows("SELECT count() FROM log") == [(40,)]
+    clickhouse.insert_parquet(files[0])
+    assert insert_files(clickhouse, files, key=key, resumed=True) == (1, 1)
+    assert insert_files(clickhouse, files, key=key, resumed=True) == (0, 2)
+    assert clickhouse.rows("SELECT count() FROM log") == [(40,)]
 
 
 # --- one process, one folder
@@ -426,8 +432,8 @@ def test_keys_of_several_columns_and_every_kind(spark: Spark, house: ClickHouse,
 
 def test_a_folder_can_be_closed_and_opened_again(tmp_path: Path) -> None:
     first, second = (Target(table="log", path=str(tmp_path / name)) for name in ("one", "two"))
-    with open_target(first) as house:
-        _ensure(house)
+    with open_target(first) as clickhouse:
+        _ensure(clickhouse)
         with pytest.raises(NodeError, match="cannot be opened") as caught, open_target(second):
             pass
         assert "a process can open only one folder" in caught.value.cure
@@ -439,9 +445,9 @@ def test_a_folder_can_be_closed_and_opened_again(tmp_path: Path) -> None:
         )
         other = subprocess.run([sys.executable, "-c", code, first.path], capture_output=True, text=True, timeout=60)
         assert "NodeError: the embedded ClickHouse in" in other.stderr
-        assert house.columns()
-    with open_target(second) as house:
-        assert house.columns() == {}
+        assert clickhouse.columns()
+    with open_target(second) as clickhouse:
+        assert clickhouse.columns() == {}
 
 
 @pytest.mark.parametrize(
@@ -464,14 +470,14 @@ def test_the_error_of_a_wrong_target_has_no_password(target: Target) -> None:
 
 # --- a server, replaced by a process
 
-STAND_IN = Path(__file__).parents[1] / "clickhouse_stand_in.py"
+HTTP_SERVER = Path(__file__).parents[1] / "clickhouse_http_server.py"
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Callable[[str], Target]]:
     """Return a function that returns a target on the replacement server, with a given password."""
     process = subprocess.Popen(
-        [sys.executable, str(STAND_IN), str(tmp_path / "server")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        [sys.executable, str(HTTP_SERVER), str(tmp_path / "server")], stdout=subprocess.PIPE, text=True, cwd=tmp_path
     )
     assert process.stdout is not None
     port = int(process.stdout.readline())
@@ -491,22 +497,22 @@ def test_a_server_is_filled_and_read_the_same_way(server: Callable[[str], Target
     before, run = _history(50, seed=3)
     size = -(-len(run) // 2)
     files = [_write(tmp_path / f"part-{at}.parquet", run[at * size : at * size + size]) for at in range(2)]
-    with open_target(server(GOOD)) as house:
-        assert (house.database, house.columns()) == ("db", {})
-        _ensure(house, f"{LOG}, `it's ``odd\\` string")
-        _ensure(house, f"{LOG}, `it's ``odd\\` string")
-        house.insert_parquet(_write(tmp_path / "base.parquet", before))
-        house.insert_parquet(files[0])
-        assert insert_files(house, files, key=["k"], resumed=True) == (1, 1)
-        assert insert_files(house, files, key=["k"], resumed=True) == (0, 2)
-        house.export("SELECT k, Sign FROM db.log FINAL", tmp_path / "out.parquet")
-        counted = house.rows("SELECT count() FROM db.log FINAL")[0][0]
+    with open_target(server(GOOD)) as clickhouse:
+        assert (clickhouse.database, clickhouse.columns()) == ("db", {})
+        _ensure(clickhouse, f"{LOG}, `it's ``odd\\` string")
+        _ensure(clickhouse, f"{LOG}, `it's ``odd\\` string")
+        clickhouse.insert_parquet(_write(tmp_path / "base.parquet", before))
+        clickhouse.insert_parquet(files[0])
+        assert insert_files(clickhouse, files, key=["k"], resumed=True) == (1, 1)
+        assert insert_files(clickhouse, files, key=["k"], resumed=True) == (0, 2)
+        clickhouse.export("SELECT k, Sign FROM db.log FINAL", tmp_path / "out.parquet")
+        counted = clickhouse.rows("SELECT count() FROM db.log FINAL")[0][0]
         assert 0 < counted == pq.read_metadata(tmp_path / "out.parquet").num_rows
-        assert house.rows("SELECT 'ж', unhex('ff'), NULL, toDate32('2024-01-01')") == [
+        assert clickhouse.rows("SELECT 'ж', unhex('ff'), NULL, toDate32('2024-01-01')") == [
             ("ж", b"\xff", None, datetime.date(2024, 1, 1))
         ]
         sums = "SELECT k, Version, sum(Sign) AS n FROM db.log GROUP BY k, Version HAVING n != 0"
-        assert house.rows(f"SELECT k FROM ({sums}) GROUP BY k HAVING count() != 1") == []
+        assert clickhouse.rows(f"SELECT k FROM ({sums}) GROUP BY k HAVING count() != 1") == []
     inserts = [each for each in _logged(tmp_path) if each["sql"].startswith("INSERT")]
     assert len(inserts) == 3
     for insert in inserts:
@@ -525,13 +531,13 @@ def test_a_password_is_never_shown(server: Callable[[str], Target], caplog: pyte
         assert "wrong one" not in shown
         assert "wrong%20one" not in shown
         assert secret not in shown
-    with open_target(server(GOOD)) as house:
-        assert "heim" not in repr(house)
+    with open_target(server(GOOD)) as clickhouse:
+        assert "heim" not in repr(clickhouse)
         with pytest.raises(QueryError, match="nowhere") as refused:
-            house.rows("SELECT 'ge heim/123' FROM nowhere")
+            clickhouse.rows("SELECT 'ge heim/123' FROM nowhere")
         assert "ge heim/123" not in str(refused.value)
         with pytest.raises(QueryError):
-            house.export("SELECT throwIf(number = 3) FROM numbers(9)", Path("out.parquet"))
+            clickhouse.export("SELECT throwIf(number = 3) FROM numbers(9)", Path("out.parquet"))
 
 
 def test_a_missing_server_is_reported(tmp_path: Path) -> None:

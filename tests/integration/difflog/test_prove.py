@@ -58,18 +58,18 @@ class World:
         place = self.folder / f"insert-{self.made}"
         frame.coalesce(1).write.parquet(str(place))
         entity = self.difflog.entity
-        with open_target(self.difflog.target) as house:
-            insert_files(house, list(place.glob("*.parquet")), key=entity.key, resumed=False)
+        with open_target(self.difflog.target) as table:
+            insert_files(table, list(place.glob("*.parquet")), key=entity.key, resumed=False)
 
     def ensure(self, schema: StructType) -> None:
         """Create the table."""
-        with open_target(self.difflog.target) as house:
-            house.ensure_table(schema, key=self.difflog.entity.key, fast_version=self.difflog.entity.fast_version)
+        with open_target(self.difflog.target) as table:
+            table.ensure_table(schema, key=self.difflog.entity.key, fast_version=self.difflog.entity.fast_version)
 
     def sql(self, statement: str) -> None:
         """Run a statement in ClickHouse."""
-        with open_target(self.difflog.target) as house:
-            house.execute(statement)
+        with open_target(self.difflog.target) as table:
+            table.execute(statement)
 
     def prove(self, **options: Any) -> Proof:
         """Return the proof in ClickHouse."""

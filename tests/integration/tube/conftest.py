@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.fixtures import Databases
-from support.tube import Place
+from support.tube import TubeDatabase
 
 # Jobs in other processes import the sink of these tests by name.
 ROOT = str(Path(__file__).parents[2])
@@ -18,12 +18,12 @@ if ROOT not in sys.path:
 
 
 @pytest.fixture
-def place(databases: Databases) -> Iterator[Place]:
+def tube_db(databases: Databases) -> Iterator[TubeDatabase]:
     """A new database with a tube t."""
-    place = Place(databases(1)[0])
+    tube_db = TubeDatabase(databases(1)[0])
     try:
-        place.install()
-        place.tube.ensure()
-        yield place
+        tube_db.install()
+        tube_db.tube.ensure()
+        yield tube_db
     finally:
-        place.close()
+        tube_db.close()

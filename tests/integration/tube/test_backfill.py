@@ -7,7 +7,7 @@ import json
 import psycopg
 import pytest
 
-from support.tube import Place
+from support.tube import TubeDatabase
 from trueup.errors import QueryError
 
 ITEMS = """CREATE TABLE items (id int PRIMARY KEY, at timestamptz, n int);
@@ -17,13 +17,13 @@ ORDERED = "SELECT id FROM items WHERE {} ORDER BY at, id"
 
 
 @pytest.fixture
-def items(place: Place) -> Place:
-    place.run(ITEMS)
-    place.tube.attach("items", shard=4)
-    return place
+def items(tube_db: TubeDatabase) -> TubeDatabase:
+    tube_db.run(ITEMS)
+    tube_db.tube.attach("items", shard=4)
+    return tube_db
 
 
-def test_backfill_keys_come_in_order_after_live_keys(items: Place) -> None:
+def test_backfill_keys_come_in_order_after_live_keys(items: TubeDatabase) -> None:
     done = items.tube.backfill("items", order_col="at")
     items.run("UPDATE items SET n = 9 WHERE id = 5")
     live, *pods = items.pods()
@@ -42,7 +42,7 @@ def test_backfill_keys_come_in_order_after_live_keys(items: Place) -> None:
 
 
 @pytest.mark.parametrize("order_col", ["", "at", "n"])
-def test_a_backfill_in_parts_has_the_same_keys(items: Place, order_col: str) -> None:
+def test_a_backfill_in_parts_has_the_same_keys(items: TubeDatabase, order_col: str) -> None:
     items.tube.backfill("items", order_col=order_col, part_keys=70)
     parts = [key for pod in items.take() for key in pod.ids]
     items.tube.backfill("items", order_col=order_col)
@@ -50,31 +50,31 @@ def test_a_backfill_in_parts_has_the_same_keys(items: Place, order_col: str) -> 
     assert sorted(parts) == list(range(1, 901))
 
 
-def test_predicates_and_composite_keys(place: Place) -> None:
-    place.run("CREATE TABLE pairs (a text, b int, n int, PRIMARY KEY (a, b))")
-    place.run("INSERT INTO pairs SELECT chr(97 + g % 5), g, g % 4 FROM generate_series(1, 200) g")
-    place.tube.attach("pairs", shard=1, predicate="n = 1")
-    place.tube.backfill("pairs", order_col="n", part_keys=7)
-    found = [tuple(json.loads(key)) for pod in place.take() for key in pod.keys or ()]
-    expected = place.run("SELECT a, b::text FROM pairs WHERE n = 1 ORDER BY a, pairs.b")
+def test_predicates_and_composite_keys(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE pairs (a text, b int, n int, PRIMARY KEY (a, b))")
+    tube_db.run("INSERT INTO pairs SELECT chr(97 + g % 5), g, g % 4 FROM generate_series(1, 200) g")
+    tube_db.tube.attach("pairs", shard=1, predicate="n = 1")
+    tube_db.tube.backfill("pairs", order_col="n", part_keys=7)
+    found = [tuple(json.loads(key)) for pod in tube_db.take() for key in pod.keys or ()]
+    expected = tube_db.run("SELECT a, b::text FROM pairs WHERE n = 1 ORDER BY a, pairs.b")
     assert found == expected
 
 
-def test_routing(place: Place) -> None:
-    place.of("r").ensure(partitions=2)
-    place.run(ITEMS)
-    place.of("r").attach("items", routing="n")
-    place.of("r").backfill("items")
+def test_routing(tube_db: TubeDatabase) -> None:
+    tube_db.of("r").ensure(partitions=2)
+    tube_db.run(ITEMS)
+    tube_db.of("r").attach("items", routing="n")
+    tube_db.of("r").backfill("items")
     for partition in (0, 1):
-        pods = place.take("r", partition)
+        pods = tube_db.take("r", partition)
         assert {pod.shard for pod in pods if pod.op == "B"} == {n for n in range(5) if n % 2 == partition}
-        (end,) = place.take("r", partition)
+        (end,) = tube_db.take("r", partition)
         assert (end.op, end.message["shards"]) == ("}", "all")
-    assert place.of("r").backfill("items", shard=3).keys == 180
-    assert {pod.shard for pod in place.take("r", 1)} == {3}
+    assert tube_db.of("r").backfill("items", shard=3).keys == 180
+    assert {pod.shard for pod in tube_db.take("r", 1)} == {3}
 
 
-def test_a_stopped_backfill_continues(items: Place) -> None:
+def test_a_stopped_backfill_continues(items: TubeDatabase) -> None:
     step1 = items.tube.session.call("tube_backfill_step1")
     items.tube.session.call("tube_backfill_step2")
     part = items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
@@ -91,7 +91,7 @@ def test_a_stopped_backfill_continues(items: Place) -> None:
     assert sum(pod.op == "}" for pod in items.take()) == 1
 
 
-def test_a_restarted_backfill(items: Place) -> None:
+def test_a_restarted_backfill(items: TubeDatabase) -> None:
     step1 = items.tube.session.call("tube_backfill_step1")
     items.tube.session.call("tube_backfill_step2")
     items.tube.session.call("tube_backfill_step3", json.dumps(step1), "t", "public.items", "at", None, 200)
@@ -100,7 +100,7 @@ def test_a_restarted_backfill(items: Place) -> None:
     assert (done.start_seq > step1["start_seq"], done.keys, done.order_col) == (True, 900, "id")
 
 
-def test_only_one_backfill_runs_at_a_time(items: Place) -> None:
+def test_only_one_backfill_runs_at_a_time(items: TubeDatabase) -> None:
     step1 = json.dumps(items.tube.session.call("tube_backfill_step1"))
     items.tube.session.call("tube_backfill_step2")
     call = "SELECT tube.tube_backfill_step3(%s, 't', 'public.items', NULL, NULL, 10)"
@@ -110,7 +110,7 @@ def test_only_one_backfill_runs_at_a_time(items: Place) -> None:
             items.tube.session.call("tube_backfill_step3", step1, "t", "public.items", None, None, 10)
 
 
-def test_steps_require_separate_transactions(items: Place) -> None:
+def test_steps_require_separate_transactions(items: TubeDatabase) -> None:
     with psycopg.connect(items.database.uri) as one:
         step1 = one.execute("SELECT tube.tube_backfill_step1()").fetchone()
         with pytest.raises(psycopg.errors.ActiveSqlTransaction):
@@ -123,7 +123,7 @@ def test_steps_require_separate_transactions(items: Place) -> None:
             items.tube.session.call("tube_backfill_step3", json.dumps(later), "t", "public.items")
 
 
-def test_an_open_writer_holds_the_barrier_and_is_named(items: Place) -> None:
+def test_an_open_writer_holds_the_barrier_and_is_named(items: TubeDatabase) -> None:
     with psycopg.connect(items.database.uri, application_name="slow writer") as writer:
         writer.execute("INSERT INTO items VALUES (5000)")
         with pytest.raises(
@@ -134,7 +134,7 @@ def test_an_open_writer_holds_the_barrier_and_is_named(items: Place) -> None:
     assert items.tube.backfill("items").keys == 901
 
 
-def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: Place) -> None:
+def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: TubeDatabase) -> None:
     items.run("BEGIN; INSERT INTO items VALUES (5000); PREPARE TRANSACTION 'two phases'")
     try:
         with pytest.raises(QueryError, match="prepared transaction 'two phases' of postgres") as caught:
@@ -145,7 +145,7 @@ def test_a_prepared_transaction_holds_the_barrier_and_is_named(items: Place) -> 
     assert items.tube.backfill("items").keys == 901
 
 
-def test_the_barrier_needs_no_monitoring_privilege(items: Place) -> None:
+def test_the_barrier_needs_no_monitoring_privilege(items: TubeDatabase) -> None:
     items.run("CREATE ROLE worker LOGIN; GRANT USAGE ON SCHEMA tube TO worker")
     try:
         with psycopg.connect(items.database.uri, application_name="hidden") as writer:
@@ -157,7 +157,7 @@ def test_the_barrier_needs_no_monitoring_privilege(items: Place) -> None:
         items.run("DROP OWNED BY worker; DROP ROLE worker")
 
 
-def test_scheduled_by_a_control_pod(items: Place) -> None:
+def test_scheduled_by_a_control_pod(items: TubeDatabase) -> None:
     number = items.tube.schedule_backfill("items", order_col="at")
     (pod,) = items.take()
     assert (pod.seq, pod.op, pod.shard) == (number, "{", 4)
@@ -167,7 +167,7 @@ def test_scheduled_by_a_control_pod(items: Place) -> None:
 
 
 @pytest.mark.parametrize("column", ["nothing", "xmin"])
-def test_wrong_columns_are_named(items: Place, column: str) -> None:
+def test_wrong_columns_are_named(items: TubeDatabase, column: str) -> None:
     with pytest.raises(QueryError):
         items.tube.backfill("items", order_col=column)
     assert items.pods() == []

@@ -7,20 +7,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.tube import Place
+from support.tube import TubeDatabase
 from trueup.errors import QueryError
 
 ITEMS = "CREATE TABLE items (id bigint PRIMARY KEY, name text, n int);"
 
 
 @pytest.fixture
-def items(place: Place) -> Place:
-    place.run(ITEMS)
-    place.tube.attach("items", shard=7)
-    return place
+def items(tube_db: TubeDatabase) -> TubeDatabase:
+    tube_db.run(ITEMS)
+    tube_db.tube.attach("items", shard=7)
+    return tube_db
 
 
-def test_600_rows_make_three_pods(items: Place) -> None:
+def test_600_rows_make_three_pods(items: TubeDatabase) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 600) g")
     pods = items.take()
     assert [(pod.op, pod.shard, len(pod.ids)) for pod in pods] == [("I", 7, 250), ("I", 7, 250), ("I", 7, 100)]
@@ -30,12 +30,12 @@ def test_600_rows_make_three_pods(items: Place) -> None:
     assert [(pod.op, len(pod.ids)) for pod in items.take()] == [("U", 250), ("U", 250), ("U", 100), ("D", 250)]
 
 
-def test_statements_without_rows_create_no_pods(items: Place) -> None:
+def test_statements_without_rows_create_no_pods(items: TubeDatabase) -> None:
     items.run("UPDATE items SET n = 1; DELETE FROM items; INSERT INTO items SELECT 1 WHERE false")
     assert items.pods() == []
 
 
-def test_a_key_update_touches_both_keys(items: Place) -> None:
+def test_a_key_update_touches_both_keys(items: TubeDatabase) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 300) g")
     items.take()
     items.run("UPDATE items SET id = id + 1000 WHERE id IN (1, 2)")
@@ -44,7 +44,7 @@ def test_a_key_update_touches_both_keys(items: Place) -> None:
     assert len(items.ids()) == 600
 
 
-def test_truncate_is_a_control_pod(items: Place) -> None:
+def test_truncate_is_a_control_pod(items: TubeDatabase) -> None:
     items.run("INSERT INTO items VALUES (1); TRUNCATE items")
     pod = items.take()[-1]
     assert (pod.op, pod.ids, pod.is_control) == ("X", (), True)
@@ -53,7 +53,7 @@ def test_truncate_is_a_control_pod(items: Place) -> None:
     assert pod.message["start_seq"] < pod.seq
 
 
-def test_on_conflict_merge_copy_and_cte(items: Place) -> None:
+def test_on_conflict_merge_copy_and_cte(items: TubeDatabase) -> None:
     items.run("INSERT INTO items VALUES (1), (2)")
     items.take()
     items.run("INSERT INTO items VALUES (1), (3) ON CONFLICT (id) DO UPDATE SET n = 5")
@@ -76,17 +76,17 @@ def test_on_conflict_merge_copy_and_cte(items: Place) -> None:
     assert [len(pod.ids) for pod in items.take()] == [250, 50]
 
 
-def test_cascades(place: Place) -> None:
-    place.run("""CREATE TABLE a (id int PRIMARY KEY);
+def test_cascades(tube_db: TubeDatabase) -> None:
+    tube_db.run("""CREATE TABLE a (id int PRIMARY KEY);
                  CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a ON DELETE CASCADE ON UPDATE CASCADE);
                  INSERT INTO a VALUES (1), (2); INSERT INTO b VALUES (10, 1), (11, 1), (12, 2)""")
-    place.tube.attach("b", shard=1)
-    place.run("DELETE FROM a WHERE id = 1")
-    assert place.ids() == [10, 11]
-    place.run("UPDATE a SET id = 5")
-    assert place.ids() == [12]
-    place.run("TRUNCATE a CASCADE")
-    assert [pod.op for pod in place.take()] == ["X"]
+    tube_db.tube.attach("b", shard=1)
+    tube_db.run("DELETE FROM a WHERE id = 1")
+    assert tube_db.ids() == [10, 11]
+    tube_db.run("UPDATE a SET id = 5")
+    assert tube_db.ids() == [12]
+    tube_db.run("TRUNCATE a CASCADE")
+    assert [pod.op for pod in tube_db.take()] == ["X"]
 
 
 @pytest.mark.parametrize(
@@ -108,47 +108,47 @@ def test_cascades(place: Place) -> None:
     ],
 )
 def test_keys_of_every_kind(
-    place: Place, columns: str, values: str, key: str | None, expected: list[int] | None
+    tube_db: TubeDatabase, columns: str, values: str, key: str | None, expected: list[int] | None
 ) -> None:
-    place.run(f"CREATE TABLE kinds ({columns}, other int)")
-    place.tube.attach("kinds", shard=1)
+    tube_db.run(f"CREATE TABLE kinds ({columns}, other int)")
+    tube_db.tube.attach("kinds", shard=1)
     pinned = "SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'German'; SET extra_float_digits = -3;"
     pinned += " SET bytea_output = 'escape';"
-    place.run(f"{pinned} INSERT INTO kinds VALUES {values}; UPDATE kinds SET other = 1; DELETE FROM kinds")
-    pods = place.take()
+    tube_db.run(f"{pinned} INSERT INTO kinds VALUES {values}; UPDATE kinds SET other = 1; DELETE FROM kinds")
+    pods = tube_db.take()
     assert [pod.op for pod in pods] == ["I", "U", "D"]
     assert {pod.ids for pod in pods} == {tuple(expected or ())}
     assert {pod.keys for pod in pods} == {None if key is None else (key,)}
 
 
-def test_600_text_keys_make_three_pods(place: Place) -> None:
-    place.run("CREATE TABLE words (w text PRIMARY KEY)")
-    place.tube.attach("words", shard=1)
-    place.run("INSERT INTO words SELECT 'w' || g FROM generate_series(1, 600) g")
-    assert [len(pod.keys or ()) for pod in place.pods()] == [250, 250, 100]
-    assert len(place.keys()) == 600
-    place.run("UPDATE words SET w = 'x' || w WHERE w IN ('w1', 'w2')")
-    assert place.keys() == ["w1", "w2", "xw1", "xw2"]
+def test_600_text_keys_make_three_pods(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE words (w text PRIMARY KEY)")
+    tube_db.tube.attach("words", shard=1)
+    tube_db.run("INSERT INTO words SELECT 'w' || g FROM generate_series(1, 600) g")
+    assert [len(pod.keys or ()) for pod in tube_db.pods()] == [250, 250, 100]
+    assert len(tube_db.keys()) == 600
+    tube_db.run("UPDATE words SET w = 'x' || w WHERE w IN ('w1', 'w2')")
+    assert tube_db.keys() == ["w1", "w2", "xw1", "xw2"]
 
 
-def test_a_row_that_leaves_the_predicate_is_touched(place: Place) -> None:
-    place.run(ITEMS + "CREATE TABLE others (id int PRIMARY KEY, n int, live boolean)")
-    place.tube.ensure(predicate="n > 0 -- those that count")
-    place.tube.attach("items", shard=1, predicate="name <> 'draft'")
-    place.tube.attach("others", shard=2)
-    place.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'draft', 1), (3, 'a', 0), (4, NULL, 1)")
-    assert place.ids() == [1]
-    place.run("UPDATE items SET n = 0 WHERE id = 1")
-    assert place.ids() == [1]
-    place.run("UPDATE items SET n = 0")
-    assert place.ids() == []
-    place.run("UPDATE items SET n = 2, name = 'b' WHERE id IN (2, 3); DELETE FROM items WHERE id IN (1, 2)")
-    assert place.ids() == [2, 3]
-    place.run("INSERT INTO others VALUES (5, 5), (6, 0)")
-    assert place.ids() == [5]
+def test_a_row_that_leaves_the_predicate_is_touched(tube_db: TubeDatabase) -> None:
+    tube_db.run(ITEMS + "CREATE TABLE others (id int PRIMARY KEY, n int, live boolean)")
+    tube_db.tube.ensure(predicate="n > 0 -- those that count")
+    tube_db.tube.attach("items", shard=1, predicate="name <> 'draft'")
+    tube_db.tube.attach("others", shard=2)
+    tube_db.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'draft', 1), (3, 'a', 0), (4, NULL, 1)")
+    assert tube_db.ids() == [1]
+    tube_db.run("UPDATE items SET n = 0 WHERE id = 1")
+    assert tube_db.ids() == [1]
+    tube_db.run("UPDATE items SET n = 0")
+    assert tube_db.ids() == []
+    tube_db.run("UPDATE items SET n = 2, name = 'b' WHERE id IN (2, 3); DELETE FROM items WHERE id IN (1, 2)")
+    assert tube_db.ids() == [2, 3]
+    tube_db.run("INSERT INTO others VALUES (5, 5), (6, 0)")
+    assert tube_db.ids() == [5]
 
 
-def test_a_later_predicate_is_applied_to_old_and_new_rows(items: Place) -> None:
+def test_a_later_predicate_is_applied_to_old_and_new_rows(items: TubeDatabase) -> None:
     items.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 0)")
     items.take()
     items.tube.attach("items", shard=7, predicate="n > 0")
@@ -159,36 +159,36 @@ def test_a_later_predicate_is_applied_to_old_and_new_rows(items: Place) -> None:
     assert items.ids() == [1, 2, 11, 12]
 
 
-def test_routing_by_row(place: Place) -> None:
-    place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
-    place.tube.attach("docs", routing="tenant * 10")
-    place.run("INSERT INTO docs SELECT g, g % 3 FROM generate_series(1, 900) g")
-    assert sorted((pod.shard, len(pod.ids)) for pod in place.take()) == sorted(
+def test_routing_by_row(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
+    tube_db.tube.attach("docs", routing="tenant * 10")
+    tube_db.run("INSERT INTO docs SELECT g, g % 3 FROM generate_series(1, 900) g")
+    assert sorted((pod.shard, len(pod.ids)) for pod in tube_db.take()) == sorted(
         [(s, n) for s in (0, 10, 20) for n in (250, 50)]
     )
-    place.run("UPDATE docs SET tenant = 9 WHERE id = 3")
-    assert sorted((pod.shard, pod.ids) for pod in place.take()) == [(0, (3,)), (90, (3,))]
-    place.run("DELETE FROM docs WHERE id = 3; INSERT INTO docs VALUES (1000, NULL)")
-    assert [(pod.op, pod.shard, pod.ids) for pod in place.take()] == [("D", 90, (3,)), ("I", 0, (1000,))]
-    place.run("TRUNCATE docs")
-    assert [pod.message["shards"] for pod in place.take()] == ["all"]
+    tube_db.run("UPDATE docs SET tenant = 9 WHERE id = 3")
+    assert sorted((pod.shard, pod.ids) for pod in tube_db.take()) == [(0, (3,)), (90, (3,))]
+    tube_db.run("DELETE FROM docs WHERE id = 3; INSERT INTO docs VALUES (1000, NULL)")
+    assert [(pod.op, pod.shard, pod.ids) for pod in tube_db.take()] == [("D", 90, (3,)), ("I", 0, (1000,))]
+    tube_db.run("TRUNCATE docs")
+    assert [pod.message["shards"] for pod in tube_db.take()] == ["all"]
 
 
-def test_1000_shards(place: Place) -> None:
-    place.of("many").ensure(partitions=3)
-    place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
-    place.of("many").attach("docs", routing="tenant")
-    place.run("INSERT INTO docs SELECT g, g % 1000 FROM generate_series(1, 5000) g; TRUNCATE docs")
+def test_1000_shards(tube_db: TubeDatabase) -> None:
+    tube_db.of("many").ensure(partitions=3)
+    tube_db.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int)")
+    tube_db.of("many").attach("docs", routing="tenant")
+    tube_db.run("INSERT INTO docs SELECT g, g % 1000 FROM generate_series(1, 5000) g; TRUNCATE docs")
     seen = set()
     for partition in range(3):
-        pods = place.take("many", partition)
+        pods = tube_db.take("many", partition)
         assert {pod.shard % 3 for pod in pods} == {partition}
         assert sum(pod.op == "X" for pod in pods) == 1
         seen |= {pod.shard for pod in pods}
     assert seen == set(range(1000))
 
 
-def test_two_tubes_on_one_table(items: Place) -> None:
+def test_two_tubes_on_one_table(items: TubeDatabase) -> None:
     items.of("u").ensure(predicate="n = 1")
     items.of("u").attach("items", shard=3)
     items.run("INSERT INTO items VALUES (1, 'a', 1), (2, 'a', 2)")
@@ -198,17 +198,17 @@ def test_two_tubes_on_one_table(items: Place) -> None:
     assert items.ids("t") == [1, 2]
 
 
-def test_names_that_need_quotes(place: Place) -> None:
-    place.run('CREATE SCHEMA "Sh 12"; CREATE TABLE "Sh 12"."Odd ""{key}""" ("{where} Id" int PRIMARY KEY, "_op" int)')
-    attached = place.tube.attach('"Sh 12"."Odd ""{key}"""', predicate="\"_op\" = 1 AND '{key}%' <> 'x'")
+def test_names_that_need_quotes(tube_db: TubeDatabase) -> None:
+    tube_db.run('CREATE SCHEMA "Sh 12"; CREATE TABLE "Sh 12"."Odd ""{key}""" ("{where} Id" int PRIMARY KEY, "_op" int)')
+    attached = tube_db.tube.attach('"Sh 12"."Odd ""{key}"""', predicate="\"_op\" = 1 AND '{key}%' <> 'x'")
     assert attached.shard == 12
-    place.run('INSERT INTO "Sh 12"."Odd ""{key}""" VALUES (1, 1), (2, 2)')
-    assert place.ids() == [1]
-    place.run('UPDATE "Sh 12"."Odd ""{key}""" SET "{where} Id" = 5 WHERE "_op" = 1')
-    assert place.ids() == [1, 5]
+    tube_db.run('INSERT INTO "Sh 12"."Odd ""{key}""" VALUES (1, 1), (2, 2)')
+    assert tube_db.ids() == [1]
+    tube_db.run('UPDATE "Sh 12"."Odd ""{key}""" SET "{where} Id" = 5 WHERE "_op" = 1')
+    assert tube_db.ids() == [1, 5]
 
 
-def test_replica_role_and_read_only_roles(items: Place) -> None:
+def test_replica_role_and_read_only_roles(items: TubeDatabase) -> None:
     """Repaired rows are captured; writers need no privilege on the tube, and the search path has no effect."""
     items.run("SET session_replication_role = replica; INSERT INTO items VALUES (1); UPDATE items SET id = 2")
     assert items.ids() == [1, 2]
@@ -224,7 +224,7 @@ def test_replica_role_and_read_only_roles(items: Place) -> None:
         items.run("DROP OWNED BY plain; DROP ROLE plain")
 
 
-def test_isolation_levels_and_prepared_transactions(items: Place) -> None:
+def test_isolation_levels_and_prepared_transactions(items: TubeDatabase) -> None:
     for number, level in enumerate(("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")):
         items.run(f"BEGIN ISOLATION LEVEL {level}; INSERT INTO items VALUES ({number}); COMMIT")
     assert items.ids() == [0, 1, 2]
@@ -234,36 +234,36 @@ def test_isolation_levels_and_prepared_transactions(items: Place) -> None:
     assert items.ids() == [50]
 
 
-def test_writes_of_a_backfill_session_are_queued_last(items: Place) -> None:
+def test_writes_of_a_backfill_session_are_queued_last(items: TubeDatabase) -> None:
     items.run("SET application_name = 'nightly backfill 3'; INSERT INTO items VALUES (1)")
     items.run("INSERT INTO items VALUES (2)")
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (2,)), ("B", (1,))]
 
 
 @pytest.mark.parametrize("rows", [1, 600])
-def test_a_failing_predicate_fails_no_write(place: Place, rows: int) -> None:
-    place.run(ITEMS)
-    place.tube.attach("items", shard=1, predicate="10 / n > 0")
-    place.run(f"INSERT INTO items SELECT g, 'a', g - 1 FROM generate_series(1, {rows}) g")
-    place.run("UPDATE items SET name = 'b'")
-    pods = place.take()
+def test_a_failing_predicate_fails_no_write(tube_db: TubeDatabase, rows: int) -> None:
+    tube_db.run(ITEMS)
+    tube_db.tube.attach("items", shard=1, predicate="10 / n > 0")
+    tube_db.run(f"INSERT INTO items SELECT g, 'a', g - 1 FROM generate_series(1, {rows}) g")
+    tube_db.run("UPDATE items SET name = 'b'")
+    pods = tube_db.take()
     troubles = [pod for pod in pods if pod.op == "!"]
     assert [pod.message["lost"] for pod in troubles] == [False]
     assert troubles[0].message["error"] == "division by zero"
     assert sorted({key for pod in pods for key in pod.ids}) == list(range(1, rows + 1))
 
 
-def test_a_failing_routing_fails_no_write(place: Place) -> None:
-    place.run(ITEMS)
-    place.tube.attach("items", routing="name::int")
-    place.run("INSERT INTO items VALUES (1, '5'), (2, 'x')")
-    *pods, trouble = place.take()
+def test_a_failing_routing_fails_no_write(tube_db: TubeDatabase) -> None:
+    tube_db.run(ITEMS)
+    tube_db.tube.attach("items", routing="name::int")
+    tube_db.run("INSERT INTO items VALUES (1, '5'), (2, 'x')")
+    *pods, trouble = tube_db.take()
     assert sorted((pod.shard, pod.ids) for pod in pods) == [(0, (1, 2))]
     assert trouble.message["lost"] is True
-    assert place.tube.stats()[0].troubles == 0
+    assert tube_db.tube.stats()[0].troubles == 0
 
 
-def test_a_renamed_key_column_loses_nothing(items: Place) -> None:
+def test_a_renamed_key_column_loses_nothing(items: TubeDatabase) -> None:
     items.run("INSERT INTO items VALUES (1); ALTER TABLE items RENAME id TO key; INSERT INTO items VALUES (2)")
     items.run("UPDATE items SET key = 3 WHERE key = 1; DELETE FROM items WHERE key = 2")
     pods = items.take()
@@ -274,7 +274,7 @@ def test_a_renamed_key_column_loses_nothing(items: Place) -> None:
     assert [(pod.op, pod.ids) for pod in items.take()] == [("I", (9,))]
 
 
-def test_a_dropped_key_column_is_reported(items: Place) -> None:
+def test_a_dropped_key_column_is_reported(items: TubeDatabase) -> None:
     with pytest.raises(psycopg.errors.DependentObjectsStillExist):
         items.run("ALTER TABLE items DROP COLUMN id")
     items.run("ALTER TABLE items DROP COLUMN id CASCADE; INSERT INTO items VALUES ('a', 1); UPDATE items SET n = 3")
@@ -283,14 +283,14 @@ def test_a_dropped_key_column_is_reported(items: Place) -> None:
     assert "key" in (items.tubes()[0].tables[0].problem or "")
 
 
-def test_a_dropped_text_key_fails_no_write(place: Place) -> None:
-    place.run("CREATE TABLE words (w text PRIMARY KEY, n int)")
-    place.tube.attach("words", shard=1)
-    place.run("ALTER TABLE words DROP COLUMN w; INSERT INTO words VALUES (1); DELETE FROM words")
-    assert [(pod.op, pod.message["lost"]) for pod in place.pods()] == [("!", True)]
+def test_a_dropped_text_key_fails_no_write(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE words (w text PRIMARY KEY, n int)")
+    tube_db.tube.attach("words", shard=1)
+    tube_db.run("ALTER TABLE words DROP COLUMN w; INSERT INTO words VALUES (1); DELETE FROM words")
+    assert [(pod.op, pod.message["lost"]) for pod in tube_db.pods()] == [("!", True)]
 
 
-def test_a_huge_statement(items: Place) -> None:
+def test_a_huge_statement(items: TubeDatabase) -> None:
     """A statement with more keys than are held in memory at once."""
     items.run("UPDATE tube.tubes SET pod_size = 10000")
     items.run("SELECT tube.tube_trigger_functions(source) FROM tube.sources")
@@ -300,8 +300,8 @@ def test_a_huge_statement(items: Place) -> None:
     ]
 
 
-def test_tables_that_cannot_be_captured_are_refused(place: Place) -> None:
-    place.run("""CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS id;
+def test_tables_that_cannot_be_captured_are_refused(tube_db: TubeDatabase) -> None:
+    tube_db.run("""CREATE TABLE keyless (a int); CREATE VIEW v AS SELECT 1 AS id;
                  CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
                  CREATE UNLOGGED TABLE u (id int PRIMARY KEY); CREATE TABLE up (id int PRIMARY KEY);
                  CREATE TABLE down (PRIMARY KEY (id)) INHERITS (up); CREATE SEQUENCE s;
@@ -320,7 +320,7 @@ def test_tables_that_cannot_be_captured_are_refused(place: Place) -> None:
         ("pg_catalog.pg_class", "a system table"),
     ):
         with pytest.raises(QueryError, match=why) as caught:
-            place.tube.attach(table, shard=1)
+            tube_db.tube.attach(table, shard=1)
         assert caught.value.cure, table
     for options, why in (
         ({}, "contains no number"),
@@ -331,16 +331,16 @@ def test_tables_that_cannot_be_captured_are_refused(place: Place) -> None:
         ({"shard": 1, "capture": "all"}, "statement"),
     ):
         with pytest.raises(QueryError, match=why):
-            place.tube.attach("plain", **options)
-    assert place.tubes()[0].tables == ()
-    assert place.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+            tube_db.tube.attach("plain", **options)
+    assert tube_db.tubes()[0].tables == ()
+    assert tube_db.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
-def test_an_inheriting_table_can_be_captured_row_by_row(place: Place) -> None:
-    place.run("CREATE TABLE up (id int PRIMARY KEY, n int); CREATE TABLE down (PRIMARY KEY (id)) INHERITS (up)")
-    place.tube.attach("down", shard=1, capture="row")
-    place.run("INSERT INTO down VALUES (1), (2); UPDATE up SET n = 1; DELETE FROM up WHERE id = 1; TRUNCATE up")
-    assert [pod.op for pod in place.take()] == ["I", "I", "U", "U", "D", "X"]
+def test_an_inheriting_table_can_be_captured_row_by_row(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE up (id int PRIMARY KEY, n int); CREATE TABLE down (PRIMARY KEY (id)) INHERITS (up)")
+    tube_db.tube.attach("down", shard=1, capture="row")
+    tube_db.run("INSERT INTO down VALUES (1), (2); UPDATE up SET n = 1; DELETE FROM up WHERE id = 1; TRUNCATE up")
+    assert [pod.op for pod in tube_db.take()] == ["I", "I", "U", "U", "D", "X"]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -350,7 +350,7 @@ def test_an_inheriting_table_can_be_captured_row_by_row(place: Place) -> None:
         max_size=8,
     )
 )
-def test_every_changed_key_is_touched(items: Place, steps: list[tuple[str, int, int]]) -> None:
+def test_every_changed_key_is_touched(items: TubeDatabase, steps: list[tuple[str, int, int]]) -> None:
     """All keys that differ between two states are touched, after any sequence of statements."""
     items.run("TRUNCATE items; INSERT INTO items SELECT g, 'a', 0 FROM generate_series(1, 5) g")
     items.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.tube import Place
+from support.tube import TubeDatabase
 from trueup.errors import QueryError
 
 TABLE = """
@@ -18,49 +18,49 @@ CREATE TABLE events_2b PARTITION OF events_2 DEFAULT;
 
 
 @pytest.fixture
-def events(place: Place) -> Place:
-    place.run(TABLE)
-    place.tube.attach("events", shard=1)
-    return place
+def events(tube_db: TubeDatabase) -> TubeDatabase:
+    tube_db.run(TABLE)
+    tube_db.tube.attach("events", shard=1)
+    return tube_db
 
 
 @pytest.mark.parametrize("capture", ["statement", "row"])
-def test_all_levels(place: Place, capture: str) -> None:
-    place.run(TABLE)
-    place.tube.attach("events", shard=1, capture=capture)
-    place.run("""INSERT INTO events VALUES (1, 1), (2, 10), (3, 50); INSERT INTO events_1 VALUES (4, 2);
+def test_all_levels(tube_db: TubeDatabase, capture: str) -> None:
+    tube_db.run(TABLE)
+    tube_db.tube.attach("events", shard=1, capture=capture)
+    tube_db.run("""INSERT INTO events VALUES (1, 1), (2, 10), (3, 50); INSERT INTO events_1 VALUES (4, 2);
                  INSERT INTO events_2 VALUES (5, 11); INSERT INTO events_2a (id, day) VALUES (6, 10)""")
-    assert place.keys() == [f'["{a}", "{b}"]' for a, b in ((1, 1), (2, 10), (3, 50), (4, 2), (5, 11), (6, 10))]
+    assert tube_db.keys() == [f'["{a}", "{b}"]' for a, b in ((1, 1), (2, 10), (3, 50), (4, 2), (5, 11), (6, 10))]
     for table in ("events", "events_2", "events_2a"):
-        place.run(f"UPDATE {table} SET note = 'x' WHERE id = 2")
-        assert place.keys() == ['["2", "10"]']
-    place.run("UPDATE events SET day = 60 WHERE id = 1; UPDATE events_2 SET day = 70 WHERE id = 2")
-    assert place.keys() == ['["1", "1"]', '["1", "60"]', '["2", "10"]', '["2", "70"]']
-    place.run("""MERGE INTO events e USING (VALUES (4, 2), (9, 9)) v(id, day) ON e.id = v.id AND e.day = v.day
+        tube_db.run(f"UPDATE {table} SET note = 'x' WHERE id = 2")
+        assert tube_db.keys() == ['["2", "10"]']
+    tube_db.run("UPDATE events SET day = 60 WHERE id = 1; UPDATE events_2 SET day = 70 WHERE id = 2")
+    assert tube_db.keys() == ['["1", "1"]', '["1", "60"]', '["2", "10"]', '["2", "70"]']
+    tube_db.run("""MERGE INTO events e USING (VALUES (4, 2), (9, 9)) v(id, day) ON e.id = v.id AND e.day = v.day
                  WHEN MATCHED THEN UPDATE SET note = 'm' WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)""")
-    assert place.keys() == ['["4", "2"]', '["9", "9"]']
-    place.run("DELETE FROM events WHERE id IN (1, 9); DELETE FROM events_2b WHERE id = 2")
-    assert place.keys() == ['["1", "60"]', '["2", "70"]', '["9", "9"]']
-    place.run("TRUNCATE events_2")
-    assert {pod.op for pod in place.take()} == {"X"}
+    assert tube_db.keys() == ['["4", "2"]', '["9", "9"]']
+    tube_db.run("DELETE FROM events WHERE id IN (1, 9); DELETE FROM events_2b WHERE id = 2")
+    assert tube_db.keys() == ['["1", "60"]', '["2", "70"]', '["9", "9"]']
+    tube_db.run("TRUNCATE events_2")
+    assert {pod.op for pod in tube_db.take()} == {"X"}
 
 
 @pytest.mark.parametrize("capture", ["statement", "row"])
 @pytest.mark.parametrize("more", ["", " WHEN NOT MATCHED THEN INSERT VALUES (v.id, v.day)"])
-def test_rows_that_a_merge_moves(place: Place, capture: str, more: str) -> None:
+def test_rows_that_a_merge_moves(tube_db: TubeDatabase, capture: str, more: str) -> None:
     """PostgreSQL hides such rows from statement triggers."""
-    place.run(TABLE + "INSERT INTO events VALUES (4, 2), (5, 5)")
-    place.tube.attach("events", shard=1, capture=capture)
-    place.run(f"""MERGE INTO events e USING (VALUES (4, 2, 12), (5, 5, 6), (9, 9, 9)) v(id, day, d)
+    tube_db.run(TABLE + "INSERT INTO events VALUES (4, 2), (5, 5)")
+    tube_db.tube.attach("events", shard=1, capture=capture)
+    tube_db.run(f"""MERGE INTO events e USING (VALUES (4, 2, 12), (5, 5, 6), (9, 9, 9)) v(id, day, d)
                   ON e.id = v.id AND e.day = v.day WHEN MATCHED THEN UPDATE SET day = d{more}""")
-    assert place.keys() == sorted(
+    assert tube_db.keys() == sorted(
         ['["4", "12"]', '["4", "2"]', '["5", "5"]', '["5", "6"]', *(['["9", "9"]'] if more else [])]
     )
-    place.run("INSERT INTO events SELECT g, 3 FROM generate_series(100, 120) g")
-    assert len(place.take()) == (1 if capture == "statement" else 21)
+    tube_db.run("INSERT INTO events SELECT g, 3 FROM generate_series(100, 120) g")
+    assert len(tube_db.take()) == (1 if capture == "statement" else 21)
 
 
-def test_nested_updates_that_move_rows(events: Place) -> None:
+def test_nested_updates_that_move_rows(events: TubeDatabase) -> None:
     """An update within an update, and one that fails: later changes are captured."""
     events.run("""INSERT INTO events VALUES (1, 1), (2, 2), (3, 3);
         CREATE FUNCTION nest() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -78,7 +78,7 @@ def test_nested_updates_that_move_rows(events: Place) -> None:
     assert [len(pod.keys or ()) for pod in events.take()] == [11]
 
 
-def test_statements_are_touched_once(events: Place) -> None:
+def test_statements_are_touched_once(events: TubeDatabase) -> None:
     events.run(
         "INSERT INTO events SELECT g, g % 40 FROM generate_series(1, 600) g;"
         " INSERT INTO events_2a VALUES ('a', 10, 1000)"
@@ -86,7 +86,7 @@ def test_statements_are_touched_once(events: Place) -> None:
     assert [len(pod.keys or ()) for pod in events.take()] == [250, 250, 100, 1]
 
 
-def test_partitions_that_are_added_later(events: Place) -> None:
+def test_partitions_that_are_added_later(events: TubeDatabase) -> None:
     """Their rows are captured row by row at first, and by statement after the next refresh."""
     events.run("""CREATE TABLE events_3 PARTITION OF events FOR VALUES FROM (100) TO (110);
                   INSERT INTO events_3 SELECT g, 100 FROM generate_series(1, 3) g""")
@@ -105,7 +105,7 @@ def test_partitions_that_are_added_later(events: Place) -> None:
     assert events.tubes()[0].tables[0].problem is None
 
 
-def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: Place) -> None:
+def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: TubeDatabase) -> None:
     events.run("""CREATE TABLE other (LIKE events INCLUDING ALL);
                   INSERT INTO other SELECT g, 200 FROM generate_series(1, 5) g;
                   ALTER TABLE events ATTACH PARTITION other FOR VALUES FROM (200) TO (300)""")
@@ -125,28 +125,28 @@ def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: Place
     assert events.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
 
 
-def test_cascades_onto_partitions(place: Place) -> None:
-    place.run(
+def test_cascades_onto_partitions(tube_db: TubeDatabase) -> None:
+    tube_db.run(
         TABLE
         + """CREATE TABLE days (day int PRIMARY KEY); INSERT INTO days VALUES (1), (10), (50);
         ALTER TABLE events ADD FOREIGN KEY (day) REFERENCES days ON DELETE CASCADE ON UPDATE CASCADE;
         INSERT INTO events VALUES (1, 1), (2, 10), (3, 50)"""
     )
-    place.tube.attach("events", shard=1)
-    place.run("DELETE FROM days WHERE day = 1; UPDATE days SET day = 5 WHERE day = 10")
-    assert place.keys() == ['["1", "1"]', '["2", "10"]', '["2", "5"]']
+    tube_db.tube.attach("events", shard=1)
+    tube_db.run("DELETE FROM days WHERE day = 1; UPDATE days SET day = 5 WHERE day = 10")
+    assert tube_db.keys() == ['["1", "1"]', '["2", "10"]', '["2", "5"]']
 
 
-def test_a_partition_alone_is_refused_unless_row_by_row(place: Place) -> None:
-    place.run(TABLE)
+def test_a_partition_alone_is_refused_unless_row_by_row(tube_db: TubeDatabase) -> None:
+    tube_db.run(TABLE)
     with pytest.raises(QueryError, match="it is a partition"):
-        place.tube.attach("events_1")
-    place.tube.attach("events_1", capture="row")
-    place.run("INSERT INTO events VALUES (1, 1), (2, 50)")
-    assert place.keys() == ['["1", "1"]']
+        tube_db.tube.attach("events_1")
+    tube_db.tube.attach("events_1", capture="row")
+    tube_db.run("INSERT INTO events VALUES (1, 1), (2, 50)")
+    assert tube_db.keys() == ['["1", "1"]']
 
 
-def test_bulk_backfill_of_a_partitioned_table(events: Place) -> None:
+def test_bulk_backfill_of_a_partitioned_table(events: TubeDatabase) -> None:
     events.run("INSERT INTO events SELECT g, g % 40 FROM generate_series(1, 600) g")
     events.take()
     assert events.tube.backfill("events", order_col="day").keys == 600

@@ -9,19 +9,19 @@ import time
 import psycopg
 import pytest
 
-from support.tube import Place
+from support.tube import TubeDatabase
 from trueup.api.tube import Tube
 from trueup.errors import CheckFailed, QueryError
 
 
 @pytest.fixture
-def items(place: Place) -> Place:
-    place.run("CREATE TABLE items (id bigint PRIMARY KEY, n int)")
-    place.tube.attach("items", shard=0)
-    return place
+def items(tube_db: TubeDatabase) -> TubeDatabase:
+    tube_db.run("CREATE TABLE items (id bigint PRIMARY KEY, n int)")
+    tube_db.tube.attach("items", shard=0)
+    return tube_db
 
 
-def test_a_lower_sequence_number_that_commits_later_is_delivered(items: Place) -> None:
+def test_a_lower_sequence_number_that_commits_later_is_delivered(items: TubeDatabase) -> None:
     with psycopg.connect(items.database.uri) as early:
         early.execute("INSERT INTO items VALUES (1)")
         items.run("INSERT INTO items VALUES (2)")
@@ -31,7 +31,7 @@ def test_a_lower_sequence_number_that_commits_later_is_delivered(items: Place) -
     assert (pod.ids, pod.seq < later.seq) == ((1,), True)
 
 
-def test_claimed_pods_are_skipped_and_read_again(items: Place) -> None:
+def test_claimed_pods_are_skipped_and_read_again(items: TubeDatabase) -> None:
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 1000) g")
     first = items.tube.claim(limit=2)
     second = items.tube.claim(limit=10, skip=[pod.seq for pod in first])
@@ -43,7 +43,7 @@ def test_claimed_pods_are_skipped_and_read_again(items: Place) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_the_order_is_that_of_the_index(items: Place, partitions: int) -> None:
+def test_the_order_is_that_of_the_index(items: TubeDatabase, partitions: int) -> None:
     items.tube.ensure(partitions=partitions)
     items.run("""INSERT INTO tube.pods_t (shard, source, op, ids)
                  SELECT g % 9, 1, CASE WHEN g % 2 = 0 THEN 'B' ELSE 'I' END, '{1}' FROM generate_series(1, 20000) g;
@@ -59,7 +59,7 @@ def test_the_order_is_that_of_the_index(items: Place, partitions: int) -> None:
     assert items.tube.delete([pod.seq for pod in pods]) == len(pods)
 
 
-def test_one_worker_per_partition(items: Place) -> None:
+def test_one_worker_per_partition(items: TubeDatabase) -> None:
     items.tube.ensure(partitions=2)
     with Tube("t", items.database.uri) as other, items.tube.lock(0):
         pid = items.tube.session.connection.info.backend_pid
@@ -80,7 +80,7 @@ def test_one_worker_per_partition(items: Place) -> None:
         items.tube.claim(2)
 
 
-def test_claiming_waits_for_a_lock(items: Place) -> None:
+def test_claiming_waits_for_a_lock(items: TubeDatabase) -> None:
     entered = threading.Event()
     with Tube("t", items.database.uri) as other:
 
@@ -96,7 +96,7 @@ def test_claiming_waits_for_a_lock(items: Place) -> None:
         assert entered.is_set()
 
 
-def test_explicit_touches(items: Place) -> None:
+def test_explicit_touches(items: TubeDatabase) -> None:
     items.run("INSERT INTO items SELECT g, g % 2 FROM generate_series(1, 600) g")
     items.take()
     assert items.tube.touch("items", [5, 7]) == 1
@@ -111,20 +111,20 @@ def test_explicit_touches(items: Place) -> None:
         items.tube.touch("other", [1])
 
 
-def test_explicit_touches_are_routed(place: Place) -> None:
-    place.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int); INSERT INTO docs VALUES (1, 5), (2, 6)")
-    place.tube.attach("docs", routing="tenant")
-    place.tube.touch("docs", [1, 2])
-    assert sorted((pod.shard, pod.ids) for pod in place.take()) == [(5, (1,)), (6, (2,))]
+def test_explicit_touches_are_routed(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE docs (id int PRIMARY KEY, tenant int); INSERT INTO docs VALUES (1, 5), (2, 6)")
+    tube_db.tube.attach("docs", routing="tenant")
+    tube_db.tube.touch("docs", [1, 2])
+    assert sorted((pod.shard, pod.ids) for pod in tube_db.take()) == [(5, (1,)), (6, (2,))]
     with pytest.raises(QueryError, match="cannot be computed") as caught:
-        place.tube.touch("docs", [1, 99])
+        tube_db.tube.touch("docs", [1, 99])
     assert caught.value.cure == "specify the shard"
-    place.tube.touch("docs", [99], shard=8)
-    place.tube.touch_query("docs", "SELECT tenant, id FROM public.docs")
-    assert sorted((pod.shard, pod.ids) for pod in place.take()) == [(5, (1,)), (6, (2,)), (8, (99,))]
+    tube_db.tube.touch("docs", [99], shard=8)
+    tube_db.tube.touch_query("docs", "SELECT tenant, id FROM public.docs")
+    assert sorted((pod.shard, pod.ids) for pod in tube_db.take()) == [(5, (1,)), (6, (2,)), (8, (99,))]
 
 
-def test_stats(items: Place) -> None:
+def test_stats(items: TubeDatabase) -> None:
     items.tube.ensure(partitions=2)
     items.run("INSERT INTO items SELECT g FROM generate_series(1, 300) g; TRUNCATE items; INSERT INTO items VALUES (1)")
     items.tube.backfill("items")
@@ -137,7 +137,7 @@ def test_stats(items: Place) -> None:
     assert (one.live_pods, one.oldest_live_s) == (0, None)
 
 
-def test_eight_writers_and_nothing_is_lost(items: Place) -> None:
+def test_eight_writers_and_nothing_is_lost(items: TubeDatabase) -> None:
     """Random pauses, rollbacks and changed keys, with a concurrent reader that deletes pods by exact number."""
     writers, rounds = 8, 25
     committed: list[set[int]] = [set() for _ in range(writers)]

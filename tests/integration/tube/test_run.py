@@ -19,8 +19,8 @@ import pytest
 from psycopg import sql
 
 from support.fixtures import FreshServer
-from support.keeper import Keeper
-from support.tube import Place
+from support.sqlite_sink import SqliteSink
+from support.tube import TubeDatabase
 from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import batch_of
 from trueup.capture.triggers.hold import Hold, HoldLost
@@ -33,21 +33,21 @@ ROOT = str(Path(__file__).parents[2])
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Keeper:
-    return Keeper(str(tmp_path / "kept.db"))
+def sqlite_sink(tmp_path: Path) -> SqliteSink:
+    return SqliteSink(str(tmp_path / "kept.db"))
 
 
 @pytest.fixture
-def items(place: Place) -> Place:
-    place.run("CREATE TABLE items (id bigint PRIMARY KEY, n int, note text)")
-    place.tube.attach("items", shard=0)
-    return place
+def items(tube_db: TubeDatabase) -> TubeDatabase:
+    tube_db.run("CREATE TABLE items (id bigint PRIMARY KEY, n int, note text)")
+    tube_db.tube.attach("items", shard=0)
+    return tube_db
 
 
-def empty(place: Place, keeper: Keeper, **options: Any) -> Summary:
+def empty(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) -> Summary:
     """Run a job until the tube is empty."""
-    with Tube("t", place.database.uri) as tube:
-        summary: Summary = tube.run(Keeper(keeper.path), until_empty=True, **options)
+    with Tube("t", tube_db.database.uri) as tube:
+        summary: Summary = tube.run(SqliteSink(sqlite_sink.path), until_empty=True, **options)
         return summary
 
 
@@ -73,7 +73,7 @@ class Following:
 
 
 @contextmanager
-def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Following]:
+def following(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) -> Iterator[Following]:
     """Run a job during the block, and stop it at the end."""
     stop, job, progress = threading.Event(), Following(), RecordedMessages()
     job.messages = progress.messages
@@ -81,13 +81,13 @@ def following(place: Place, keeper: Keeper, **options: Any) -> Iterator[Followin
 
     def run() -> None:
         try:
-            with Tube("t", place.database.uri) as tube:
-                job.summary = tube.run(Keeper(keeper.path), stop=stop, progress=progress, **options)
+            with Tube("t", tube_db.database.uri) as tube:
+                job.summary = tube.run(SqliteSink(sqlite_sink.path), stop=stop, progress=progress, **options)
         except BaseException as error:
             errors.append(error)
 
     thread = threading.Thread(target=run)
-    keeper.setup([])
+    sqlite_sink.setup([])
     thread.start()
     try:
         yield job
@@ -106,42 +106,42 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def source(place: Place, table: str = "items", where: str = "true") -> dict[Any, Any]:
-    found = place.run(f"SELECT to_jsonb(r) FROM {table} r WHERE {where}")
+def source(tube_db: TubeDatabase, table: str = "items", where: str = "true") -> dict[Any, Any]:
+    found = tube_db.run(f"SELECT to_jsonb(r) FROM {table} r WHERE {where}")
     return {str(row["id"]): row for (row,) in found}
 
 
-def kept(keeper: Keeper, table: str = "public.items") -> dict[Any, Any]:
-    rows = keeper.rows(table)
+def kept(sqlite_sink: SqliteSink, table: str = "public.items") -> dict[Any, Any]:
+    rows = sqlite_sink.rows(table)
     assert len({key for _, key in rows}) == len(rows), "a key is in two shards"
     return {key[0]: row for (_, key), row in rows.items()}
 
 
-def test_the_sink_follows(items: Place, keeper: Keeper) -> None:
+def test_the_sink_follows(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.run("INSERT INTO items SELECT g, g, 'x' FROM generate_series(1, 600) g")
-    summary = empty(items, keeper)
+    summary = empty(items, sqlite_sink)
     assert (summary.keys, summary.written, summary.removed, summary.pods) == (600, 600, 0, 3)
-    assert kept(keeper) == source(items)
+    assert kept(sqlite_sink) == source(items)
     # A changed key: the old document is deleted, the new one is written. A key touched often is written once.
-    before = keeper.writes
+    before = sqlite_sink.writes
     items.run(
         "UPDATE items SET id = 1000 WHERE id = 7; DELETE FROM items WHERE id = 8; UPDATE items SET n = 0 WHERE id = 9;"
         " UPDATE items SET n = 1 WHERE id = 9"
     )
-    summary = empty(items, keeper)
-    assert keeper.writes - before == summary.keys == 4
+    summary = empty(items, sqlite_sink)
+    assert sqlite_sink.writes - before == summary.keys == 4
     assert (summary.written, summary.removed) == (2, 2)
-    assert kept(keeper) == source(items)
+    assert kept(sqlite_sink) == source(items)
     items.run("TRUNCATE items; INSERT INTO items VALUES (1), (3000)")
-    empty(items, keeper)
-    assert kept(keeper) == source(items)
-    assert set(kept(keeper)) == {"1", "3000"}
+    empty(items, sqlite_sink)
+    assert kept(sqlite_sink) == source(items)
+    assert set(kept(sqlite_sink)) == {"1", "3000"}
     assert items.pods() == []
 
 
-def test_rows_that_count_as_deleted(place: Place, keeper: Keeper) -> None:
+def test_rows_that_count_as_deleted(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     """Predicates, routing, composite keys, equal keys with different texts; exact values of every type."""
-    place.run("""
+    tube_db.run("""
         CREATE TABLE docs (tenant int, name text, n numeric, is_draft boolean, f float8, at timestamptz, j jsonb,
                            b bytea, c char(5), a int[], PRIMARY KEY (tenant, name));
         CREATE TABLE nums (n numeric PRIMARY KEY, note text);
@@ -151,14 +151,14 @@ def test_rows_that_count_as_deleted(place: Place, keeper: Keeper) -> None:
             '\\x00ff', 'ab', '{{1},{NULL}}' FROM generate_series(1, 40) g;
         INSERT INTO nums VALUES (1.0), (2);
         INSERT INTO uids SELECT md5(g::text)::uuid, g FROM generate_series(1, 20) g""")
-    place.tube.attach("docs", routing="tenant", predicate="NOT is_draft")
-    place.tube.attach("nums", shard=3)
-    place.tube.attach("uids", shard=4, predicate="100 / (n - 13) IS NOT NULL")
+    tube_db.tube.attach("docs", routing="tenant", predicate="NOT is_draft")
+    tube_db.tube.attach("nums", shard=3)
+    tube_db.tube.attach("uids", shard=4, predicate="100 / (n - 13) IS NOT NULL")
     for table in ("docs", "nums"):
-        place.tube.backfill(table)
-    place.run("UPDATE uids SET n = n")
-    empty(place, keeper, attempts=2, retry_pause=0.05)
-    docs = keeper.rows("public.docs")
+        tube_db.tube.backfill(table)
+    tube_db.run("UPDATE uids SET n = n")
+    empty(tube_db, sqlite_sink, attempts=2, retry_pause=0.05)
+    docs = sqlite_sink.rows("public.docs")
     assert {key for _, key in docs} == {(str(g % 5), f'n"\\,{g}') for g in range(1, 41, 2)}
     assert all(str(shard) == key[0] for shard, key in docs)
     first, third, fifth = (docs[g % 5, (str(g % 5), f'n"\\,{g}')] for g in (1, 3, 5))
@@ -167,43 +167,43 @@ def test_rows_that_count_as_deleted(place: Place, keeper: Keeper) -> None:
     assert (fifth["at"], fifth["j"]) == ("2020-01-01 10:00:00+00", '{"a": 100, "b": [1, null]}')
     assert (fifth["b"], fifth["c"], fifth["a"]) == ("\\x00ff", "ab   ", "{{1},{NULL}}")
     # If a predicate fails for one row, that row is a dead letter; the others are written.
-    assert len(keeper.rows("public.uids")) == 19
-    (letter,) = place.tube.dead_letters()
+    assert len(sqlite_sink.rows("public.uids")) == 19
+    (letter,) = tube_db.tube.dead_letters()
     assert (letter.table, letter.attempts, letter.next_at) == ("public.uids", 2, None)
     assert "division by zero" in letter.error
     # A row that no longer matches is deleted; a row with another shard moves; 1.0 becomes 1.00.
-    place.run("""UPDATE docs SET is_draft = true WHERE tenant = 0; UPDATE docs SET tenant = 9 WHERE tenant = 1;
+    tube_db.run("""UPDATE docs SET is_draft = true WHERE tenant = 0; UPDATE docs SET tenant = 9 WHERE tenant = 1;
                  UPDATE nums SET n = 1.00 WHERE n = 1; UPDATE uids SET n = 5 WHERE n = 13""")
-    empty(place, keeper)
-    docs = keeper.rows("public.docs")
+    empty(tube_db, sqlite_sink)
+    docs = sqlite_sink.rows("public.docs")
     assert {shard for shard, _ in docs} == {2, 3, 4, 9}
     assert {key for shard, key in docs if shard == 9} == {("9", f'n"\\,{g}') for g in (1, 11, 21, 31)}
-    assert set(keeper.rows("public.nums")) == {(3, ("1.00",)), (3, ("2",))}
-    assert (len(keeper.rows("public.uids")), place.tube.dead_letters()) == (20, [])
+    assert set(sqlite_sink.rows("public.nums")) == {(3, ("1.00",)), (3, ("2",))}
+    assert (len(sqlite_sink.rows("public.uids")), tube_db.tube.dead_letters()) == (20, [])
 
 
-def test_changes_of_columns_and_tables(items: Place, keeper: Keeper) -> None:
+def test_changes_of_columns_and_tables(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.run("INSERT INTO items VALUES (1, 1, 'a')")
-    with following(items, keeper):
-        until(lambda: kept(keeper) == source(items))
+    with following(items, sqlite_sink):
+        until(lambda: kept(sqlite_sink) == source(items))
         items.run("ALTER TABLE items ADD COLUMN more int DEFAULT 5; UPDATE items SET n = 2")
-        until(lambda: kept(keeper) == source(items))
+        until(lambda: kept(sqlite_sink) == source(items))
         items.run(
             "ALTER TABLE items RENAME COLUMN note TO words; ALTER TABLE items DROP COLUMN n; UPDATE items SET more = 6"
         )
-        until(lambda: kept(keeper) == source(items))
+        until(lambda: kept(sqlite_sink) == source(items))
         items.run("CREATE TABLE others (id int PRIMARY KEY); SELECT 1")
         items.tube.attach("others", shard=2)
         items.run("INSERT INTO others VALUES (5); UPDATE items SET more = 7")
-        until(lambda: set(kept(keeper, "public.others")) == {"5"} and kept(keeper) == source(items))
+        until(lambda: set(kept(sqlite_sink, "public.others")) == {"5"} and kept(sqlite_sink) == source(items))
         items.run("DROP TABLE others; UPDATE items SET more = 8")
-        until(lambda: kept(keeper) == source(items))
+        until(lambda: kept(sqlite_sink) == source(items))
 
 
-def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> None:
+def test_eight_writers_a_backfill_and_garbage(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     """Random pauses, rollbacks and changed keys during a backfill into a sink with outdated documents."""
     items.run("INSERT INTO items SELECT -g, g, 'x' FROM generate_series(1, 3000) g")
-    empty(items, keeper)
+    empty(items, sqlite_sink)
     # An outdated document: its row was deleted before the tube existed.
     items.run(
         "ALTER TABLE items DISABLE TRIGGER USER; DELETE FROM items WHERE id < -2900;"
@@ -211,7 +211,7 @@ def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> N
         " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_delete; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_key;"
         " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_truncate"
     )
-    assert len(kept(keeper)) == 3000
+    assert len(kept(sqlite_sink)) == 3000
 
     def write(number: int) -> None:
         chance = random.Random(number)
@@ -231,54 +231,54 @@ def test_eight_writers_a_backfill_and_garbage(items: Place, keeper: Keeper) -> N
                     connection.commit()
 
     threads = [threading.Thread(target=write, args=[number]) for number in range(8)]
-    with following(items, keeper, max_pods=7):
+    with following(items, sqlite_sink, max_pods=7):
         for thread in threads:
             thread.start()
         items.tube.schedule_backfill("items", order_col="n")
         for thread in threads:
             thread.join()
-        until(lambda: not items.pods() and kept(keeper) == source(items))
-    assert len(kept(keeper)) > 3500
+        until(lambda: not items.pods() and kept(sqlite_sink) == source(items))
+    assert len(kept(sqlite_sink)) > 3500
     (found,) = items.tube.backfills()
     assert found.finished_at is not None
     assert items.tube.stats()[0].keys_done > 6000
 
 
-def test_a_thousand_shards(place: Place, keeper: Keeper) -> None:
-    place.run(
+def test_a_thousand_shards(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+    tube_db.run(
         "CREATE TABLE items (id bigint PRIMARY KEY, n int);"
         " INSERT INTO items SELECT g, g FROM generate_series(1, 4000) g"
     )
-    place.tube.ensure(partitions=4)
-    place.tube.attach("items", routing="n % 1000")
-    place.tube.backfill("items")
-    place.run("DELETE FROM items WHERE id % 7 = 0")
-    summary = empty(place, keeper)
-    assert kept(keeper) == source(place)
+    tube_db.tube.ensure(partitions=4)
+    tube_db.tube.attach("items", routing="n % 1000")
+    tube_db.tube.backfill("items")
+    tube_db.run("DELETE FROM items WHERE id % 7 = 0")
+    summary = empty(tube_db, sqlite_sink)
+    assert kept(sqlite_sink) == source(tube_db)
     # Rows that move to another shard, and another partition, are in that one only.
-    place.run("UPDATE items SET n = n + 1 WHERE id % 11 = 0")
-    empty(place, keeper)
-    assert kept(keeper) == source(place)
-    assert {shard for shard, _ in keeper.rows("public.items")} == set(range(1000))
+    tube_db.run("UPDATE items SET n = n + 1 WHERE id % 11 = 0")
+    empty(tube_db, sqlite_sink)
+    assert kept(sqlite_sink) == source(tube_db)
+    assert {shard for shard, _ in sqlite_sink.rows("public.items")} == set(range(1000))
     assert summary.removed > 500
 
 
-def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) -> None:
+def test_a_sink_that_is_down_or_rejects_documents(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
-    keeper.fault("down")
-    with following(items, keeper, attempts=3, retry_pause=0.05) as job:
+    sqlite_sink.fault("down")
+    with following(items, sqlite_sink, attempts=3, retry_pause=0.05) as job:
         until(lambda: (items.tube.stats()[0].waiting or "").startswith("the sink is down: out of order"))
         assert any("the sink is down: out of order" in line for line in job.messages)
         items.run("UPDATE items SET n = 0 WHERE id < 20")
         assert items.tube.stats()[0].live_pods == 3
-        keeper.fault("down", None)
-        until(lambda: kept(keeper) == source(items))
+        sqlite_sink.fault("down", None)
+        until(lambda: kept(sqlite_sink) == source(items))
         # Rejected documents, named by the sink or not, become dead letters after some tries; the others are written.
         for how in ("named", "silent"):
-            keeper.fault("poison", f"{how} 5 250")
+            sqlite_sink.fault("poison", f"{how} 5 250")
             items.run("UPDATE items SET n = n + 1000")
             until(lambda: items.tube.stats()[0].parked == 2)
-            right, found = source(items), kept(keeper)
+            right, found = source(items), kept(sqlite_sink)
             assert {key for key in right if right[key] != found[key]} == {"5", "250"}
             letters = items.tube.dead_letters()
             assert {(letter.key, letter.attempts, "cannot be digested" in letter.error) for letter in letters} == {
@@ -286,64 +286,66 @@ def test_a_sink_that_is_down_or_rejects_documents(items: Place, keeper: Keeper) 
                 ("250", 3, True),
             }
             # A later successful write removes one dead letter; the other is tried again on request.
-            keeper.fault("poison", None)
+            sqlite_sink.fault("poison", None)
             items.run("UPDATE items SET n = n + 1 WHERE id = 5")
             until(lambda: [each.key for each in items.tube.dead_letters()] == ["250"])
             assert items.tube.retry_letters(keys=["250"]) == 1
             until(lambda: items.tube.dead_letters() == [])
-            assert kept(keeper) == source(items)
+            assert kept(sqlite_sink) == source(items)
         # If a sink refuses all documents, the job waits instead of creating a million dead letters.
-        keeper.fault("poison", "silent all")
+        sqlite_sink.fault("poison", "silent all")
         items.run("UPDATE items SET n = 7")
         until(lambda: "refuses all documents" in (items.tube.stats()[0].waiting or ""))
         assert items.tube.dead_letters() == []
-        keeper.fault("poison", None)
-        until(lambda: kept(keeper) == source(items))
+        sqlite_sink.fault("poison", None)
+        until(lambda: kept(sqlite_sink) == source(items))
     assert job.summary.parked == 4
     assert job.summary.outages == 2
 
 
-def test_two_jobs_on_one_tube(items: Place, keeper: Keeper) -> None:
+def test_two_jobs_on_one_tube(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
     items.tube.ensure(partitions=2)
-    with following(items, keeper, partitions=[0]):
+    with following(items, sqlite_sink, partitions=[0]):
         until(lambda: items.tube.stats()[0].worker is not None)
         with pytest.raises(CheckFailed, match="partition 0 of the tube t is locked by process"):
-            empty(items, keeper)
-        empty(items, keeper, partitions=[1])
+            empty(items, sqlite_sink)
+        empty(items, sqlite_sink, partitions=[1])
         with pytest.raises(CheckFailed, match="has no partition 2"):
-            empty(items, keeper, partitions=[2])
+            empty(items, sqlite_sink, partitions=[2])
         ended: list[Summary] = []
-        waiting = threading.Thread(target=lambda: ended.append(empty(items, keeper, wait=60)))
+        waiting = threading.Thread(target=lambda: ended.append(empty(items, sqlite_sink, wait=60)))
         waiting.start()
         items.run("INSERT INTO items VALUES (1)")
-        until(lambda: set(kept(keeper)) == {"1"})
+        until(lambda: set(kept(sqlite_sink)) == {"1"})
         assert not ended
     waiting.join()
     assert ended
 
 
-def test_a_job_that_lost_its_session_stops_before_its_successor_writes(items: Place, keeper: Keeper) -> None:
+def test_a_job_that_lost_its_session_stops_before_its_successor_writes(
+    items: TubeDatabase, sqlite_sink: SqliteSink
+) -> None:
     """The current write ends before the successor starts, and the first job deletes no pods."""
     items.run("INSERT INTO items VALUES (1, 1)")
-    keeper.fault("slow")
-    with following(items, keeper) as job:
-        until(lambda: bool(keeper.has("busy")))
+    sqlite_sink.fault("slow")
+    with following(items, sqlite_sink) as job:
+        until(lambda: bool(sqlite_sink.has("busy")))
         items.run("SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE l.locktype = 'advisory'")
         items.run("UPDATE items SET n = 2")
         # Its write is running, and its pods are kept.
         assert [pod.ids for pod in items.pods()] == [(1,), (1,)]
-        keeper.fault("slow", None)
-        until(lambda: kept(keeper) == source(items))
+        sqlite_sink.fault("slow", None)
+        until(lambda: kept(sqlite_sink) == source(items))
         until(lambda: items.pods() == [])
     assert job.summary.outages == 1
     assert items.run("SELECT generation FROM tube.workers") == [(2,)]
     # A job of an old generation writes nothing of its claimed pods before it has the lock again.
-    with following(items, keeper):
+    with following(items, sqlite_sink):
         until(lambda: items.run("SELECT generation FROM tube.workers WHERE ended_at IS NULL") == [(3,)])
-        before = keeper.writes
+        before = sqlite_sink.writes
         items.run("UPDATE tube.workers SET generation = 4; UPDATE items SET n = 3")
-        until(lambda: kept(keeper) == source(items) and items.pods() == [])
-        assert keeper.writes == before + 1
+        until(lambda: kept(sqlite_sink) == source(items) and items.pods() == [])
+        assert sqlite_sink.writes == before + 1
     # A worker of an older generation may not delete or write.
     items.run("INSERT INTO items VALUES (3, 3)")
     with Tube("t", items.database.uri) as tube, Tube("t", items.database.uri) as other:
@@ -362,7 +364,7 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(items: Pl
         successor.release()
 
 
-def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, keeper: Keeper) -> None:
+def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, sqlite_sink: SqliteSink) -> None:
     """The job waits for its node, takes the lock again and continues; rows larger than a chunk are split."""
     server = fresh_server(name="restarted")
     database = server.create_database("shop")
@@ -371,29 +373,29 @@ def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, keeper: Keep
         tube.ensure()
         database.execute("CREATE TABLE items (id int PRIMARY KEY, n int, note text)")
         tube.attach("items", shard=0)
-    place = Place(database)
-    with following(place, keeper) as job:
+    tube_db = TubeDatabase(database)
+    with following(tube_db, sqlite_sink) as job:
         database.execute("INSERT INTO items VALUES (1, 1)")
-        until(lambda: set(kept(keeper)) == {"1"})
+        until(lambda: set(kept(sqlite_sink)) == {"1"})
         server.restart("immediate")
         database.execute("INSERT INTO items SELECT g, g, repeat('x', 5000) FROM generate_series(2, 301) g")
-        until(lambda: kept(keeper) == source(place))
+        until(lambda: kept(sqlite_sink) == source(tube_db))
         with TaskStore() as store:
             (task,) = store.list(status="RUNNING")
             store.ask(task.task_id, "pause")
             with Tube("t", database.uri) as tube:
                 until(lambda: (tube.stats()[0].waiting or "").startswith("paused"))
                 database.execute("UPDATE items SET n = 0")
-                assert kept(keeper) != source(place)
+                assert kept(sqlite_sink) != source(tube_db)
                 store.ask(task.task_id, "")
-                until(lambda: kept(keeper) == source(place))
+                until(lambda: kept(sqlite_sink) == source(tube_db))
     assert job.summary.outages >= 1
     database.execute("UPDATE items SET n = 5; UPDATE items SET n = 6")
-    writes = keeper.count
+    writes = sqlite_sink.count
     with Tube("t", database.uri) as tube:
-        assert tube.run(Keeper(keeper.path), until_empty=True, max_bytes=100_000).written == 301
-    assert kept(keeper) == source(place)
-    assert keeper.count - writes > 10, "all rows were in one chunk"
+        assert tube.run(SqliteSink(sqlite_sink.path), until_empty=True, max_bytes=100_000).written == 301
+    assert kept(sqlite_sink) == source(tube_db)
+    assert sqlite_sink.count - writes > 10, "all rows were in one chunk"
 
 
 STEPS = """
@@ -402,7 +404,7 @@ from trueup.capture.triggers import hold
 from trueup.capture.triggers import queue
 from trueup.api.tube import Tube
 sys.path.append({root!r})
-from support.keeper import Keeper
+from support.sqlite_sink import SqliteSink
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -412,21 +414,21 @@ if {step!r} == "claim":
 elif {step!r} == "delete":
     hold.delete = die
 with Tube("t", {uri!r}) as tube:
-    tube.run(Keeper({path!r}), until_empty=True)
+    tube.run(SqliteSink({path!r}), until_empty=True)
 """
 
 
 @pytest.mark.parametrize("step", ["claim", "before", "after", "delete"])
-def test_killed_at_each_step(items: Place, keeper: Keeper, step: str) -> None:
+def test_killed_at_each_step(items: TubeDatabase, sqlite_sink: SqliteSink, step: str) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g; DELETE FROM items WHERE id = 3")
     if step in ("before", "after"):
-        keeper.fault("kill", step)
-    script = STEPS.format(root=ROOT, step=step, uri=items.database.uri, path=keeper.path)
+        sqlite_sink.fault("kill", step)
+    script = STEPS.format(root=ROOT, step=step, uri=items.database.uri, path=sqlite_sink.path)
     done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert len(items.pods()) == 3, "pods were deleted before the sink had them"
-    keeper.fault("kill", None)
+    sqlite_sink.fault("kill", None)
     items.run("UPDATE items SET n = -1 WHERE id = 5; DELETE FROM items WHERE id = 6")
-    empty(items, keeper)
-    assert kept(keeper) == source(items)
+    empty(items, sqlite_sink)
+    assert kept(sqlite_sink) == source(items)
     assert items.pods() == []

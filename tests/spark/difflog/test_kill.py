@@ -120,9 +120,9 @@ def _outcome(spark: Spark) -> Outcome:
     table = state_rows(spark, log)
     assert table is not None
     states = Counter(json.dumps(row.asDict(recursive=True), sort_keys=True) for row in table.collect())
-    with open_target(log.target) as house:
-        found = house.rows(
-            f"SELECT id, Version, sum(Sign), count() FROM {house.name} GROUP BY ALL HAVING sum(Sign) != 0"
+    with open_target(log.target) as clickhouse:
+        found = clickhouse.rows(
+            f"SELECT id, Version, sum(Sign), count() FROM {clickhouse.name} GROUP BY ALL HAVING sum(Sign) != 0"
         )
     return wide, states, Counter((row[0], row[1], row[2]) for row in found)
 
@@ -171,9 +171,9 @@ def test_a_kill_between_two_inserts(spark: Spark) -> None:
     _run_until_killed(spark, "inserting")
     _continue(spark)
     log = load_difflog("difflog.toml")
-    with open_target(log.target) as house:
+    with open_target(log.target) as clickhouse:
         fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
-        house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) {fast}")
+        clickhouse.execute(f"INSERT INTO {clickhouse.name} (id, Sign, SlowVersion, F, Version) {fast}")
     proof = prove_clickhouse(spark, log, state_rows(spark, log))
     assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
 

@@ -137,10 +137,12 @@ def test_any_history_collapses_to_the_newest_state(spark: Spark, log: DiffLogCon
             put(f"{number:03d}", source, rows)
         result = run(spark, log)
         assert (result.number, result.late) == (number + 1, {})
-    with open_target(log.target) as house:
+    with open_target(log.target) as clickhouse:
         values = ", ".join(f"({key}, {sign}, 0, {fast}, {fast})" for key, sign, fast in model.log)
-        house.execute(f"INSERT INTO {house.name} (id, Sign, SlowVersion, F, Version) VALUES {values}")
-        found = house.rows(f"SELECT id, F, SlowVersion, dur, goals, money, cost FROM {house.name} FINAL ORDER BY id")
+        clickhouse.execute(f"INSERT INTO {clickhouse.name} (id, Sign, SlowVersion, F, Version) VALUES {values}")
+        found = clickhouse.rows(
+            f"SELECT id, F, SlowVersion, dur, goals, money, cost FROM {clickhouse.name} FINAL ORDER BY id"
+        )
     assert [row[0] for row in found] == sorted(set(model.fast) - model.deleted)
     for key, fast, slow, dur, goals, money, cost in found:
         assert fast == model.fast[key], key

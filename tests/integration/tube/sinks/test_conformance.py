@@ -76,7 +76,7 @@ def test_every_sink(rig: Rig) -> None:
 
     # Old documents, by number and by time, in pages.
     pages = _pages(sink, "public.things", [7], 15, LONG_AGO, 2)
-    assert sorted(place for page in pages for place in page) == [(7, ("1",)), (7, ("4",)), (7, ("5",))]
+    assert sorted(identity for page in pages for identity in page) == [(7, ("1",)), (7, ("4",)), (7, ("5",))]
     assert [len(page) for page in pages] == [2, 1]
     assert len(_pages(sink, "public.things", [7], 0, NOW + timedelta(seconds=1), 100)[0]) == 5
     assert _pages(sink, "public.things", [7], 10, LONG_AGO, 2) == []
@@ -128,7 +128,9 @@ def _check_moving_rows(rig: Rig, sink: Sink) -> None:
     assert ("1", "a:b", "1.0") not in left
     assert left["2", "a:b", "1.0"]["note"] == "2 a:b"
     pages = _pages(sink, rig.parts.table, "all", 15, LONG_AGO, 1)
-    assert sorted(place for page in pages for place in page) == sorted((int(shard), (a, b)) for shard, a, b in left)
+    assert sorted(identity for page in pages for identity in page) == sorted(
+        (int(shard), (a, b)) for shard, a, b in left
+    )
     assert len(pages) in (len(odd), len(odd) + 1), "the shards of a key are in one page"
     only = _pages(sink, rig.parts.table, [2], 15, LONG_AGO, 100)
     assert {shard for shard, _ in only[0]} == {2}

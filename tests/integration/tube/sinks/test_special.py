@@ -16,7 +16,7 @@ from redis import Redis
 
 from support.fixtures import Databases
 from support.sinks import Rig
-from support.tube import Place
+from support.tube import TubeDatabase
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
@@ -75,27 +75,29 @@ COLUMNS = (
 )
 
 
-def test_values_of_every_type_are_exact(place: Place, databases: Databases, redis: Rig, tmp_path: Path) -> None:
+def test_values_of_every_type_are_exact(
+    tube_db: TubeDatabase, databases: Databases, redis: Rig, tmp_path: Path
+) -> None:
     """In PostgreSQL every value has the same text; other sinks keep these texts, and exact JSON."""
-    place.run(EVERY_TYPE)
-    place.tube.attach("every", routing="length(a)")
+    tube_db.run(EVERY_TYPE)
+    tube_db.tube.attach("every", routing="length(a)")
     target = databases(1)[0]
     for address, options in (
         (target.uri, {}),
         (f"parquet:{tmp_path / 'lake'}", {}),
         (redis.address, {"mode": "set", "key": "every:{shard}:{key}"}),
     ):
-        place.tube.backfill("every")
-        assert place.tube.run(address, sink_options=options, until_empty=True).written == 2
-    columns = [name for name, _ in place.run(COLUMNS)]
+        tube_db.tube.backfill("every")
+        assert tube_db.tube.run(address, sink_options=options, until_empty=True).written == 2
+    columns = [name for name, _ in tube_db.run(COLUMNS)]
     quoted = ", ".join(f'"{name}"::text' for name in columns)
     query = f"SELECT {quoted} FROM every ORDER BY a"
-    assert target.execute(query) == place.run(query)
+    assert target.execute(query) == tube_db.run(query)
     # Values of unknown types are kept as text.
     types = dict(target.execute(COLUMNS))
     assert [types[name] for name in ("e", "s", "co", "jb", "ia")] == ["text", "text", "text", "jsonb", "integer[]"]
 
-    expected = dict(zip(columns, place.run(query)[0], strict=True))
+    expected = dict(zip(columns, tube_db.run(query)[0], strict=True))
     lake = {row["a"]: row for row in current_state(tmp_path / "lake" / "public.every").to_pylist()}
     for name in ("n", "nn", "d", "ts", "tstz", "iv", "j", "jb", "ia", "ta", "ip", "e", "odd % {name}"):
         assert lake["k1"][name] == expected[name], name
@@ -151,32 +153,32 @@ def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databas
             open_sink(database.uri, options).setup([THING])
 
 
-def test_a_sink_never_writes_into_its_own_source(place: Place) -> None:
-    place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text)")
-    place.tube.attach("things", shard=1)
+def test_a_sink_never_writes_into_its_own_source(tube_db: TubeDatabase) -> None:
+    tube_db.run("CREATE TABLE things (id bigint PRIMARY KEY, name text)")
+    tube_db.tube.attach("things", shard=1)
     with pytest.raises(CheckFailed, match="may be the source"):
-        place.tube.run(place.database.uri, until_empty=True)
-    assert len(place.run("SELECT FROM pg_attribute WHERE attrelid = 'things'::regclass AND attnum > 0")) == 2
+        tube_db.tube.run(tube_db.database.uri, until_empty=True)
+    assert len(tube_db.run("SELECT FROM pg_attribute WHERE attrelid = 'things'::regclass AND attnum > 0")) == 2
 
 
 # --- Redis
 
 
-def test_a_cache_is_invalidated_also_by_truncate(place: Place, redis: Rig) -> None:
-    place.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
-    place.tube.attach("things", shard=1)
+def test_a_cache_is_invalidated_also_by_truncate(tube_db: TubeDatabase, redis: Rig) -> None:
+    tube_db.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (1, 'a'), (2, 'b')")
+    tube_db.tube.attach("things", shard=1)
     client: Any = Redis.from_url(redis.address)
 
     def keys() -> set[str]:
         return {name.decode() for name in client.scan_iter()}
 
     client.mset({"thing[*]:1": "x", "thing[*]:2": "y", "other:1": "z"})
-    place.run("UPDATE things SET name = 'c' WHERE id = 1")
+    tube_db.run("UPDATE things SET name = 'c' WHERE id = 1")
     address = f"{redis.address}?key=thing[*]:{{key}}"
-    assert place.tube.run(address, until_empty=True).written == 1
+    assert tube_db.tube.run(address, until_empty=True).written == 1
     assert keys() == {"thing[*]:2", "other:1"}
-    place.run("TRUNCATE things")
-    place.tube.run(address, until_empty=True)
+    tube_db.run("TRUNCATE things")
+    tube_db.tube.run(address, until_empty=True)
     assert keys() == {"other:1"}
 
     sink = open_sink(redis.address, {"mode": "set", "ttl": "100", "key": "t:{key}"})
@@ -231,14 +233,14 @@ def test_a_search_server_that_is_busy_or_rejects_documents(search: Rig, monkeypa
 
 
 def test_a_clickhouse_server(tmp_path: Path) -> None:
-    stand_in = Path(__file__).parents[2] / "clickhouse_stand_in.py"
-    with _served(str(stand_in), str(tmp_path / "server"), cwd=tmp_path) as port:
-        place = f"127.0.0.1:{port}/db"
-        wrong = open_sink(f"clickhouse://me:geheim123@{place}")
+    program = Path(__file__).parents[2] / "clickhouse_http_server.py"
+    with _served(str(program), str(tmp_path / "server"), cwd=tmp_path) as port:
+        location = f"127.0.0.1:{port}/db"
+        wrong = open_sink(f"clickhouse://me:geheim123@{location}")
         with pytest.raises(SinkDown) as caught:
             wrong.setup([THING])
         assert "geheim123" not in str(caught.value) + repr(wrong)
-        sink: Any = open_sink(f"clickhouse://me:ge%20heim%2F123@{place}?table=it's_{{table}}")
+        sink: Any = open_sink(f"clickhouse://me:ge%20heim%2F123@{location}?table=it's_{{table}}")
         sink.setup([THING])
         # A later write is newer even if its number is lower.
         for name, seq in (("first", 50), ("second", 20)):
@@ -251,7 +253,7 @@ def test_a_clickhouse_server(tmp_path: Path) -> None:
             "CREATE TABLE db.plain (id Int64, name Nullable(String)) ENGINE = MergeTree ORDER BY id"
         )
         with pytest.raises(CheckFailed, match="its engine is MergeTree"):
-            open_sink(f"clickhouse://me:ge%20heim%2F123@{place}", {"table": "plain"}).setup([THING])
+            open_sink(f"clickhouse://me:ge%20heim%2F123@{location}", {"table": "plain"}).setup([THING])
     with pytest.raises(SinkDown):
         _write(sink, _thing(1, "too late"))
 

@@ -1,6 +1,6 @@
 """A replacement for a ClickHouse server: the HTTP interface of ClickHouse in front of an embedded ClickHouse.
 
-    python clickhouse_stand_in.py FOLDER
+    python clickhouse_http_server.py FOLDER
 
 It prints its port. The user is `me`, the password `ge heim/123`. Requests are logged to FOLDER.log.
 """
@@ -20,7 +20,7 @@ from chdb.session import Session
 
 opened: Any = Session
 folder = sys.argv[1]
-keeper = opened(folder)
+clickhouse = opened(folder)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
 
 
-class Keeper:
+class SqliteSink:
     """Keeps documents by table, shard and key. Files beside the database make it fail: down, poison, kill, slow."""
 
     driver_only: ClassVar[bool] = False

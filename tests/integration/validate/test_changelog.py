@@ -223,6 +223,18 @@ def test_a_table_with_disabled_triggers_is_stopped(plain: Copy) -> None:
     plain.until(lambda: plain.fence().exit_code == 0)
 
 
+def test_errors_of_a_stopped_table_do_not_keep_other_errors_from_being_resolved(plain: Copy) -> None:
+    _start(plain, page=1)
+    plain.up.execute("INSERT INTO t VALUES (1, 1)")
+    plain.until(lambda: len(plain.errors()) == 1)
+    plain.up.execute("INSERT INTO words VALUES ('x', 1)")
+    plain.until(lambda: len(plain.errors()) == 2)
+    plain.up.execute("ALTER TABLE t DISABLE TRIGGER USER")
+    plain.until(lambda: _reasons(plain)["public.t"])
+    plain.down.execute("INSERT INTO words VALUES ('x', 1)")
+    plain.until(lambda: [error.source for error in plain.errors()] == ["public.t"])
+
+
 @pytest.mark.parametrize("is_running", [True, False])
 def test_triggers_that_were_disabled_for_a_while_are_detected(plain: Copy, is_running: bool) -> None:
     _start(plain)

@@ -201,8 +201,7 @@ class Checker:
         settings, meta, now = self._sessions.settings, self._sessions.meta, _now()
         before = now - timedelta(seconds=settings.check_interval)
         pairs = dict(self._tables.pairs)
-        places = row_errors.to_check(meta, settings.name, before=before, limit=settings.page)
-        places = [place for place in places if place[0] in pairs]
+        places = row_errors.to_check(meta, settings.name, list(pairs), before=before, limit=settings.page)
         if not places:
             return
         failed = self.compare(pairs, _by_table(places))

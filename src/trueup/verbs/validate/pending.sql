@@ -53,7 +53,7 @@ UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, 
 
 -- name: open_errors
 SELECT source, key FROM trueup.validation_error
- WHERE validation = %(name)s AND state = 'new' AND last_at <= %(before)s
+ WHERE validation = %(name)s AND state = 'new' AND source = ANY (%(tables)s) AND last_at <= %(before)s
  ORDER BY last_at LIMIT %(limit)s
 
 -- name: still

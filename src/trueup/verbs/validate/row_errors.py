@@ -62,9 +62,9 @@ def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime)
         meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now)
 
 
-def to_check(meta: Meta, name: str, *, before: datetime, limit: int) -> list[TableKey]:
-    """Return the keys of open errors that were last checked before a time."""
-    rows = meta.rows("open_errors", FILE, name=name, before=before, limit=limit)
+def to_check(meta: Meta, name: str, tables: Sequence[str], *, before: datetime, limit: int) -> list[TableKey]:
+    """Return the keys of open errors of these tables that were last checked before a time."""
+    rows = meta.rows("open_errors", FILE, name=name, tables=list(tables), before=before, limit=limit)
     return [(row["source"], key_values(row["key"])) for row in rows]
 
 

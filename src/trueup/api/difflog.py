@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress
@@ -24,9 +26,6 @@ from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import state_rows
 from trueup.verbs.difflog.step import Step, whole_step
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
 File = str | PathLike[str]

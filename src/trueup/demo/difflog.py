@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from trueup.api.difflog import DiffLog
 from trueup.engine.progress import Progress
@@ -15,9 +18,6 @@ from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.session import spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _WIDE = (
     "VisitID bigint, Sign tinyint, SlowVersion bigint, y_VisitVersion bigint, Version bigint, Duration int,"
@@ -93,8 +93,6 @@ def _write_raw(session: SparkSession, raw: Path, number: int, visits: int) -> No
 
 def _write_fast(session: SparkSession, house: ClickHouse, log: DiffLogConfig, raw: Path, number: int) -> None:
     """Insert the rows of the fast supplier: sign +1 for the new version, -1 for the previous one."""
-    from pyspark.sql.types import StructType
-
     schema = StructType.fromDDL(_WIDE)
     assert isinstance(schema, StructType)
     house.ensure_table(schema, key=log.entity.key, fast_version=log.entity.fast_version)

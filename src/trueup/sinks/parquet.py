@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from trueup.errors import StoreError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns
 from trueup.sinks.keys import Place, fixed_shard
 from trueup.sinks.options import Options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 OP, VERSION, DELETED = "trueup_op", "trueup_version", "trueup_deleted"
 _IDENTITY = b"trueup.identity"
@@ -88,9 +89,6 @@ class ParquetSink:
         return older_places(state, key, start_seq, started_at)
 
     def _add(self, folder: Path, rows: pa.Table, documents: Sequence[Document], columns: Columns) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         # Read every time: another job may have written in the meantime.
         version = max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
         rows = rows.append_column(OP, pa.array([each.op for each in documents]))
@@ -122,9 +120,6 @@ class ParquetSink:
 
 def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the current rows of the folder of a table: the newest change of each document, without deletions."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     paths = sorted(Path(folder).glob("*.parquet"))
     if not paths:
         raise StoreError(f"the folder {folder} contains no changes", cure="use the folder of a table: DIR/schema.table")
@@ -143,9 +138,6 @@ def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -
 
 def older_places(state: pa.Table, key: Sequence[str], start_seq: int, started_at: datetime) -> list[Place]:
     """Return shard and key of rows with an older mark, in the order of the key texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     limit = pa.scalar(started_at, pa.timestamp("us", "UTC"))
     old = state.filter(pc.or_(pc.less(state[SEQ], start_seq), pc.less(state[AT], limit)))
     keys = zip(*(old[name].to_pylist() for name in key), strict=True)

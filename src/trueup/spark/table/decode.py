@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from trueup.errors import TrueupError
 from trueup.rows.types import arrow_type
 from trueup.spark.table.columns import Fetched
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
 
 _DAYS_TO_2000 = 10_957
 _DAY = 86_400_000_000
@@ -24,15 +26,11 @@ _FIRST_DAY, _LAST_DAY = -730_119, 2_921_939
 
 def arrow_schema(columns: Sequence[Fetched]) -> pa.Schema:
     """Return the schema that Spark expects of the batches."""
-    import pyarrow as pa
-
     return pa.schema([pa.field(column.name, arrow_type(column.arrow)) for column in columns])
 
 
 def decode(batch: pa.RecordBatch, columns: Sequence[Fetched], *, unfit: str) -> pa.RecordBatch:
     """Convert one batch; after the columns it has a flag per array, see `Fetched.misfit`."""
-    import pyarrow as pa
-
     schema = arrow_schema(columns)
     flags = iter(range(len(columns), batch.num_columns))
     arrays = []
@@ -50,9 +48,6 @@ def decode(batch: pa.RecordBatch, columns: Sequence[Fetched], *, unfit: str) -> 
 
 
 def _fitting(values: pa.Array, bad: Any, column: Fetched, unfit: str) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if bad is None or not bad.any():
         return values
     if unfit == "null":
@@ -74,7 +69,6 @@ def _reason(column: Fetched) -> str:
 def _sent(values: pa.Array, column: Fetched) -> tuple[pa.Array, np.ndarray[Any, Any]]:
     """Convert the binary form of dates and times (days or microseconds since 2000); flag those out of range."""
     import numpy as np
-    import pyarrow as pa
 
     is_date = column.spark == "date"
     width, unit = (4, 1) if is_date else (8, _DAY)
@@ -91,7 +85,6 @@ def _sent(values: pa.Array, column: Fetched) -> tuple[pa.Array, np.ndarray[Any, 
 def _decimals(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray[Any, Any]]:
     """Convert the texts of numbers to decimals without rounding; flag those that do not fit."""
     import numpy as np
-    import pyarrow as pa
 
     try:
         return values.cast(kind), np.zeros(len(values), dtype=bool)
@@ -104,8 +97,6 @@ def _decimals(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray
 
 
 def _fits(value: pa.Scalar, kind: pa.DataType) -> bool:
-    import pyarrow as pa
-
     try:
         value.cast(kind)
     except pa.ArrowInvalid:

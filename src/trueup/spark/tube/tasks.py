@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from trueup.capture.triggers import pods
 from trueup.capture.triggers.batch import Batch, batch_of, places, texts
@@ -18,9 +19,6 @@ from trueup.capture.triggers.shape import Shapes
 from trueup.config.model import Node
 from trueup.db.reader import borrow
 from trueup.errors import TrueupError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # Minimum number of keys per task.
 _MIN_KEYS = 500
@@ -87,8 +85,6 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
 
 def arrow_schema() -> pa.Schema:
     """Return the schema of the stream."""
-    import pyarrow as pa
-
     return pa.schema(
         [
             ("shard", pa.int64()),
@@ -109,8 +105,6 @@ def _check(session: Session, task: StreamTask) -> None:
 
 
 def _documents(chunk: Sequence[Document], batch: Batch) -> pa.RecordBatch:
-    import pyarrow as pa
-
     count = len(chunk)
     columns = [
         [document.shard for document in chunk],
@@ -129,8 +123,6 @@ def _documents(chunk: Sequence[Document], batch: Batch) -> pa.RecordBatch:
 
 
 def _controls(batch: Batch, tables: dict[int, str]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     rows = [
         {
             "shard": pod.shard,

@@ -6,15 +6,15 @@ import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+from pyspark.sql.types import DataType, StructType
 
 from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal, names, parse_url
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, Target
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
 
 _SIMPLE = {
     "byte": "Int8",
@@ -81,8 +81,6 @@ class ClickHouse:
 
     def insert_parquet(self, path: Path) -> None:
         """Insert all rows of a Parquet file with one INSERT, which is atomic; columns are matched by name."""
-        import pyarrow.parquet as pq
-
         if pq.read_metadata(path).num_rows:
             columns = pq.read_schema(path).names
             self._backend.insert(self.name, columns, path, f"{self.insert_mark}{uuid.uuid4()}")
@@ -196,8 +194,6 @@ def insert_files(
     `resumed` means that an earlier attempt may have inserted some of the files. They must be the same files: files that
     were written again after the first attempt would be inserted twice. `after` is called after each insert.
     """
-    import pyarrow.parquet as pq
-
     # resume imports this module.
     from trueup.verbs.difflog.resume import count_inserted
 

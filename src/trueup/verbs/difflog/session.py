@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.session import existing_session, start_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 # Joins of millions of rows need more memory than hashing blocks.
 _LOCAL_CONF = {

@@ -1,4 +1,4 @@
-"""Shared by the commands of `trueup tube`: options, the choice of the node, and the output of results."""
+"""Shared by the commands of `trueup tube`: options, and the choice of the node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ FILTER = option(
 
 def tube_options(*more: Callable[[Any], Any]) -> Callable[[F], F]:
     """Add options to a command, and those that all commands of tubes have."""
-
     return decorated(*more, SHARED["config"], SHARED["node"], _SCHEMA, SHARED["json"])
 
 

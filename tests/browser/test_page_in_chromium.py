@@ -140,8 +140,8 @@ def test_every_control_can_be_reached_with_the_keyboard(make_report: MakeReport,
         seen.append(
             tab.js("document.activeElement.id || document.activeElement.className || document.activeElement.tagName")
         )
-    wanted = ["theme", "SUMMARY", "filter", "changed-only", "rows", "copy", "more"]
-    assert [name for name in wanted if name not in seen] == []
+    expected = ["theme", "SUMMARY", "filter", "changed-only", "rows", "copy", "more"]
+    assert [name for name in expected if name not in seen] == []
     tab.js("document.querySelector('button.more').focus()")
     tab.press("Enter", "\r")
     assert tab.count(".whole") == 1

@@ -389,13 +389,13 @@ def test_every_option_is_documented() -> None:
 
 
 def test_the_required_options_exist() -> None:
-    wanted = (
+    required = (
         "config cluster nodes node block-size override-block-size concurrency-factor max-connections compare-unit-size "
         "max-diff-rows filter columns exclude-columns key recheck recheck-wait no-snapshot engine master remote "
         "quiet json task-db report-dir"
     )
     known = {option for part in commands()["diff"].params for option in part.opts}
-    assert {f"--{name}" for name in wanted.split()} <= known
+    assert {f"--{name}" for name in required.split()} <= known
 
 
 @pytest.mark.parametrize("verb", ["", "diff", "check", "completion", "demo", "doctor", "init", "report", "tasks"])

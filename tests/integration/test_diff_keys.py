@@ -323,8 +323,8 @@ def test_names_with_special_characters(
         node.execute(f"CREATE TABLE {schema}.{table} ({value} text, {key} int PRIMARY KEY, n int)")
         node.execute(f"INSERT INTO {schema}.{table} SELECT 'v', i, i FROM generate_series(1, 30) i")
     pair[1].execute(f"UPDATE {schema}.{table} SET {value} = 'x' WHERE n = 7; DELETE FROM {schema}.{table} WHERE n = 8")
-    whole = f"{schema}.{table}"
-    result = compare(pair, whole, **_small(2))
+    full_name = f"{schema}.{table}"
+    result = compare(pair, full_name, **_small(2))
     report = report_of(result)
     assert _found(report) == {"missing": {8}, "extra": set(), "changed": {7}}
     assert report["summary"]["primary_key"] == [names[2]]
@@ -332,12 +332,12 @@ def test_names_with_special_characters(
         difference for difference in report["diffs"]["n1/n2"]["differences"] if difference["kind"] == "changed"
     )
     assert (changed["columns"], changed["key"]) == ([names[3]], {names[2]: "7"})
-    assert compare(pair, whole, columns=[names[3]], key=[names[2]]).verdict == "DIFFER"
-    assert compare(pair, whole, exclude_columns=[names[3]], filter=f"{key} <> 8").verdict == "MATCH"
+    assert compare(pair, full_name, columns=[names[3]], key=[names[2]]).verdict == "DIFFER"
+    assert compare(pair, full_name, exclude_columns=[names[3]], filter=f"{key} <> 8").verdict == "MATCH"
     # The same without a key.
     for node in pair:
-        node.execute(f"ALTER TABLE {whole} DROP CONSTRAINT {_constraint(node, whole)}")
-    counts = compare(pair, whole).pairs["n1/n2"]
+        node.execute(f"ALTER TABLE {full_name} DROP CONSTRAINT {_constraint(node, full_name)}")
+    counts = compare(pair, full_name).pairs["n1/n2"]
     assert (counts.missing, counts.extra) == (2, 1)
 
 

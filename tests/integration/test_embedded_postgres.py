@@ -72,14 +72,14 @@ def parent_of_server() -> Iterator[tuple[subprocess.Popen[str], int, Path]]:
 
 def test_the_server_has_the_expected_settings(server: Server) -> None:
     database = server.database("postgres")
-    wanted = {
+    expected = {
         "wal_level": "logical",
         "max_prepared_transactions": "10",
         "max_connections": "200",
         "fsync": "off",
     }
-    wanted |= {"server_encoding": "UTF8", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
-    for name, value in wanted.items():
+    expected |= {"server_encoding": "UTF8", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+    for name, value in expected.items():
         assert database.execute("SELECT current_setting(%s)", [name]) == [(value,)]
     assert server.port == int(database.execute("SHOW port")[0][0])
 

@@ -173,13 +173,13 @@ def test_ctrl_c_and_resume(nodes: list[Database]) -> None:
     with pytest.raises(Interrupted, match="stopped") as stopped:
         trueup.diff_many(tables=["*.*"], nodes=addresses(nodes), progress=StopAt(2), block_size=1000, **OPTIONS)
     with TaskStore() as store:
-        whole = store.list(task_type="TABLES_DIFF")[0]
+        parent_task = store.list(task_type="TABLES_DIFF")[0]
         parts = {part.task_context["qualified_table"]: part for part in store.list(limit=-1, task_type="TABLE_DIFF")}
-    assert whole.task_status == "INTERRUPTED"
-    assert f"--resume {whole.task_id[:8]}" in stopped.value.cure
+    assert parent_task.task_status == "INTERRUPTED"
+    assert f"--resume {parent_task.task_id[:8]}" in stopped.value.cure
     done = {name: part.task_id for name, part in parts.items() if part.task_status == "COMPLETED"}
     assert 2 <= len(done) < 7
-    result = trueup.resume_many(whole.task_id[:8], nodes=addresses(nodes))
+    result = trueup.resume_many(parent_task.task_id[:8], nodes=addresses(nodes))
     found = outcomes(result)
     assert (result.verdict, len(found)) == ("DIFFER", 7)
     assert {name: found[name].task_id for name in done} == done
@@ -206,11 +206,11 @@ def test_a_killed_run_is_resumed(nodes: list[Database]) -> None:
     ended = subprocess.run([sys.executable, "-c", KILLED, *addresses(nodes).values()], timeout=120, check=False)
     assert ended.returncode == -signal.SIGKILL
     with TaskStore() as store:
-        whole = store.list(task_type="TABLES_DIFF")[0]
+        parent_task = store.list(task_type="TABLES_DIFF")[0]
         done = [part.task_id for part in store.list(task_type="TABLE_DIFF", status="COMPLETED")]
-    assert whole.task_status == "FAILED"
+    assert parent_task.task_status == "FAILED"
     assert len(done) >= 2
-    result = trueup.resume_many(whole.task_id, nodes=addresses(nodes))
+    result = trueup.resume_many(parent_task.task_id, nodes=addresses(nodes))
     found = outcomes(result)
     assert result.verdict == "DIFFER"
     assert {name for name, each in found.items() if each.verdict == "DIFFER"} == {"public.a"}

@@ -72,29 +72,29 @@ def test_rows_are_copied_exactly_and_swaps_need_no_order(
     )
     nodes[1].execute("INSERT INTO t (a, b, u) VALUES (1, E'tab\\tand\\nline\\\\', 20), (2, '', 10), (9, 'extra', 30)")
     texts = [("1", "tab\tand\nline\\"), ("2", ""), ("3", "\\N"), ("9", "extra")]
-    with opened(nodes[0]) as here, opened(nodes[1]) as there:
-        it = target(there)
-        keys = key_list(it.spec, [json.dumps(text) for text in texts])
-        assert it.columns == ("a", "b", "u", "n", "f", "j", "x", "m", "at", "no")
-        with there.transaction():
-            assert silence_triggers(there)
-            assert delete_keys(there, it.spec, keys).rowcount == 3
-            assert copy_keys(here, there, it, keys) == 3
+    with opened(nodes[0]) as source_connection, opened(nodes[1]) as target_connection:
+        writable = target(target_connection)
+        keys = key_list(writable.spec, [json.dumps(text) for text in texts])
+        assert writable.columns == ("a", "b", "u", "n", "f", "j", "x", "m", "at", "no")
+        with target_connection.transaction():
+            assert silence_triggers(target_connection)
+            assert delete_keys(target_connection, writable.spec, keys).rowcount == 3
+            assert copy_keys(source_connection, target_connection, writable, keys) == 3
     assert compare(nodes, "t").verdict == "MATCH"
     # Given texts are written unchanged.
-    with opened(nodes[0]) as here, opened(nodes[1]) as there:
-        columns = ", ".join(f'"{name}"::text' for name in it.columns)
-        rows = here.execute(f"SELECT {columns} FROM public.t").fetchall()
-        with there.transaction():
-            delete_keys(there, it.spec, keys)
-            assert send_rows(there, rows_in(it), rows) == 3
+    with opened(nodes[0]) as source_connection, opened(nodes[1]) as target_connection:
+        columns = ", ".join(f'"{name}"::text' for name in writable.columns)
+        rows = source_connection.execute(f"SELECT {columns} FROM public.t").fetchall()
+        with target_connection.transaction():
+            delete_keys(target_connection, writable.spec, keys)
+            assert send_rows(target_connection, rows_in(writable), rows) == 3
     assert compare(nodes, "t").verdict == "MATCH"
     # Rows of an array literal as well.
-    with opened(nodes[0]) as here, opened(nodes[1]) as there:
-        count, literal = one_row(select_rows(here, it.spec, row_type(there), keys))
-        with there.transaction():
-            delete_keys(there, it.spec, keys)
-            assert insert_rows(there, it, literal).rowcount == count == 3
+    with opened(nodes[0]) as source_connection, opened(nodes[1]) as target_connection:
+        count, literal = one_row(select_rows(source_connection, writable.spec, row_type(target_connection), keys))
+        with target_connection.transaction():
+            delete_keys(target_connection, writable.spec, keys)
+            assert insert_rows(target_connection, writable, literal).rowcount == count == 3
     assert compare(nodes, "t").verdict == "MATCH"
 
 
@@ -107,10 +107,10 @@ def test_rows_that_a_trigger_drops_are_an_error(databases: Databases, on_all: On
         " 'BEGIN RETURN CASE WHEN NEW.a = 2 THEN NULL ELSE NEW END; END';"
         "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION no()"
     )
-    with opened(nodes[0]) as here, opened(nodes[1]) as there:
-        it = target(there, key=("a",))
+    with opened(nodes[0]) as source_connection, opened(nodes[1]) as target_connection:
+        writable = target(target_connection, key=("a",))
         with pytest.raises(TrueupError, match="2 rows were sent and 1 arrived"):
-            copy_keys(here, there, it, key_list(it.spec, ["1", "2"]))
+            copy_keys(source_connection, target_connection, writable, key_list(writable.spec, ["1", "2"]))
 
 
 def test_a_role_that_cannot_silence_triggers_updates_in_place(databases: Databases, on_all: OnAll) -> None:
@@ -125,36 +125,36 @@ def test_a_role_that_cannot_silence_triggers_updates_in_place(databases: Databas
         "INSERT INTO parent (id, up, v) VALUES (1, 2, 'new'), (2, 1, 'two'); INSERT INTO child VALUES (1, 1)"
     )
     nodes[1].execute("INSERT INTO parent (id, v) VALUES (1, 'old'); INSERT INTO child VALUES (1, 1)")
-    with opened(nodes[0]) as here, opened(nodes[1]) as there:
-        there.execute("CREATE ROLE plain_owner; ")
+    with opened(nodes[0]) as source_connection, opened(nodes[1]) as target_connection:
+        target_connection.execute("CREATE ROLE plain_owner; ")
         try:
-            there.execute(
+            target_connection.execute(
                 "ALTER TABLE public.parent OWNER TO plain_owner; ALTER TABLE public.child OWNER TO plain_owner"
             )
-            there.execute("SET ROLE plain_owner")
-            parent = target(there, "parent", ("id",))
+            target_connection.execute("SET ROLE plain_owner")
+            parent = target(target_connection, "parent", ("id",))
             out = rows_out(parent.columns, parent.name, in_key_list(parent.spec, key_list(parent.spec, ["1", "2"])))
-            with there.transaction():
-                assert not silence_triggers(there)
+            with target_connection.transaction():
+                assert not silence_triggers(target_connection)
                 with pytest.raises(QueryError, match="no longer allowed"):
-                    require_silent_triggers(there)
-                staged = stage(there, parent.name, parent.columns)
-                assert pipe(here, out, there, rows_in(parent, staged)) == 2
-                assert upsert(there, parent, staged) == (1, 1)
-            there.execute("RESET ROLE")
+                    require_silent_triggers(target_connection)
+                staged = stage(target_connection, parent.name, parent.columns)
+                assert pipe(source_connection, out, target_connection, rows_in(parent, staged)) == 2
+                assert upsert(target_connection, parent, staged) == (1, 1)
+            target_connection.execute("RESET ROLE")
             same = "SELECT id, up, v FROM public.parent ORDER BY id"
-            assert there.execute(same).fetchall() == here.execute(same).fetchall()
+            assert target_connection.execute(same).fetchall() == source_connection.execute(same).fetchall()
             # The child of the changed parent still exists: nothing was deleted in between.
-            assert there.execute("SELECT count(*) FROM public.child").fetchone() == (1,)
+            assert target_connection.execute("SELECT count(*) FROM public.child").fetchone() == (1,)
             # A difference that an UPDATE cannot fix must be reported.
-            here.execute("UPDATE public.parent SET no = DEFAULT WHERE id = 1")
-            with there.transaction(force_rollback=True):
-                staged = stage(there, parent.name, parent.columns)
-                pipe(here, out, there, rows_in(parent, staged))
+            source_connection.execute("UPDATE public.parent SET no = DEFAULT WHERE id = 1")
+            with target_connection.transaction(force_rollback=True):
+                staged = stage(target_connection, parent.name, parent.columns)
+                pipe(source_connection, out, target_connection, rows_in(parent, staged))
                 with pytest.raises(TrueupError, match="column no, which is GENERATED ALWAYS"):
-                    upsert(there, parent, staged)
+                    upsert(target_connection, parent, staged)
         finally:
-            there.execute("RESET ROLE; DROP OWNED BY plain_owner; DROP ROLE plain_owner")
+            target_connection.execute("RESET ROLE; DROP OWNED BY plain_owner; DROP ROLE plain_owner")
 
 
 def test_foreign_keys_are_read_ordered_and_verified(databases: Databases) -> None:

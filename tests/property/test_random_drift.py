@@ -68,10 +68,10 @@ class Nodes:
 
     def fill(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[tuple[str | None, ...]]]) -> None:
         """Replace the rows of each node."""
-        for session, mine in zip(self.sessions, rows, strict=False):
+        for session, node_rows in zip(self.sessions, rows, strict=False):
             session.execute(f"TRUNCATE {table}".encode())
             with session.cursor().copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN".encode()) as copy:
-                for row in mine:
+                for row in node_rows:
                     copy.write_row(row)
 
     def compare(self, table: str, count: int, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -170,7 +170,7 @@ def _expected(
             expected[key] = ("extra", ())
         else:
             both = zip(COLUMNS, _by_value(left[key]), _by_value(right[key]), strict=True)
-            changed = tuple(name for name, mine, theirs in both if mine != theirs)
+            changed = tuple(name for name, left_value, right_value in both if left_value != right_value)
             if changed:
                 expected[key] = ("changed", changed)
     return expected
@@ -258,9 +258,15 @@ def test_align_groups_the_nodes_of_every_key(sides: dict[str, dict[KeyValues, Ro
     for key, difference in found.items():
         assert sorted(node for group in difference.groups for node in group.nodes) == sorted(sides)
         for left, right in pairs_of(list(sides)):
-            mine, theirs = sides[left].get(key), sides[right].get(key)
+            left_value, right_value = sides[left].get(key), sides[right].get(key)
             expected = (
-                None if mine == theirs else "extra" if mine is None else "missing" if theirs is None else "changed"
+                None
+                if left_value == right_value
+                else "extra"
+                if left_value is None
+                else "missing"
+                if right_value is None
+                else "changed"
             )
             assert kind_of(difference, (left, right)) == expected
             backwards = {"missing": "extra", "extra": "missing", "changed": "changed", None: None}[expected]
@@ -278,8 +284,12 @@ def test_align_copies_counts_every_surplus(counts: dict[str, dict[int, int]]) ->
     marks = sorted({mark for side in counts.values() for mark in side})
     found = list(align_copies(counts, marks, {}))
     for left, right in pairs_of(list(counts)):
-        mine, theirs = Counter(counts[left]), Counter(counts[right])
-        surplus = {"missing": (mine - theirs).total(), "extra": (theirs - mine).total(), "changed": 0}
+        left_value, right_value = Counter(counts[left]), Counter(counts[right])
+        surplus = {
+            "missing": (left_value - right_value).total(),
+            "extra": (right_value - left_value).total(),
+            "changed": 0,
+        }
         seen: Counter[str] = Counter()
         for difference in found:
             kind = kind_of(difference, (left, right))

@@ -29,8 +29,8 @@ def _read(spark: Spark, database: Database, table: str, **options: Any) -> DataF
 
 def _direct(database: Database, table: str, **options: Any) -> list[list[dict[str, Any]]]:
     """Return the rows of each part, read one after the other as the workers of Spark do."""
-    given = {"address": database.uri, "table": table, **{name: str(value) for name, value in options.items()}}
-    source = TrueupSource(given)
+    texts = {"address": database.uri, "table": table, **{name: str(value) for name, value in options.items()}}
+    source = TrueupSource(texts)
     reader = source.reader(source.schema())
     return [[row for batch in reader.read(part) for row in batch.to_pylist()] for part in reader.partitions()]
 

@@ -25,8 +25,8 @@ def _until(condition: Callable[[], Any]) -> Any:
 def _validated(up: Database, down: Database, script: Callable[[Validation], None], **settings: Any) -> None:
     """Validate on Spark in this thread, as it requires, while another thread runs `script`."""
     validation = Validation(f"v_{up.name}"[-30:], nodes={"n1": up.uri, "n2": down.uri})
-    given = {"syncer": "lag:0.5", "check_interval": 0.2, "row_error_delay": 0.3, **settings}
-    validation.create(source="n1", target="n2", tables=("public.*",), **given)
+    settings_of_run = {"syncer": "lag:0.5", "check_interval": 0.2, "row_error_delay": 0.3, **settings}
+    validation.create(source="n1", target="n2", tables=("public.*",), **settings_of_run)
     problems: list[BaseException] = []
 
     def run() -> None:

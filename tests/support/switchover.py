@@ -91,9 +91,9 @@ class Moving:
         found = []
         for table in tables:
             query = f'SELECT t::text COLLATE "C" FROM {table} t ORDER BY 1'
-            mine, theirs = self.old.execute(query), self.new.execute(query)
-            if mine != theirs:
-                found.append(f"{table}: {len(mine)} and {len(theirs)} rows")
+            on_old, on_new = self.old.execute(query), self.new.execute(query)
+            if on_old != on_new:
+                found.append(f"{table}: {len(on_old)} and {len(on_new)} rows")
         query = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace"
         for (name,) in self.old.execute(query):
             values = [

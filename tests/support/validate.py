@@ -49,8 +49,8 @@ class Copy:
 
     def create(self, tables: str = "public.*", **settings: Any) -> None:
         """Create the validation."""
-        given = {**QUICK, **settings}
-        self.validation.create(source="n1", target="n2", tables=tuple(tables.split(",")), **given)
+        all_settings = {**QUICK, **settings}
+        self.validation.create(source="n1", target="n2", tables=tuple(tables.split(",")), **all_settings)
 
     def start(self, tables: str = "public.*", **settings: Any) -> None:
         """Create and start the validation, and wait until it runs."""

@@ -64,8 +64,12 @@ def test_differences_are_read_back_unchanged(tmp_path_factory: pytest.TempPathFa
         for group in difference.groups:
             shown = each["rows"][group.nodes[0]]
             assert (shown is None) == (group.values is None)
-            for name, mine in zip(names, group.values or (), strict=False):
-                plain = {"length": mine.length, "sha256": mine.sha256} if isinstance(mine, LongValue) else mine
+            for name, value_of_column in zip(names, group.values or (), strict=False):
+                plain = (
+                    {"length": value_of_column.length, "sha256": value_of_column.sha256}
+                    if isinstance(value_of_column, LongValue)
+                    else value_of_column
+                )
                 assert shown[name] == plain
     path = tmp_path_factory.mktemp("report") / "r.json"
     head = {"summary": {"nodes": list(nodes), "primary_key": names[:width]}, "proof": {}, "incomplete": []}

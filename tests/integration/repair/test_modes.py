@@ -228,10 +228,10 @@ def test_an_incomplete_report_and_a_report_without_hashes(nodes_with: NodesWith)
     assert any("only the keys that it lists" in remark or "may be more" in remark for remark in done.remarks)
     rest = nodes.diff()
     assert rest.pairs["n1/n2"].total == 2
-    whole = json.loads(Path(rest.report).read_text(encoding="utf-8"))
-    for difference in whole["diffs"]["n1/n2"]["differences"]:
+    report_without_hashes = json.loads(Path(rest.report).read_text(encoding="utf-8"))
+    for difference in report_without_hashes["diffs"]["n1/n2"]["differences"]:
         del difference["hashes"]
-    Path("other.json").write_text(json.dumps(whole, indent=2), encoding="utf-8")
+    Path("other.json").write_text(json.dumps(report_without_hashes, indent=2), encoding="utf-8")
     assert nodes.repair("other.json", source_of_truth="n1").left_counts == {UNSAID: 2}
     assert nodes.repair("other.json", source_of_truth="n1", stale="apply", execute=True).verdict == "REPAIRED"
     assert nodes.diff().verdict == "MATCH"

@@ -43,9 +43,9 @@ class Running:
 
     def start(self, name: str, **settings: Any) -> None:
         """Create and start a validation."""
-        given = {"check_interval": 0.1, "row_error_delay": 0.3, "source": "old", "target": "new", **settings}
+        arguments = {"check_interval": 0.1, "row_error_delay": 0.3, "source": "old", "target": "new", **settings}
         validation = self.of(name)
-        validation.create(**given)
+        validation.create(**arguments)
         run = threading.Thread(target=validation.start, kwargs={"engine": "local"}, daemon=True)
         self._threads[name] = run
         run.start()
@@ -163,7 +163,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
         pause = switchover.pause
         hang = "LOCK trueup.validation_table IN ACCESS EXCLUSIVE MODE"
-        patch.setattr(switchover, "pause", lambda *given: (lock.execute(hang), pause(*given))[1])
+        patch.setattr(switchover, "pause", lambda *arguments: (lock.execute(hang), pause(*arguments))[1])
         with pytest.raises(BudgetSpent, match="gate"):
             moving.execute(proof="validated", budget=0.5)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
@@ -194,16 +194,16 @@ class in_the_pause:
         patch = self._context.__enter__()
         apply, pause = round_of_sync.apply_rows, switchover.pause
 
-        def spoiled(link: Link, *given: Any) -> Any:
-            applied = apply(link, *given)
+        def spoiled(link: Link, *arguments: Any) -> Any:
+            applied = apply(link, *arguments)
             if self._is_paused and self._wrong:
                 link.target.execute(self._wrong)
             return applied
 
-        def paused(*given: Any) -> Any:
+        def paused(*arguments: Any) -> Any:
             self._is_paused = True
             self._moving.old.execute(self._change)
-            return pause(*given)
+            return pause(*arguments)
 
         patch.setattr(round_of_sync, "apply_rows", spoiled)
         patch.setattr(switchover, "pause", paused)

@@ -89,8 +89,8 @@ def test_values_and_keys_of_all_types(pair: Pair, monkeypatch: pytest.MonkeyPatc
         "INSERT INTO kinds (id, x) SELECT 9, string_agg(sha512(g::text::bytea), '') FROM generate_series(1, 50000) g"
     )
     run_all_ways(pair, names, monkeypatch, lambda n: TOUCH.format(f"v{n}\\\\", n))
-    mine, theirs = pair.rows("SELECT id, n FROM key_numeric ORDER BY 1")
-    assert [tuple(map(str, row)) for row in mine] == [tuple(map(str, row)) for row in theirs]
+    on_source, on_target = pair.rows("SELECT id, n FROM key_numeric ORDER BY 1")
+    assert [tuple(map(str, row)) for row in on_source] == [tuple(map(str, row)) for row in on_target]
 
 
 @pytest.mark.skipif(not DEBIAN.exists(), reason="Debian's PostgreSQL 15 with contrib is not installed")

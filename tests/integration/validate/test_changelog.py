@@ -74,7 +74,7 @@ def test_errors_are_found_and_delete_removes_everything(plain: Copy) -> None:
         "INSERT INTO words VALUES ('[1]', -1), ('[\"a\", 2', 2), ('plain', 3);"
         "INSERT INTO pairs VALUES (E'\\t', '2026-01-01', 1), ('[x', '2026-01-02', -2)"
     )
-    wanted = {
+    expected = {
         ("public.t", "3", "changed"),
         ("public.t", "4", "extra"),
         ("public.t", "5", "extra"),
@@ -82,8 +82,8 @@ def test_errors_are_found_and_delete_removes_everything(plain: Copy) -> None:
         ("public.words", "[1]", "changed"),
         ("public.pairs", "[x", "changed"),
     }
-    plain.until(lambda: len(plain.errors()) == len(wanted))
-    assert {(error.source, error.key[0], error.kind) for error in plain.errors()} == wanted
+    plain.until(lambda: len(plain.errors()) == len(expected))
+    assert {(error.source, error.key[0], error.kind) for error in plain.errors()} == expected
     assert plain.fence().exit_code == 1
     plain.down.execute("TRUNCATE t, words, pairs; INSERT INTO words VALUES ('[1]', 1), ('[\"a\", 2', 2), ('plain', 3)")
     plain.up.execute("TRUNCATE t, pairs")

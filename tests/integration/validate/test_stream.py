@@ -34,8 +34,8 @@ def test_the_stream_returns_every_change_once_and_replays_uncommitted_batches(co
     node = copy.validation.config.nodes["n1"]
     with connect(node, application="test", read_only=False) as session:
         slot.make_slot(session, "s")
-    given = {"address": up.uri, "slot": "s", "publication": "p", "batch_rows": "1000"}
-    reader = ChangesSource(given).streamReader(SCHEMA)
+    options = {"address": up.uri, "slot": "s", "publication": "p", "batch_rows": "1000"}
+    reader = ChangesSource(options).streamReader(SCHEMA)
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == start or reader.partitions(start, start) == []
     up.execute("INSERT INTO t SELECT i, E'\\t' || i FROM generate_series(1, 3000) i; UPDATE t SET v = a")
@@ -45,7 +45,7 @@ def test_the_stream_returns_every_change_once_and_replays_uncommitted_batches(co
     assert (rows[0]["table"], rows[0]["key"]) == ("public.t", ["1", "\t1"])
     assert len({row["lsn"] for row in rows}) == 1
     # A batch that was never committed is read again, by another process.
-    assert _rows(ChangesSource(given).streamReader(SCHEMA), start, end) == rows
+    assert _rows(ChangesSource(options).streamReader(SCHEMA), start, end) == rows
 
     up.execute("UPDATE t SET a = -a WHERE a = 1; SELECT pg_logical_emit_message(true, 'hello', 'x'); TRUNCATE t")
     later = reader.latestOffset(end, reader.getDefaultReadLimit())

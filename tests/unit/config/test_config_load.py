@@ -85,8 +85,8 @@ def test_files_are_found_in_order(tmp_path: Path) -> None:
     named = place("named", 4)
     assert load(env={"TRUEUP_CONFIG": str(named)}).diff.retries == 4
     assert load(env={"TRUEUP_CONFIG": ""}).diff.retries == 3
-    given = place("given", 5)
-    assert load(str(given), env={"TRUEUP_CONFIG": str(named)}).diff.retries == 5
+    explicit = place("given", 5)
+    assert load(str(explicit), env={"TRUEUP_CONFIG": str(named)}).diff.retries == 5
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_other_settings_hide_secrets_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "given", "chosen"),
+    ("cluster", "chosen_names", "chosen"),
     [
         (None, None, ["n1", "n2", "n3"]),
         (None, [], ["n1", "n2", "n3"]),
@@ -171,8 +171,8 @@ def test_other_settings_hide_secrets_too() -> None:
         ("acctg", ["n2", "n1"], ["n2", "n1"]),
     ],
 )
-def test_select(cluster: str | None, given: list[str] | None, chosen: list[str]) -> None:
-    assert names(CONFIG.select(cluster, given)) == chosen
+def test_select(cluster: str | None, chosen_names: list[str] | None, chosen: list[str]) -> None:
+    assert names(CONFIG.select(cluster, chosen_names)) == chosen
 
 
 def test_select_a_single_node_when_one_is_enough() -> None:
@@ -181,7 +181,7 @@ def test_select_a_single_node_when_one_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "given", "message", "cure"),
+    ("cluster", "chosen_names", "message", "cure"),
     [
         (None, ["n1", "N4"], 'there is no node "N4"', 'Did you mean "n'),
         (None, ["n1", "zebra"], 'there is no node "zebra"', "Known: n1, n2, n3."),
@@ -193,17 +193,17 @@ def test_select_a_single_node_when_one_is_enough() -> None:
         ("actg", None, 'there is no cluster "actg"', 'Did you mean "acctg"?'),
     ],
 )
-def test_select_raises(cluster: str | None, given: list[str] | None, message: str, cure: str) -> None:
+def test_select_raises(cluster: str | None, chosen_names: list[str] | None, message: str, cure: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        CONFIG.select(cluster, given)
+        CONFIG.select(cluster, chosen_names)
     assert message in str(caught.value)
     assert cure in caught.value.cure
 
 
 def test_select_without_nodes_has_a_cure() -> None:
-    for given in (None, ["n1", "n2"]):
+    for chosen_names in (None, ["n1", "n2"]):
         with pytest.raises(ConfigError) as caught:
-            Config().select(None, given)
+            Config().select(None, chosen_names)
         assert "--node NAME=URI" in caught.value.cure
         assert "trueup init" in caught.value.cure
 

@@ -154,7 +154,7 @@ def test_the_wheel_is_used_last_and_with_a_wrapper(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("given", "passed"),
+    ("arguments", "passed"),
     [
         ([f"--add-modules={VECTOR_MODULE}", "-Xmx1g", "Main"], "<-Xmx1g><Main>"),
         (["-Xmx1g", "--add-modules", VECTOR_MODULE, "Main"], "<-Xmx1g><Main>"),
@@ -164,10 +164,10 @@ def test_the_wheel_is_used_last_and_with_a_wrapper(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_the_wrapper_drops_the_module_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], passed: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], passed: str
 ) -> None:
     _wheel(monkeypatch, tmp_path)
-    assert _arguments(find_java().path, *given) == passed
+    assert _arguments(find_java().path, *arguments) == passed
 
 
 def test_a_wrapper_in_java_home_is_not_wrapped_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,32 +71,32 @@ def test_anything_else_is_rejected_with_a_reason(text: str, why: str) -> None:
 def escapes(text: str) -> str | None:
     """Return the problem when PostgreSQL scans `(\\n` + text + `\\n)`: a state machine based on its scan.l."""
     at, depth = 0, 1
-    whole = text + "\n"
-    while at < len(whole):
-        char, two = whole[at], whole[at : at + 2]
+    scanned = text + "\n"
+    while at < len(scanned):
+        char, two = scanned[at], scanned[at : at + 2]
         if two == "--":
-            while whole[at] not in "\n\r":
+            while scanned[at] not in "\n\r":
                 at += 1
         elif two == "/*":
             nested, at = 1, at + 2
             while nested:
-                if at >= len(whole):
+                if at >= len(scanned):
                     return "unterminated comment"
-                step = {"/*": 1, "*/": -1}.get(whole[at : at + 2], 0)
+                step = {"/*": 1, "*/": -1}.get(scanned[at : at + 2], 0)
                 nested += step
                 at += 2 if step else 1
         elif two in ("e'", "E'") or char in "'\"":
-            end = _end_of_quoted(whole, at)
+            end = _end_of_quoted(scanned, at)
             if end is None:
                 return "unterminated quote"
             at = end
         elif _letter(char):
-            while at < len(whole) and (_letter(whole[at]) or whole[at] in "0123456789$"):
-                if whole[at] in "eE" and whole[at + 1 : at + 2] == "'" and not _inside_word(whole, at):
+            while at < len(scanned) and (_letter(scanned[at]) or scanned[at] in "0123456789$"):
+                if scanned[at] in "eE" and scanned[at + 1 : at + 2] == "'" and not _inside_word(scanned, at):
                     break
                 at += 1
-        elif char == "$" and (tag := _dollar(whole, at)):
-            end_of = whole.find(tag, at + len(tag))
+        elif char == "$" and (tag := _dollar(scanned, at)):
+            end_of = scanned.find(tag, at + len(tag))
             if end_of < 0:
                 return "unterminated dollar quote"
             at = end_of + len(tag)

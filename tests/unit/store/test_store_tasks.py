@@ -149,8 +149,8 @@ def test_list_is_newest_first_filtered_and_cut(store: TaskStore) -> None:
     first, second, third = start(store), start(store, "TABLE_CHECK"), start(store)
     store.finish(first.task_id, COMPLETED)
 
-    def ids(**wanted: Any) -> list[str]:
-        return [task.task_id for task in store.list(**wanted)]
+    def ids(**filters: Any) -> list[str]:
+        return [task.task_id for task in store.list(**filters)]
 
     assert ids() == [third.task_id, second.task_id, first.task_id]
     assert ids(limit=1) == [third.task_id]

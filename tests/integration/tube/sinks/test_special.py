@@ -134,13 +134,13 @@ def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databas
     sink.close()
 
     # A new column is added if all columns are copied; the key must be a unique index of the same type.
-    whole = open_sink(database.uri, {"table": "made.{table}"})
-    whole.setup([THING])
+    all_columns = open_sink(database.uri, {"table": "made.{table}"})
+    all_columns.setup([THING])
     more = SourceTable(THING.table, (*THING.columns, ("later", "numeric(5,2)")), ("id",), routed=False)
-    whole.setup([more])
-    _write(whole, _thing(1, "x", later="1.50"))
+    all_columns.setup([more])
+    _write(all_columns, _thing(1, "x", later="1.50"))
     assert database.execute("SELECT later::text FROM made.things") == [("1.50",)]
-    whole.close()
+    all_columns.close()
     for table, options, why in (
         ("CREATE TABLE bad1 (id bigint, name text)", {"table": "bad1"}, "no unique index over exactly"),
         ("CREATE TABLE bad2 (id numeric PRIMARY KEY, name text)", {"table": "bad2"}, "the texts of keys may differ"),

@@ -9,6 +9,7 @@ import pytest
 
 from support.cli import NodeOptions, WriteConfig
 from support.fixtures import Cli
+from trueup.errors import TrueupError
 from trueup.testing.postgres import Database
 
 
@@ -38,6 +39,31 @@ def test_wrong_usage_as_json(cli: Cli) -> None:
 def test_a_traceback_as_json(cli: Cli) -> None:
     ran = cli("-v", "--log-format", "json", "report", "nowhere.json")
     assert "Traceback" in json.loads(ran.err)["traceback"]
+
+
+def test_an_interrupt_writes_no_empty_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*path: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trueup.report.json_file.read_report", stop)
+    ran = cli("--log-format", "json", "report", "nowhere.json")
+    assert (ran.code, ran.err.count("\n"), json.loads(ran.err)["message"]) == (130, 1, "stopped by the user")
+
+
+def test_an_error_of_several_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*path: object) -> None:
+        raise TrueupError("the first line\n  the second", cure="retry")
+
+    monkeypatch.setattr("trueup.report.json_file.read_report", fail)
+    ran = cli("report", "nowhere.json")
+    assert (ran.code, ran.err) == (2, "trueup: the first line\n  the second\n  what to do: retry\n")
+
+
+def test_debug_shows_connections_without_passwords(cli: Cli, equal: list[Database], given: Given) -> None:
+    ran = cli("check", "items", *given(equal), "--log-level", "debug", "--log-format", "json", "--json")
+    entries = [json.loads(line) for line in ran.err.splitlines()]
+    assert ran.json["verdict"] == "MATCH"
+    assert {entry["node"] for entry in entries if entry["message"].startswith("connecting to ")} == {"n1", "n2"}
 
 
 def test_variables(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

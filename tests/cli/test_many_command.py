@@ -45,7 +45,8 @@ def test_contradictory_options_are_refused(
 ) -> None:
     for wrong in (["items", "--schema", "public"], ["--schema", "public", "--resume", "3f"], []):
         ran = cli("diff", *wrong, *node_options(equal))
-        assert (ran.code, "expected one of: a table, --schema or --tables, --resume TASK" in ran.err) == (2, True)
+        assert ran.code == 2
+        assert "expected exactly one of: a table, --schema or --tables, --resume TASK" in ran.err
     ran = cli("diff", "items", "--exclude-tables", "x", *node_options(equal))
     assert (ran.code, "--exclude-tables needs --schema" in ran.err) == (2, True)
     ran = cli("diff", "--schema", "public", "--exclude-tables-file", tmp_path / "none", *node_options(equal))

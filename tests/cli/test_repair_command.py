@@ -71,6 +71,7 @@ def test_plans_are_written_without_a_connection(cli: Cli, drifted: list[Database
 
 def test_errors_have_a_cure(cli: Cli, drifted: list[Database], node_options: NodeOptions) -> None:
     report = cli("diff", "items", *node_options(drifted), "--json").json["report"]
+    Path("plan.txt").write_text("no report")
     for arguments, message in [
         (("repair", report), "no repair mode is given"),
         (("repair", "nothing.json", "--fix-nulls"), "cannot read the report"),
@@ -78,6 +79,7 @@ def test_errors_have_a_cure(cli: Cli, drifted: list[Database], node_options: Nod
         (("repair", report, "--fix-nulls"), "n1"),
         (("repair", report, "--plan", "none.yaml"), "cannot read the plan"),
         (("rerun", report + ".html"), "cannot read the report"),
+        (("rerun", "plan.txt"), "cannot read the report plan.txt"),
         (("undo", "none.gz"), "cannot read the undo file"),
         (("undo", report), "cannot read the undo file"),
     ]:

@@ -83,7 +83,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     is_many = bool(many["schemas"] or many["tables"])
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
-        raise ConfigError("expected one of: a table, --schema or --tables, --resume TASK", cure=cure)
+        raise ConfigError("expected exactly one of: a table, --schema or --tables, --resume TASK", cure=cure)
     if not is_many and (many["exclude_tables"] or many["exclude_tables_file"]):
         raise ConfigError("--exclude-tables needs --schema or --tables", cure="add --schema or --tables")
     arguments = call_arguments(options)

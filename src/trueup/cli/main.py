@@ -46,6 +46,13 @@ class _Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(_VERBS)
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # click would print an empty line to stderr, which is no log record.
+            raise click.Abort from None
+
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _VERBS:
             near = get_close_matches(name, _VERBS, n=1)
@@ -129,7 +136,6 @@ def _run(arguments: list[str]) -> int:
 
 def _print_error(error: TrueupError, verbose: bool) -> int:
     """Print what failed, where, and what to do; as one log record if the log is JSON. Return the exit code."""
-    reasons = error.reasons if isinstance(error, CheckFailed) else str(error).splitlines()
     cure = error.cure or ("" if isinstance(error, Interrupted) else "run again with -v to see the traceback")
     trace = "".join(traceback.format_exception(error)) if verbose and not isinstance(error, Interrupted) else ""
     if shows_json():
@@ -138,8 +144,11 @@ def _print_error(error: TrueupError, verbose: bool) -> int:
         logging.getLogger(__name__).error("%s", error, extra={**known, "exit_code": error.exit_code})
         return error.exit_code
     lines = [mask(trace).rstrip()] if trace else []
-    lines += ["trueup: cannot start:", *(f"  - {reason}" for reason in reasons)] if len(reasons) > 1 else []
-    lines += [f"trueup: {error}"] if len(reasons) < 2 else []
+    if isinstance(error, CheckFailed) and len(error.reasons) > 1:
+        lines += ["trueup: cannot start:", *(f"  - {reason}" for reason in error.reasons)]
+    else:
+        first, *more = str(error).splitlines() or [""]
+        lines += [f"trueup: {first}", *(f"  {line.strip()}" for line in more)]
     lines += [f"  what to do: {cure}"] if cure else []
     click.echo("\n".join(lines), err=True)
     return error.exit_code

@@ -18,8 +18,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return the cure for an unknown name: the most similar known name, and all known names."""
     names = sorted(known)
     if not names:
-        return "None is known."
+        return "None is defined."
     by_lower = {known_name.lower(): known_name for known_name in names}
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f'Did you mean "{by_lower[near[0]]}"? ' if near else ""
-    return f"{hint}Known: {', '.join(names)}."
+    return f"{hint}Use one of: {', '.join(names)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,8 @@ _DEFAULTS = {
     "keepalives_count": "3",
 }
 
+_log = logging.getLogger(__name__)
+
 _CURES = {
     "28P01": "check the password (the address, PGPASSWORD, or ~/.pgpass)",
     "28000": "check the user name, and pg_hba.conf of the server",
@@ -63,6 +66,12 @@ _CURES = {
     "55P03": "find the session that holds or waits for a lock on the table (pg_locks), and retry when it has ended",
     "42501": "grant the privilege that the message names",
     "57P03": "retry when the server has started",
+    "22P02": "write the value as the type of its column requires",
+    "42601": "check the SQL expression",
+    "42703": "check the names of columns",
+    "42P01": "check the name of the table",
+    "53100": "free disk space on the server",
+    "57014": "retry, or raise the timeout of the statement",
 }
 
 
@@ -71,6 +80,7 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
     try:
         parameters = conninfo.conninfo_to_dict(node.conninfo)
         defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
+        _log.debug("connecting to %s as %s", node.describe(), application, extra={"node": node.name})
         connection = psycopg.connect(
             node.conninfo,
             autocommit=True,

@@ -63,7 +63,7 @@ class Past:
 
 def find_report(text: str, store: TaskStore) -> Path:
     """Return the path of a report from its path, or from the id of its task or the start of the id."""
-    if text.endswith(".json") or "/" in text:
+    if text.endswith(".json") or "/" in text or (Path(text).is_file() and Path(text).suffix):
         return Path(text)
     task = store.get(text)
     if task.task_type in WITH_REPORT and task.diff_file_path:

@@ -128,8 +128,8 @@ def test_detach_reports_a_validation_that_cannot_start(copy: Copy, tmp_path: Pat
     new = ("--from", "n1", "--to", "n2", "--tables", "public.t", "--name", "v")
     started = _trueup(copy, "start", *new, "--detach", "--log", str(log))
     assert (started.returncode, started.stdout) == (2, "")
-    assert "validation v could not start: " in started.stderr
-    assert "the position of the target is unknown" in started.stderr
+    assert "trueup: validation v could not start: the position of the target is unknown" in started.stderr
+    assert "\n  what to do: name the syncer with --syncer" in started.stderr
     assert "the position of the target is unknown" in log.read_text()
 
 

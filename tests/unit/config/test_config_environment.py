@@ -86,7 +86,7 @@ def test_options_override_variables() -> None:
         ("TRUEUP__DIFF__SNAPSHOT", "maybe", "expected true or false", ""),
         ("TRUEUP__DIFF__DIGEST", "x", "must be one of", ""),
         ("TRUEUP__DIFF__BLOCKSIZE", "5000", "there is no such key", 'Did you mean "block_size"?'),
-        ("TRUEUP__DIFF__CONF__X", "5000", "there is no such key", "Known: "),
+        ("TRUEUP__DIFF__CONF__X", "5000", "there is no such key", "Use one of: "),
         ("TRUEUP__DIF__BLOCK_SIZE", "5000", 'there is no section "dif"', 'Did you mean "diff"?'),
         ("TRUEUP__DIFF", "5000", "the name of the setting is missing", "TRUEUP__DIFF__SETTING"),
         ("TRUEUP__SPARK__CONF", "x", "a variable cannot set a whole table", "TRUEUP__SPARK__CONF__spark"),

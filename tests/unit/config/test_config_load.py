@@ -169,7 +169,7 @@ def test_inline_nodes_alone() -> None:
         ("[nodes.n1]\nhost = true", "trueup.toml: nodes.n1.host: expected a text, found true or false", ""),
         ("[nodes.n1]\nport = 70000", "trueup.toml: nodes.n1: ", ""),
         ("[nodes.n1]", "trueup.toml: nodes.n1: invalid address: it is empty", ""),
-        ('[clusters]\nc = ["n1"]', 'trueup.toml: clusters.c: there is no node "n1"', "None is known."),
+        ('[clusters]\nc = ["n1"]', 'trueup.toml: clusters.c: there is no node "n1"', "None is defined."),
         ("[clusters]\nc = []", "trueup.toml: clusters.c: the cluster has no nodes", ""),
         ('[clusters]\nc = "n1"', "trueup.toml: clusters.c: expected a list, found a text", '["n1", "n2"]'),
         ("[clusters]\nc = [1]", "trueup.toml: clusters.c[0]: expected a text, found a whole number", ""),

@@ -184,12 +184,12 @@ def test_select_a_single_node_when_one_is_enough() -> None:
     ("cluster", "chosen_names", "message", "cure"),
     [
         (None, ["n1", "N4"], 'there is no node "N4"', 'Did you mean "n'),
-        (None, ["n1", "zebra"], 'there is no node "zebra"', "Known: n1, n2, n3."),
+        (None, ["n1", "zebra"], 'there is no node "zebra"', "Use one of: n1, n2, n3."),
         (None, ["n1", "n2", "n1"], 'the node "n1" is listed twice', ""),
         (None, ["n1", "all"], 'there is no node "all"', ""),
         (None, ["n1"], "at least 2 nodes needed, there is only n1", "--node NAME=URI"),
         ("one", None, "at least 2 nodes needed, there is only n3", ""),
-        ("acctg", ["n1", "n3"], 'there is no node "n3" in the cluster "acctg"', "Known: n1, n2."),
+        ("acctg", ["n1", "n3"], 'there is no node "n3" in the cluster "acctg"', "Use one of: n1, n2."),
         ("actg", None, 'there is no cluster "actg"', 'Did you mean "acctg"?'),
     ],
 )

@@ -59,8 +59,8 @@ def test_an_error_of_several_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     assert (ran.code, ran.err) == (2, "trueup: the first line\n  the second\n  what to do: retry\n")
 
 
-def test_debug_shows_connections_without_passwords(cli: Cli, equal: list[Database], given: Given) -> None:
-    ran = cli("check", "items", *given(equal), "--log-level", "debug", "--log-format", "json", "--json")
+def test_debug_shows_connections_without_passwords(cli: Cli, equal: list[Database], node_options: NodeOptions) -> None:
+    ran = cli("check", "items", *node_options(equal), "--log-level", "debug", "--log-format", "json", "--json")
     entries = [json.loads(line) for line in ran.err.splitlines()]
     assert ran.json["verdict"] == "MATCH"
     assert {entry["node"] for entry in entries if entry["message"].startswith("connecting to ")} == {"n1", "n2"}

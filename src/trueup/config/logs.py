@@ -22,6 +22,8 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 _root = logging.getLogger("trueup")
+# The driver warns, for example about a connection that is lost in a pipeline.
+_driver = logging.getLogger("psycopg")
 _NONE: Mapping[str, str] = MappingProxyType({})
 _fields: ContextVar[Mapping[str, str]] = ContextVar("trueup_log_fields", default=_NONE)
 # Attributes that every record has: all others come from `extra`.
@@ -129,9 +131,10 @@ _handler.addFilter(LogFilter())
 
 
 def show(level: str = "", log_format: str = "") -> None:
-    """Show the records of trueup on stderr, from this level on."""
-    if _handler not in _root.handlers:
-        _root.addHandler(_handler)
+    """Show the records of trueup on stderr, from this level on, and warnings of the driver."""
+    for logger in (_root, _driver):
+        if _handler not in logger.handlers:
+            logger.addHandler(_handler)
     _root.setLevel(logging.DEBUG)
     set_format(log_format or "text")
     set_level(level or "info")
@@ -140,7 +143,8 @@ def show(level: str = "", log_format: str = "") -> None:
 
 def hide() -> None:
     """Undo `show`."""
-    _root.removeHandler(_handler)
+    for logger in (_root, _driver):
+        logger.removeHandler(_handler)
     _root.setLevel(logging.NOTSET)
 
 

@@ -115,6 +115,13 @@ def test_every_kind_of_change_arrives(synced: Pair, monkeypatch: pytest.MonkeyPa
     assert synced.status().waiting == (0, 0, 0.0)
 
 
+def test_a_sync_of_a_version_without_functions_on_the_target_continues(synced: Pair) -> None:
+    synced.target.execute("DROP FUNCTION trueup.sync_check_epoch(text, bigint)")
+    synced.source.execute(CHANGES["key updates"])
+    assert synced.run().keys
+    synced.check_equal(NAMES)
+
+
 def test_round_trips_do_not_grow_with_the_number_of_tables(pair: Pair) -> None:
     def trips(tables: int) -> tuple[int, int]:
         pair.source.execute("".join(f"UPDATE t{number} SET n = n + 1 WHERE id < 4;" for number in range(tables)))

@@ -160,6 +160,17 @@ def test_levels_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert texts == ["trueup: note", "trueup: warning: problem", "trueup: detail of a quiet run"]
 
 
+def test_warnings_of_the_driver_are_records(capsys: pytest.CaptureFixture[str]) -> None:
+    show("", "json")
+    try:
+        logging.getLogger("psycopg").warning("pipeline aborted: password=%s", "Kxq77")
+        (line,) = capsys.readouterr().err.splitlines()
+    finally:
+        hide()
+    assert json.loads(line)["logger"] == "psycopg"
+    assert "Kxq77" not in line
+
+
 def test_the_library_shows_nothing_by_itself() -> None:
     program = "import trueup, logging; logging.getLogger('trueup.db').error('not shown')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

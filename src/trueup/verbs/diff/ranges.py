@@ -56,7 +56,7 @@ def plan_ranges(controls: Sequence[Control], spec: TableSpec, settings: DiffSett
     return Ranges((Block(None, None),), by_size[0].node.name, estimates, "")
 
 
-def evenly(cuts: Sequence[KeyValues], units: int, most: int) -> Iterator[tuple[KeyValues, ...]]:
+def evenly(cuts: Sequence[KeyValues], units: int, largest_key: int) -> Iterator[tuple[KeyValues, ...]]:
     """Yield per block the integers that cut it into `units` ranges of equal width; the last block like the one before.
 
     A sample of pages contains neighbouring keys, so it does not show how keys are distributed inside of a block.
@@ -67,7 +67,7 @@ def evenly(cuts: Sequence[KeyValues], units: int, most: int) -> Iterator[tuple[K
         width = (firsts[number + 1] - first if number + 1 < len(firsts) else width) // units
         inside = [first + width * unit for unit in range(1, units)] if width else []
         # A cut must be a value of the key's type.
-        yield tuple((str(key),) for key in inside if key <= most)
+        yield tuple((str(key),) for key in inside if key <= largest_key)
         width *= units
 
 

@@ -119,8 +119,8 @@ class ClickHouse:
             reasons.append(f"it is sorted by ({sorting}), not by the key ({', '.join(key)})")
         if partition:
             reasons.append(f"it is partitioned by {partition}, and an INSERT into several partitions is not atomic")
-        ours = [*key, SIGN, SLOW, fast_version, VERSION]
-        reasons += [f"it has no column {name}" for name in ours if name not in actual]
+        required = [*key, SIGN, SLOW, fast_version, VERSION]
+        reasons += [f"it has no column {name}" for name in required if name not in actual]
         real = self.rows(
             f"SELECT {', '.join(f'toTypeName(defaultValueOfTypeName({literal(kind)}))' for kind in expected.values())}"
         )
@@ -155,7 +155,7 @@ def table_columns(schema: StructType, *, key: Sequence[str], fast_version: str) 
     dotted = [name.partition(".")[0] for name, kind in kinds.items() if "." in name and kind.typeName() == "array"]
     reasons += [
         f"two array columns are named {prefix}.…, which ClickHouse treats as one Nested column"
-        for prefix in sorted({each for each in dotted if dotted.count(each) > 1})
+        for prefix in sorted({prefix for prefix in dotted if dotted.count(prefix) > 1})
     ]
     if reasons:
         raise CheckFailed(reasons, cure="cast or rename the column in the chunks")

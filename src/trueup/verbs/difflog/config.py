@@ -65,12 +65,12 @@ def _top(file: Path, tables: Mapping[str, Any], env: Mapping[str, str]) -> _Tabl
     return _Table(f"{file}: ", tables, env)
 
 
-def _raise_if_any(found: list[ConfigError]) -> None:
-    if len(found) > 1:
-        lines = "\n".join(f"{error}. {error.cure}".strip() for error in found)
+def _raise_if_any(errors: list[ConfigError]) -> None:
+    if len(errors) > 1:
+        lines = "\n".join(f"{error}. {error.cure}".strip() for error in errors)
         raise ConfigError(lines, cure="Change the named settings.")
-    if found:
-        raise found[0]
+    if errors:
+        raise errors[0]
 
 
 @dataclass(frozen=True)

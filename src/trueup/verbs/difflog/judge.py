@@ -71,8 +71,8 @@ class Proof:
 def state_columns(difflog: DiffLogConfig, state: DataFrame | None) -> list[str]:
     """Return the columns of the state that are also in the log."""
     entity = difflog.entity
-    ours = {*entity.key, entity.fast_version, SLOW, DELETED, FAST, EXPIRES}
-    return [] if state is None else [name for name in state.columns if name not in ours]
+    reserved = {*entity.key, entity.fast_version, SLOW, DELETED, FAST, EXPIRES}
+    return [] if state is None else [name for name in state.columns if name not in reserved]
 
 
 def judge(
@@ -201,8 +201,8 @@ def _waiting_sql(difflog: DiffLogConfig) -> str:
     """Return Spark SQL for: two versions are left only because the fast supplier cancelled F and wrote F' > F."""
     cancelled = f"get(standing, 0).{VERSION} = known.fast AND get(standing, 0).net = -1"
     newer = f"get(standing, 1).{VERSION} < {difflog.multiplier} AND get(standing, 1).net = 1"
-    ours = f"get(standing, 2).{VERSION} = known.expected AND get(standing, 2).net = 1"
-    rest = f"IF(known.gone, size(standing) = 2, size(standing) = 3 AND {ours})"
+    corrected = f"get(standing, 2).{VERSION} = known.expected AND get(standing, 2).net = 1"
+    rest = f"IF(known.gone, size(standing) = 2, size(standing) = 3 AND {corrected})"
     return f"known IS NOT NULL AND {cancelled} AND {newer} AND {rest}"
 
 

@@ -168,9 +168,9 @@ def _expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
 
 def _ordered(difflog: DiffLogConfig, states: DataFrame) -> list[Column]:
     """Return the columns of the state table in a fixed order: key and versions first."""
-    ours = [*difflog.entity.key, difflog.entity.fast_version, SLOW, DELETED]
-    rest = [name for name in states.columns if name not in ours]
-    return cols((*ours, *rest))
+    first = [*difflog.entity.key, difflog.entity.fast_version, SLOW, DELETED]
+    rest = [name for name in states.columns if name not in first]
+    return cols((*first, *rest))
 
 
 def _size(folder: Path) -> dict[str, int]:

@@ -33,8 +33,8 @@ def prove_clickhouse(
     """Prove the ClickHouse table against the state table (None if it does not exist). List at most `limit` examples."""
     with open_target(difflog.target) as house, _folder(difflog) as folder:
         existing = house.columns()
-        ours = [*difflog.entity.key, SIGN, SLOW, difflog.entity.fast_version, VERSION]
-        missing = [name for name in ours if name not in existing]
+        required = [*difflog.entity.key, SIGN, SLOW, difflog.entity.fast_version, VERSION]
+        missing = [name for name in required if name not in existing]
         if missing:
             reason = f"has no columns {', '.join(missing)}" if existing else "does not exist"
             raise CheckFailed([f"the table {house.database}.{house.table} {reason}"], cure="trueup difflog run")

@@ -76,12 +76,12 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
 
 def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] = ()) -> tuple[DataFrame, StateColumns]:
     """Return states as the left side of a frame (key, renamed columns, and `more`), and the names of their columns."""
-    ours = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES}
+    reserved = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES}
     names = StateColumns(
         _old_name(options.fast_version),
         _old_name(SLOW),
         _old_name(DELETED),
-        {name: _old_name(name) for name in states.columns if name not in ours},
+        {name: _old_name(name) for name in states.columns if name not in reserved},
     )
     deleted = f.col(DELETED) if DELETED in states.columns else f.lit(False)
     frame = states.select(
@@ -97,11 +97,11 @@ def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] =
 
 def updated_columns(updates: DataFrame, options: StepOptions) -> list[str]:
     """Return the columns of the state that these updates have."""
-    ours = {*options.key, options.fast_version, SLOW, DELETED, options.deleted}
+    reserved = {*options.key, options.fast_version, SLOW, DELETED, options.deleted}
     if options.order_by not in options.rules and options.order_by not in time_columns(options):
         # The column only orders updates.
-        ours.add(options.order_by)
-    return [name for name in updates.columns if name not in ours]
+        reserved.add(options.order_by)
+    return [name for name in updates.columns if name not in reserved]
 
 
 def merged_updates(
@@ -112,7 +112,7 @@ def merged_updates(
     `more` are further aggregates over the updates of a key.
     """
     merged = merge_updates(updates, columns, options, more)
-    ours = {*options.key, options.fast_version, options.deleted, *columns}
+    selected = {*options.key, options.fast_version, options.deleted, *columns}
     return merged.select(
         *cols(options.key),
         col(options.fast_version).cast("long").alias(_in(number, options.fast_version)),
@@ -122,7 +122,7 @@ def merged_updates(
             if name in updates.columns
         ],
         *[col(name).alias(_in(number, name)) for name in columns],
-        *cols(name for name in merged.columns if name not in ours),
+        *cols(name for name in merged.columns if name not in selected),
     )
 
 
@@ -132,7 +132,7 @@ def advance(
     """Return the frame with the state after one step; `columns` are those of the updates."""
     types = _types(frame, before, columns, number)
     marked = _in(number, DELETED) in frame.columns
-    given, applied, reason, newest = (
+    version, applied, reason, newest = (
         _in(number, name) for name in (options.fast_version, "is applied", "reason", "newest")
     )
     judged = frame.select("*", *_judged(before, options, number, marked))
@@ -163,7 +163,7 @@ def advance(
         was = f.coalesce(col(before.deleted), f.lit(False))
         is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False))
         values.append(f.when(is_applied, is_deleted).otherwise(was).alias(after.deleted))
-    kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (given, applied, reason)]
+    kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (version, applied, reason)]
     late_values = f.when(col(reason).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns]))
     slow = col(before.slow)
     stepped = both.select(
@@ -173,23 +173,23 @@ def advance(
         f.when(is_applied, f.lit(1) + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
         *values,
     )
-    return stepped, StepColumns(before, after, given, applied, reason, _in(number, "late") if columns else "")
+    return stepped, StepColumns(before, after, version, applied, reason, _in(number, "late") if columns else "")
 
 
 def _judged(before: StateColumns, options: StepOptions, number: int, marked: bool) -> list[Column]:
     """Return the fast version that an update leads to, why it is not applied or NULL, and whether it is applied."""
-    given, old = col(_in(number, options.fast_version)), col(before.fast)
+    new, old = col(_in(number, options.fast_version)), col(before.fast)
     was_deleted = f.coalesce(col(before.deleted), f.lit(False))
     is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False)) if marked else f.lit(False)
-    older = f.coalesce(old > given, f.lit(False))
+    older = f.coalesce(old > new, f.lit(False))
     # Side rows of a deleted entity are late too: there is no row that they could change.
-    to_deleted = f.coalesce(was_deleted & (old == given) & ~is_deleted, f.lit(False))
+    to_deleted = f.coalesce(was_deleted & (old == new) & ~is_deleted, f.lit(False))
     rejoined = older & ~was_deleted & ~is_deleted if options.rejoin_late else f.lit(False)
     reason = f.when(rejoined, f.lit(None)).when(to_deleted, f.lit("deleted")).when(older, f.lit("older"))
     return [
-        f.when(rejoined, old).otherwise(given).alias(_in(number, "newest")),
+        f.when(rejoined, old).otherwise(new).alias(_in(number, "newest")),
         reason.alias(_in(number, "reason")),
-        (given.isNotNull() & reason.isNull()).alias(_in(number, "is applied")),
+        (new.isNotNull() & reason.isNull()).alias(_in(number, "is applied")),
     ]
 
 

@@ -173,7 +173,7 @@ def _age(row: Mapping[str, Any], rows: int, days: int) -> tuple[str, bool]:
 def _across(request: DoctorRequest, controls: list[Control], name: str) -> Iterator[Finding]:
     """Run the checks that a diff runs first."""
     settings = request.settings
-    asked = TableRequest(
+    table_request = TableRequest(
         table=name,
         nodes=tuple(control.node for control in controls),
         settings=settings,
@@ -183,7 +183,7 @@ def _across(request: DoctorRequest, controls: list[Control], name: str) -> Itera
         key=parse_column_names(settings.key),
     )
     try:
-        checked = check_as_diff(controls, asked)
+        checked = check_as_diff(controls, table_request)
     except CheckFailed as error:
         for reason in error.reasons:
             yield fail("table", name, reason, error.cure)

@@ -96,142 +96,149 @@ def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
     )
 
 
-def _table(entry: Any, known: Known, at: str) -> Plan:
-    _only(_mapping(entry, at), ("default", "rules", "rows"), at)
-    rules = [_rule(rule, known, f"{at}: rule {number}") for number, rule in enumerate(_list(entry.get("rules"), at), 1)]
+def _table(entry: Any, known: Known, location: str) -> Plan:
+    _only(_mapping(entry, location), ("default", "rules", "rows"), location)
+    rules = [
+        _rule(rule, known, f"{location}: rule {number}")
+        for number, rule in enumerate(_list(entry.get("rules"), location), 1)
+    ]
     rows: dict[KeyValues, Action] = {}
-    for number, row in enumerate(_list(entry.get("rows"), at), 1):
-        place = f"{at}: row {number}"
+    for number, row in enumerate(_list(entry.get("rows"), location), 1):
+        place = f"{location}: row {number}"
         _only(_mapping(row, place), ("key", "action"), place)
         key = _key(row.get("key"), known.spec, place)
         if key in rows:
             raise _wrong(place, f"the key {', '.join(key)} occurs twice")
         rows[key] = _action(row.get("action"), known, place)
     default = entry.get("default")
-    return Plan(tuple(rules), rows, None if default is None else _action(default, known, f"{at}: default"))
+    return Plan(tuple(rules), rows, None if default is None else _action(default, known, f"{location}: default"))
 
 
-def _rule(rule: Any, known: Known, at: str) -> Rule:
-    _only(_mapping(rule, at), ("name", "when", "action"), at)
+def _rule(rule: Any, known: Known, location: str) -> Rule:
+    _only(_mapping(rule, location), ("name", "when", "action"), location)
     if rule.get("name"):
-        at = f"{at} ({rule['name']})"
-    when = _mapping(rule.get("when") or {}, f"{at}: when")
-    _only(when, _WHEN, f"{at}: when")
+        location = f"{location} ({rule['name']})"
+    when = _mapping(rule.get("when") or {}, f"{location}: when")
+    _only(when, _WHEN, f"{location}: when")
     where = str(when.get("where") or "")
     problem = problem_with(where) if where else None
     if problem:
-        raise _wrong(f"{at}: where", f"it is not a single SQL expression: {problem}")
-    keys, ranges = _keys(when.get("keys"), known.spec, f"{at}: keys")
+        raise _wrong(f"{location}: where", f"it is not a single SQL expression: {problem}")
+    keys, ranges = _keys(when.get("keys"), known.spec, f"{location}: keys")
     names = known.spec.column_names
     return Rule(
-        _action(rule.get("action"), known, at),
-        kinds=_names(when.get("kind"), KINDS, f"{at}: kind"),
-        pair=_pair(when.get("pair"), known.nodes, f"{at}: pair"),
+        _action(rule.get("action"), known, location),
+        kinds=_names(when.get("kind"), KINDS, f"{location}: kind"),
+        pair=_pair(when.get("pair"), known.nodes, f"{location}: pair"),
         keys=keys,
         ranges=ranges,
-        columns=_names(when.get("columns"), names, f"{at}: columns"),
-        only_columns=_names(when.get("only_columns"), names, f"{at}: only_columns"),
+        columns=_names(when.get("columns"), names, f"{location}: columns"),
+        only_columns=_names(when.get("only_columns"), names, f"{location}: only_columns"),
         where=where,
     )
 
 
-def _action(action: Any, known: Known, at: str) -> Action:
+def _action(action: Any, known: Known, location: str) -> Action:
     plain: dict[str, Callable[[], Action]] = {"insert": Insert, "delete": Delete, "skip": Skip}
     if isinstance(action, str) and action in plain:
         return plain[action]()
     if isinstance(action, Mapping) and list(action) == ["keep"]:
-        return Keep(known.nodes.index(_one_of(action["keep"], known.nodes, f"{at}: keep")))
+        return Keep(known.nodes.index(_one_of(action["keep"], known.nodes, f"{location}: keep")))
     if isinstance(action, Mapping) and list(action) == ["row"]:
-        return _custom(_mapping(action["row"], f"{at}: row"), known, f"{at}: row")
-    raise _wrong(at, "the action is one of: insert, delete, skip, {keep: NODE}, {row: {from: NODE, columns: {…}}}")
+        return _custom(_mapping(action["row"], f"{location}: row"), known, f"{location}: row")
+    raise _wrong(
+        location, "the action is one of: insert, delete, skip, {keep: NODE}, {row: {from: NODE, columns: {…}}}"
+    )
 
 
-def _custom(row: Mapping[str, Any], known: Known, at: str) -> Custom:
-    _only(row, ("from", "columns"), at)
+def _custom(row: Mapping[str, Any], known: Known, location: str) -> Custom:
+    _only(row, ("from", "columns"), location)
     taken: dict[str, int] = {}
     values: dict[str, str | None] = {}
-    for name, origin in _mapping(row.get("columns") or {}, f"{at}: columns").items():
-        _one_of(name, known.settable, f"{at}: columns")
+    for name, origin in _mapping(row.get("columns") or {}, f"{location}: columns").items():
+        _one_of(name, known.settable, f"{location}: columns")
         if isinstance(origin, Mapping) and list(origin) == ["value"]:
             value = origin["value"]
             if value is not None and not isinstance(value, str):
-                raise _wrong(f"{at}: {name}", "a value is a text or null")
+                raise _wrong(f"{location}: {name}", "a value is a text or null")
             values[name] = value
         else:
-            taken[name] = known.nodes.index(_one_of(origin, known.nodes, f"{at}: {name}"))
-    return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{at}: from")), taken, values)
+            taken[name] = known.nodes.index(_one_of(origin, known.nodes, f"{location}: {name}"))
+    return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{location}: from")), taken, values)
 
 
-def _keys(value: Any, spec: TableSpec, at: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:
+def _keys(value: Any, spec: TableSpec, location: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:
     if value is None:
         return None, ()
     keys: set[KeyValues] = set()
     ranges: list[KeyRange] = []
-    for entry in _list(value, at):
+    for entry in _list(value, location):
         if isinstance(entry, Mapping) and set(entry) <= {"from", "to"} and not set(entry) & set(spec.key_names):
-            edges = [None if entry.get(name) is None else _key(entry[name], spec, at) for name in ("from", "to")]
+            edges = [None if entry.get(name) is None else _key(entry[name], spec, location) for name in ("from", "to")]
             ranges.append(KeyRange(edges[0], edges[1]))
         else:
-            keys.add(_key(entry, spec, at))
+            keys.add(_key(entry, spec, location))
     return frozenset(keys), tuple(ranges)
 
 
-def _key(value: Any, spec: TableSpec, at: str) -> KeyValues:
+def _key(value: Any, spec: TableSpec, location: str) -> KeyValues:
     """Return a key from its value, its values by column name, or its values in the order of the columns."""
     names = spec.key_names
     if isinstance(value, str):
         value = [value]
     if isinstance(value, Mapping):
-        _only(value, names, at)
+        _only(value, names, location)
         value = [value.get(name) for name in names]
     if not isinstance(value, list) or len(value) != len(names) or not all(isinstance(part, str) for part in value):
-        raise _wrong(at, f"a key is {{{', '.join(f'{name}: VALUE' for name in names)}}}")
+        raise _wrong(location, f"a key is {{{', '.join(f'{name}: VALUE' for name in names)}}}")
     return canonical(spec, value)
 
 
-def _pair(value: Any, nodes: Sequence[str], at: str) -> tuple[int, int] | None:
+def _pair(value: Any, nodes: Sequence[str], location: str) -> tuple[int, int] | None:
     if value is None:
         return None
     for left, one in enumerate(nodes):
         for right, other in enumerate(nodes):
             if left != right and value in (f"{one}/{other}", [one, other]):
                 return left, right
-    raise _wrong(at, f"a pair is two nodes, for example {nodes[0]}/{nodes[1]}")
+    raise _wrong(location, f"a pair is two nodes, for example {nodes[0]}/{nodes[1]}")
 
 
-def _names(value: Any, known: Sequence[str], at: str) -> frozenset[str] | None:
+def _names(value: Any, known: Sequence[str], location: str) -> frozenset[str] | None:
     if value is None:
         return None
-    return frozenset(_one_of(name, known, at) for name in ([value] if isinstance(value, str) else _list(value, at)))
+    return frozenset(
+        _one_of(name, known, location) for name in ([value] if isinstance(value, str) else _list(value, location))
+    )
 
 
-def _one_of(name: Any, known: Sequence[str], at: str) -> str:
+def _one_of(name: Any, known: Sequence[str], location: str) -> str:
     if isinstance(name, str) and name in known:
         return name
     near = get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
-    raise _wrong(at, f"unknown name {name}; {hint}")
+    raise _wrong(location, f"unknown name {name}; {hint}")
 
 
-def _only(names: Mapping[str, Any], known: Sequence[str], at: str) -> None:
+def _only(names: Mapping[str, Any], known: Sequence[str], location: str) -> None:
     for name in names:
-        _one_of(name, known, at)
+        _one_of(name, known, location)
 
 
-def _mapping(value: Any, at: str) -> Mapping[str, Any]:
+def _mapping(value: Any, location: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _wrong(at, "a mapping is expected")
+        raise _wrong(location, "a mapping is expected")
     return value
 
 
-def _list(value: Any, at: str) -> list[Any]:
+def _list(value: Any, location: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _wrong(at, "a list is expected")
+        raise _wrong(location, "a list is expected")
     return value
 
 
-def _wrong(at: str, reason: str) -> ConfigError:
-    place = f"the plan: {at}" if at else "the plan"
+def _wrong(location: str, reason: str) -> ConfigError:
+    place = f"the plan: {location}" if location else "the plan"
     return ConfigError(f"{place}: {reason}", cure="fix the plan; docs/repair.md describes its format")

@@ -43,10 +43,10 @@ class Settling:
         The same as `like` for every key, in one loop: most repairs are this.
         """
         batch, hashes, node = self._batch, self._hashes, 1 - source
-        theirs, own, entries = batch.sides[source], batch.sides[node], self.entries[node]
+        source_rows, own, entries = batch.sides[source], batch.sides[node], self.entries[node]
         agree = 0
         for place, (key, name) in enumerate(zip(batch.keys, batch.ids, strict=True)):
-            new, old = theirs.get(name), own.get(name)
+            new, old = source_rows.get(name), own.get(name)
             entry: Entry
             if old is None:
                 if new is None:

@@ -47,8 +47,8 @@ def _was_decided(node: Node, sync: str, token: str) -> bool:
     while True:
         try:
             with connect(node, application=APPLICATION_NAME, read_only=True) as connection:
-                found = pointer.read(connection, sync)
-                return found is not None and not found.is_in_use and found.token == token
+                stored = pointer.read(connection, sync)
+                return stored is not None and not stored.is_in_use and stored.token == token
         except Exception as error:
             if time.monotonic() > until:
                 raise NodeError(

@@ -49,8 +49,8 @@ def abort(request: SwitchoverRequest) -> Ended:
             undecided = load("trueup.verbs.switchover", "status.sql")["undecided"]
             if connection.execute(undecided, {"sync": request.sync}).rowcount:
                 done.append(f"ended the attempt on {node.name}, which is still in use")
-        in_use = [name for name, found in pointers.items() if found is not None and found.is_in_use]
-        if not in_use and any(found is not None and found.token for found in pointers.values()):
+        in_use = [name for name, stored in pointers.items() if stored is not None and stored.is_in_use]
+        if not in_use and any(stored is not None and stored.token for stored in pointers.values()):
             raise CheckFailed(
                 ["the switchover is already decided, and the new database is not open yet: abort cannot undo that"],
                 cure="run trueup switchover execute (or rollback) again to open it; then trueup switchover rollback can"
@@ -102,7 +102,7 @@ def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
     """
     with _exclusive(request) as (first, second):
         pointers = pointer.read(first, request.sync), pointer.read(second, request.sync)
-        if all(found is not None and not found.is_in_use for found in pointers):
+        if all(stored is not None and not stored.is_in_use for stored in pointers):
             raise CheckFailed(
                 [f"{request.first.name} and {request.second.name} are both closed for writes"],
                 cure="complete the decided switchover first: trueup switchover execute, or rollback",

@@ -22,11 +22,11 @@ _BETWEEN = 0.1
 
 def unguarded(connection: Connection, tables: Iterable[TableName]) -> list[TableName]:
     """Return the tables and partitions without a guard that always fires."""
-    found: list[TableName] = []
+    relations: list[TableName] = []
     for schema, table in tables:
         rows = connection.execute(statement("relations"), {"schema": schema, "table": table}).fetchall()
-        found += [(row[0], row[1]) for row in rows if row[2] != "A"]
-    return found
+        relations += [(row[0], row[1]) for row in rows if row[2] != "A"]
+    return relations
 
 
 def install(connection: Connection, tables: Iterable[TableName], sync: str, *, timeout: float) -> int:

@@ -164,8 +164,8 @@ def open_database(connection: Connection, sync: str, token: str) -> bool:
     row = cursor.fetchone()
     if row and row[0]:
         return True
-    found = read(connection, sync)
-    return found is not None and found.is_in_use
+    pointer = read(connection, sync)
+    return pointer is not None and pointer.is_in_use
 
 
 def keep_report(connection: Connection, sync: str, report: str, phase: str) -> None:

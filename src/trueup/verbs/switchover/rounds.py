@@ -118,12 +118,12 @@ class Rounds:
 
     def _compare(self, changes: Changes) -> None:
         """Compare the rows of a round on both sides; raise if they differ, so that the entries stay in the log."""
-        listed, whole = self._parts(changes)
+        listed, reloaded = self._parts(changes)
         if self._ahead is None or self._ahead[0] is not changes:
             self._start_digests(changes)
         assert self._ahead is not None
         try:
-            on_target = self._digests(self.link.target, listed, whole)
+            on_target = self._digests(self.link.target, listed, reloaded)
             deleted = {table.name for table, keys in listed if on_target[str(table)].count < keys.count}
             broken = self._broken_by(changes, deleted)
         finally:
@@ -144,10 +144,10 @@ class Rounds:
         gate.refuse([gate.condition(gate.REFERENCES, self._broken_by(changes, deleted))])
 
     def _digests(
-        self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], whole: list[SyncTable]
+        self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], reloaded: list[SyncTable]
     ) -> dict[str, Digest]:
         digests = {str(table): keys_digest(connection, self._prover.key_query(table), keys) for table, keys in listed}
-        digests |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in whole}
+        digests |= {str(table): whole_digest(connection, self._prover.specs[table.name]) for table in reloaded}
         return digests
 
     def _broken_by(self, changes: Changes, deleted: set[TableName]) -> list[str]:

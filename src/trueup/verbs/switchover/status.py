@@ -123,10 +123,10 @@ def status_text(status: SwitchStatus) -> str:
     """Return the status as text."""
     lines = [f"{status.sync}: {status.in_use or 'neither'} is in use ({status.phase})"]
     for side in (status.first, status.second):
-        found = side.pointer
-        text = "no pointer" if found is None else f"{found.state}{f', {found.phase}' if found.phase else ''}"
+        stored = side.pointer
+        text = "no pointer" if stored is None else f"{stored.state}{f', {stored.phase}' if stored.phase else ''}"
         lines.append(f"  {side.node}: {text}")
-        if side.waiting is not None and (found is None or found.is_in_use):
+        if side.waiting is not None and (stored is None or stored.is_in_use):
             entries, keys, lag = side.waiting
             lines.append(f"    change log: {keys:,} keys in {entries:,} entries, the oldest {lag:.1f} s old")
         lines += [f"    {held}" for held in side.locks if held.lock != "applications" or held.exclusive]

@@ -93,8 +93,8 @@ class Validated:
         """Wait for a marker before the pause, so that the pause need not wait for a backlog."""
         position = self._new_marker(0)
         # A row that changes all the time is validated when the target has its change: rounds continue meanwhile.
-        found = wait_for(self.meta, self.name, position, timeout=timeout, on_wait=lambda status: run_round())
-        gate.refuse([gate.condition(gate.ROWS, self._open_errors(found))])
+        fence = wait_for(self.meta, self.name, position, timeout=timeout, on_wait=lambda status: run_round())
+        gate.refuse([gate.condition(gate.ROWS, self._open_errors(fence))])
 
     # ---- inside of the pause
 
@@ -112,19 +112,19 @@ class Validated:
             self._advance_position()
             while True:
                 left = budget.left - _MARGIN
-                found = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, on_wait=check)
+                fence = wait_for(self.meta, self.name, self._marker, timeout=left, every=_EVERY, on_wait=check)
                 stored, status = self._read()
-                if found.exit_code == 2 or found.errors or not status.total("pending"):
+                if fence.exit_code == 2 or fence.errors or not status.total("pending"):
                     break
                 # Rows that a sweep suspects may be after the marker; without writers they are decided soon.
                 if budget.left <= _MARGIN:
                     raise spent(budget.seconds, GATE, f"{status.total('pending'):,} rows are not validated yet")
                 check(status)
                 time.sleep(_EVERY)
-        if not found.validated and budget.left <= 2 * _MARGIN:
-            raise spent(budget.seconds, GATE, "; ".join(found.reasons))
+        if not fence.validated and budget.left <= 2 * _MARGIN:
+            raise spent(budget.seconds, GATE, "; ".join(fence.reasons))
         # Settings can be changed while a validation runs: they are checked again.
-        return [*self._open_errors(found), *self._problems(stored, status)], self._checked(status)
+        return [*self._open_errors(fence), *self._problems(stored, status)], self._checked(status)
 
     def _failure_check(self) -> Callable[[Status], None]:
         """Return a function that raises if two checks inside of the gate found that a row differs.
@@ -206,10 +206,10 @@ class Validated:
         if not syncer:
             tables = [table.name for table in self._link.tables]
             try:
-                found = find_syncer(self._link.source, self._link.target, "", tables)
+                detected = find_syncer(self._link.source, self._link.target, "", tables)
             except CheckFailed as error:
                 return [str(error)]
-            syncer = f"{found.kind}:{','.join(found.names)}"
+            syncer = f"{detected.kind}:{','.join(detected.names)}"
         if syncer == expected:
             return []
         return [f"it follows {syncer}, not the sync {self._link.name} (--syncer {expected})"]
@@ -218,12 +218,12 @@ class Validated:
         swept = {row["source"]: row["swept_at"] for row in self.meta.rows("tables", name=self.name)}
         return [name for name in self._tables if swept.get(name) is None or swept[name] <= since]
 
-    def _open_errors(self, found: Fence) -> list[str]:
-        problems = list(found.reasons)
-        if found.errors:
+    def _open_errors(self, fence: Fence) -> list[str]:
+        problems = list(fence.reasons)
+        if fence.errors:
             rows = row_errors.list_errors(self.meta, self.name, limit=_SHOWN)
             shown = ", ".join(f"{row.source} ({', '.join(row.key)}) {row.kind}" for row in rows)
-            problems.append(f"{found.errors:,} errors of the validation {self.name} are open: {shown}")
+            problems.append(f"{fence.errors:,} errors of the validation {self.name} are open: {shown}")
         return problems
 
     def _checked(self, status: Status) -> str:

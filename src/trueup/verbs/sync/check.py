@@ -27,29 +27,29 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 
-def plan_again(source: Connection, target: Connection, found: State, names: tuple[str, str]) -> Plan:
+def plan_again(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
     """Plan a started sync again; tables that were changed, created or dropped since are problems of the plan."""
-    scope = Scope(found.sync, found.named, found.left_out)
-    is_bare = found.made_schema and found.phase != "running"
+    scope = Scope(stored.sync, stored.named, stored.left_out)
+    is_bare = stored.made_schema and stored.phase != "running"
     plan = make_plan(source, target, scope, names, TargetState(is_filled=True, is_bare=is_bare))
     known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
     cure = "drop the sync and start it again: trueup sync drop, trueup sync start"
     since = [
         Problem(str(table), "it was created after the sync was started, and is not in the sync", cure)
         for table in plan.tables
-        if str(table) not in found.tables
+        if str(table) not in stored.tables
     ]
     since += [
         Problem(name, "it is in the sync, but was dropped or renamed on the source", cure)
-        for name in found.tables
+        for name in stored.tables
         if name not in known
     ]
     return replace(plan, problems=(*plan.problems, *since))
 
 
-def check_plan(source: Connection, target: Connection, found: State, names: tuple[str, str]) -> Plan:
+def check_plan(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
     """Plan a started sync again; raise if the plan has problems."""
-    plan = plan_again(source, target, found, names)
+    plan = plan_again(source, target, stored, names)
     refuse(plan)
     return plan
 

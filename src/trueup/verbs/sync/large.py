@@ -46,7 +46,7 @@ def large_round(
     tables = link.by_number()
     snapshot = str(one_value(link.source.execute("SELECT pg_export_snapshot()")))
     job = Job(link.name, link.source_node, link.target_node, snapshot, link.application, link.epoch, recorded=False)
-    whole = [tables[number] for number in changes.reload]
+    reloaded = [tables[number] for number in changes.reload]
     lists = [
         (tables[number], keys)
         for number, texts in changes.texts.items()
@@ -56,13 +56,13 @@ def large_round(
     with checked_transaction(link):
         link.target.execute(state.statement("clear_position"), {"sync": link.name})
     deletes = [KeyTask(job, table, keys, insert=False) for table, keys in lists]
-    deletes += [KeyTask(job, table, None, insert=False) for table in whole]
+    deletes += [KeyTask(job, table, None, insert=False) for table in reloaded]
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
     progress.stage("insert rows", len(lists))
     rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
-    if whole:
-        rows += copy(engine, parts_of(link.source, job, whole, engine.slots), progress)
+    if reloaded:
+        rows += copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
     with link.target.transaction():
         state.check_epoch(link.target, link.name, link.epoch)
         stop = one_value(record(link, changes, began))

@@ -100,19 +100,19 @@ def open_ends(
 def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
     """Open the link of a started sync; raise if a table was changed, or another process holds the sync lock."""
     with open_ends(source, target, name) as (from_source, to_target):
-        found = state.expect(to_target, name, state.identity(from_source), target.name)
-        if found.phase not in phases:
+        stored = state.expect(to_target, name, state.identity(from_source), target.name)
+        if stored.phase not in phases:
             raise CheckFailed(
-                [f"the copy of the sync {name} is not finished (phase: {found.phase})"],
+                [f"the copy of the sync {name} is not finished (phase: {stored.phase})"],
                 cure="continue it: trueup sync start",
                 node=target.name,
             )
         with changelog.sync_lock(from_source, source):
-            yield _link(source, target, found, from_source, to_target)
+            yield _link(source, target, stored, from_source, to_target)
 
 
-def _link(source: Node, target: Node, found: State, from_source: Connection, to_target: Connection) -> Link:
-    name = found.sync
+def _link(source: Node, target: Node, stored: State, from_source: Connection, to_target: Connection) -> Link:
+    name = stored.sync
     if state.pointer_state(to_target, name) not in (None, "use_next"):
         # Guards would refuse the rows, but not the values of sequences.
         raise CheckFailed(
@@ -120,7 +120,7 @@ def _link(source: Node, target: Node, found: State, from_source: Connection, to_
             cure="to move them back: trueup switchover rollback; to end the switchover: trueup switchover finish",
             node=target.name,
         )
-    plan = check_plan(from_source, to_target, found, (source.name, target.name))
+    plan = check_plan(from_source, to_target, stored, (source.name, target.name))
     with changelog.open_log(source) as log:
         tables = changelog.attached(log, name, plan.tables)
     epoch = state.take_over(to_target, name)

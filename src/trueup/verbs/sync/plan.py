@@ -45,7 +45,9 @@ def make_plan(
     remarks: list[str] = []
     _check_servers(source, target, names, problems)
     relations = _chosen(source, scope, remarks)
-    candidates = [found for relation in relations if (found := _source_table(source, relation, problems, remarks))]
+    candidates = [
+        candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
+    ]
     tables = [table for table, _ in candidates]
     mode = _mode(target)
     makes_schema = scope.create_schema and not progress.is_filled
@@ -137,13 +139,13 @@ def _match(source: Connection, relations: Many[dict[str, Any]], texts: Many[str]
     for pattern in parse_patterns(tables=texts).take:
         if pattern.names_one:
             spellings = [(s, t) for s in pattern.schema.spellings() for t in pattern.table.spellings()]
-            found = [oids[name] for name in spellings if name in oids][:1]
+            matches = [oids[name] for name in spellings if name in oids][:1]
         else:
-            found = [oid for name, oid in oids.items() if pattern.matches(*name)]
-        if not found:
+            matches = [oid for name, oid in oids.items() if pattern.matches(*name)]
+        if not matches:
             near = catalog.nearest_table(source, display_name(pattern.schema.text, pattern.table.text))
             raise CheckFailed([f"no table matches {pattern.text}{near}"], cure="check the name")
-        matched.update(found)
+        matched.update(matches)
     return matched
 
 

@@ -245,9 +245,9 @@ def finish(link: Link, changes: Changes, checks: Checks) -> None:
 def small_round(link: Link, changes: Changes, began: float, checks: Checks = NO_CHECKS) -> Round:
     """Copy the rows through the driver, in one transaction of the target."""
     try:
-        found = read_rows(link, changes)
+        source_rows = read_rows(link, changes)
         checks.rows_read(changes)
-        rows, stop = apply_rows(link, changes, found, began)
+        rows, stop = apply_rows(link, changes, source_rows, began)
     except Exception as error:
         raise link.error_from_server(error) from error
     finish(link, changes, checks)

@@ -29,9 +29,9 @@ REPORT_SECONDS = 5.0
 def plan(request: SyncRequest) -> Plan:
     """Return what `start` would do; write nothing."""
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
-        found = state.read(target, request.name)
-        if found is not None and found.phase != "making":
-            return check.plan_again(source, target, found, request.node_names)
+        stored = state.read(target, request.name)
+        if stored is not None and stored.phase != "making":
+            return check.plan_again(source, target, stored, request.node_names)
         if request.scope.create_schema:
             create_schema.find_programs(source.info.server_version, request.pg_bin)
         return make_plan(source, target, request.scope, request.node_names)
@@ -42,26 +42,26 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
         stack.enter_context(changelog.sync_lock(source, request.source))
-        found = state.read(target, request.name) or check.create(request, source, target)
-        state.check_source(found, state.identity(source), request.target.name)
-        if found.phase == "making":
+        stored = state.read(target, request.name) or check.create(request, source, target)
+        state.check_source(stored, state.identity(source), request.target.name)
+        if stored.phase == "making":
             create_schema.make_tables(request, source, progress)
             state.set_phase(target, request.name, "copying")
-        checked = check.check_plan(source, target, found, request.node_names)
+        checked = check.check_plan(source, target, stored, request.node_names)
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
         )
         stack.callback(starter.close)
         engine = starter.get(checked.rows)
-        if found.phase in ("making", "copying"):
+        if stored.phase in ("making", "copying"):
             with changelog.open_log(request.source) as log:
                 progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
                 tables = changelog.install(log, request.name, checked.tables, timeout=request.timeout)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-            rows = snapshot_copy.copy_all(request, source, target, checked, tables, found, engine, progress)
+            rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, engine, progress)
             state.set_phase(target, request.name, "copied")
             progress.say(f"copied {rows:,} rows")
-    if found.phase != "running":
+    if stored.phase != "running":
         snapshot_copy.build(request, engine.slots, progress)
     return checked
 

@@ -29,7 +29,7 @@ def copy_all(
     target: Connection,
     plan: Plan,
     tables: Sequence[SyncTable],
-    found: state.State,
+    stored: state.State,
     engine: Engine,
     progress: Progress,
 ) -> int:
@@ -51,7 +51,7 @@ def copy_all(
                 start_anew(target, job, stale, [*leaves, *(oid for oid, _ in done if oid in leaves)])
                 done = read_done(target, request.name)
             # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
-            if plan.is_ordered and not found.made_schema:
+            if plan.is_ordered and not stored.made_schema:
                 return _copy_in_order(source, target, plan, tables, job, engine, done, progress)
             return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
     finally:
@@ -91,9 +91,9 @@ def _copy_in_order(
 def build(request: SyncRequest, slots: int, progress: Progress) -> None:
     """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
     with open_link(request.source, request.target, request.name, phases=("copied",)) as link:
-        found = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
-        if found.made_schema:
-            if found.snapshots > 1:
+        stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
+        if stored.made_schema:
+            if stored.snapshots > 1:
                 # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
                 with Runner(link, request, progress) as runner:
                     runner.round(everything=True)

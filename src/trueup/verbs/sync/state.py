@@ -79,11 +79,11 @@ def read(target: Connection, name: str) -> State | None:
 
 def expect(target: Connection, name: str, source: str, node: str) -> State:
     """Return the state of the sync `name`; raise if it does not exist or comes from another source."""
-    found = read(target, name)
-    if found is None:
+    stored = read(target, name)
+    if stored is None:
         raise CheckFailed([f"the sync {name} into this database does not exist"], cure="trueup sync start", node=node)
-    check_source(found, source, node)
-    return found
+    check_source(stored, source, node)
+    return stored
 
 
 def check_source(state: State, source: str, node: str) -> None:

@@ -46,8 +46,8 @@ class Control:
     def step(self, shapes: Shapes) -> None:
         """Process one page of garbage and check the scheduled backfill. Nothing may be written at the same time."""
         if self.garbage:
-            found = shapes.get(self.garbage.sources)
-            if text := self._waiting.while_down(lambda: self.garbage.step(self._job.sink, found)):
+            source_shapes = shapes.get(self.garbage.sources)
+            if text := self._waiting.while_down(lambda: self.garbage.step(self._job.sink, source_shapes)):
                 self._job.say(text)
         finished, error = self.scheduled.step()
         if finished is not None:

@@ -67,7 +67,7 @@ class Letters:
         """Record the refused keys of a batch and clear the delivered ones; return how many keys are parked now."""
         parked = 0
         if self.count:
-            failed = {(each.source, each.shard, each.key) for each in refused}
+            failed = {(refusal.source, refusal.shard, refusal.key) for refusal in refused}
             delivered = [
                 (source, shard, text)
                 for source, keys in batch.keys.items()
@@ -79,9 +79,9 @@ class Letters:
             values = {
                 **self._where,
                 **self._limits,
-                **_columns([(each.source, each.shard, each.key) for each in refused]),
-                "ops": [each.op for each in refused],
-                "errors": [each.error for each in refused],
+                **_columns([(refusal.source, refusal.shard, refusal.key) for refusal in refused]),
+                "ops": [refusal.op for refusal in refused],
+                "errors": [refusal.error for refusal in refused],
             }
             rows = self._session.rows(block(self._session, "letter_refused"), values)
             parked = sum(is_parked for *_, is_parked in rows)

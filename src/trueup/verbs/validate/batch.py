@@ -33,7 +33,7 @@ class Batch:
 
     def add(self, change: Change) -> None:
         """Add a change; one of a stopped table or without a key is counted as unchecked."""
-        relation, op, key, lsn, xid, at = change
+        relation, op, key, lsn, xid, micros = change
         if relation is None:
             return
         name = self._names.get(relation.id)
@@ -45,7 +45,7 @@ class Batch:
             counts[UNCHECKED] += 1
             return
         counts[op] += 1
-        touch = Touch(op, lsn if self._start is None else self._start, lsn, xid, self._time(at))
+        touch = Touch(op, lsn if self._start is None else self._start, lsn, xid, self._time(micros))
         if op == "truncate":
             self.truncated[name] = touch
             return

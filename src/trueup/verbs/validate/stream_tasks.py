@@ -93,7 +93,7 @@ def _touches(batches: Iterator[pa.RecordBatch], pairs: Mapping[str, Pair]) -> To
     touches: Touches = {}
     for batch in batches:
         columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
-        for table, key, first, position, xid, op, at in zip(*columns, strict=True):
+        for table, key, first, position, xid, op, moment in zip(*columns, strict=True):
             if table in normal:
-                touches.setdefault(table, {})[normal[table](tuple(key))] = Touch(op, first, position, xid, at)
+                touches.setdefault(table, {})[normal[table](tuple(key))] = Touch(op, first, position, xid, moment)
     return touches

@@ -74,19 +74,19 @@ class PodChanges:
 
 def _changes(pod: Pod, relation: Relation, mark: int) -> Iterator[Change]:
     """Yield a change per key; one with an empty key counts as a change that cannot be checked."""
-    at = micros_of(pod.at)
+    micros = micros_of(pod.at)
     if pod.is_control:
         if (pod.payload or {}).get("type") == "truncate":
-            yield Change(relation, "truncate", (), mark, 0, at)
+            yield Change(relation, "truncate", (), mark, 0, micros)
         elif _lost_changes(pod):
-            yield Change(relation, "update", (), mark, 0, at)
+            yield Change(relation, "update", (), mark, 0, micros)
         return
     keys = _keys(pod, len(relation.keys))
     if any(len(key) != len(relation.keys) for key in keys):
         # The pod was written when the table had another key.
         keys = [()] * len(keys)
     for key in keys:
-        yield Change(relation, _OPS.get(pod.op, "update"), key, mark, 0, at)  # type: ignore[arg-type]
+        yield Change(relation, _OPS.get(pod.op, "update"), key, mark, 0, micros)  # type: ignore[arg-type]
 
 
 def _lost_changes(pod: Pod) -> str:

@@ -79,10 +79,10 @@ class Validator:
 
     def apply_settings(self) -> str:
         """Apply settings that were changed meanwhile; return what the user requested (`stop`)."""
-        wanted = self.sessions.reload().wanted
-        if wanted != "stop":
+        requested = self.sessions.reload().wanted
+        if requested != "stop":
             self.tables.apply_settings()
-        return wanted
+        return requested
 
     # ---- read changes, batch by key, judge
 

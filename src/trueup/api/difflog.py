@@ -148,8 +148,8 @@ def difflog_step(
 
 def _slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
     """Return all signed rows that the runs have written."""
-    runs = [each for each in Runs(Path(difflog.work)).all() if each.has("visit_log_wide")]
+    runs = [log_run for log_run in Runs(Path(difflog.work)).all() if log_run.has("visit_log_wide")]
     if not runs:
         raise ConfigError("no run has written a log yet: nothing can be proven", cure="trueup difflog run")
-    paths = [str(each.path("visit_log_wide")) for each in runs]
+    paths = [str(log_run.path("visit_log_wide")) for log_run in runs]
     return session.read.option("mergeSchema", "true").parquet(*paths)

@@ -306,6 +306,6 @@ def _find_node(
         return load(nodes={"node": node}).nodes["node"], loaded
     chosen = loaded.select(names=[node] if node else [*(nodes or ())], at_least=1)
     if len(chosen) > 1:
-        names = ", ".join(each.name for each in chosen)
+        names = ", ".join(candidate.name for candidate in chosen)
         raise ConfigError(f"tubes are on one node, but several are configured: {names}", cure="choose one: --on NAME")
     return chosen[0], loaded

@@ -147,8 +147,8 @@ def status(watch: bool, interval: float, **options: Any) -> None:
 
     as_json, switchover, _ = _switchover(options)
     while True:
-        found = switchover.status()
-        show(found.as_json(), status_text(found), as_json=as_json)
+        state = switchover.status()
+        show(state.as_json(), status_text(state), as_json=as_json)
         if not watch:
             return
         time.sleep(interval)

@@ -139,8 +139,8 @@ def status(**options: Any) -> None:
     from trueup.verbs.sync.text import status_text
 
     as_json, sync = _sync(options)
-    found = sync.status()
-    show(found.as_json(), status_text(found), as_json=as_json)
+    state = sync.status()
+    show(state.as_json(), status_text(state), as_json=as_json)
 
 
 @sync.command()

@@ -84,8 +84,8 @@ def list_(as_json: bool, **options: Any) -> None:
     from trueup.verbs.tube.text import tubes_text
 
     with open_node(options) as session:
-        found = list_tubes(session)
-    show([plain(info) for info in found], tubes_text(found), as_json=as_json)
+        tubes = list_tubes(session)
+    show([plain(info) for info in tubes], tubes_text(tubes), as_json=as_json)
 
 
 @tube.command()

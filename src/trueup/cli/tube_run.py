@@ -120,8 +120,8 @@ def dead_letters(
             count = tube.drop_letters(keys=chosen)
             show({"dropped": count}, f"{count} dead letters deleted", as_json=as_json)
         else:
-            found = tube.dead_letters(keys=chosen, limit=limit)
-            show([plain(letter) for letter in found], letters_text(found), as_json=as_json)
+            letters = tube.dead_letters(keys=chosen, limit=limit)
+            show([plain(letter) for letter in letters], letters_text(letters), as_json=as_json)
 
 
 @contextmanager

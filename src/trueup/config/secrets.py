@@ -58,7 +58,7 @@ def mask(text: str, *secrets: str) -> str:
     spans = [*_spans(text)]
     for form in {form for secret in secrets for form in _forms(secret)}:
         if len(form) >= SHORTEST_SECRET:
-            spans += [(found.start(), found.end()) for found in re.finditer(re.escape(form), text)]
+            spans += [(match.start(), match.end()) for match in re.finditer(re.escape(form), text)]
     pieces: list[str] = []
     done = 0
     for start, end in _merged(spans):
@@ -124,14 +124,14 @@ def _end_of_uri_password(text: str, start: int) -> int:
     next_uri = re.compile(_NEXT_URI).search(text, start)
     limit = next_uri.start() if next_uri else len(text)
     blank = re.compile(r"(?a)\s").search(text, start, limit)
-    at = text.rfind("@", start, blank.start() if blank else limit)
-    if at < 0 and re.compile(_PORT).match(text, start):
+    position = text.rfind("@", start, blank.start() if blank else limit)
+    if position < 0 and re.compile(_PORT).match(text, start):
         return -1
     # After a blank, only "@host/" or "@host:5432" counts: the text may continue with a user bob@corp.
-    later = [found.start() for found in re.compile(_AT_HOST).finditer(text, max(at, start), limit)]
-    if at < 0 and not later:
+    later = [match.start() for match in re.compile(_AT_HOST).finditer(text, max(position, start), limit)]
+    if position < 0 and not later:
         return text.rfind("@", start, limit)
-    return max([at, *later])
+    return max([position, *later])
 
 
 def _end_of_value(text: str, start: int, lead: str) -> int:
@@ -144,8 +144,8 @@ def _end_of_value(text: str, start: int, lead: str) -> int:
         pattern = _DOUBLE_QUOTED
     else:
         pattern = _BARE
-    found = re.compile(pattern).match(text, start)
-    return found.end() if found else start
+    match = re.compile(pattern).match(text, start)
+    return match.end() if match else start
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -55,7 +55,7 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
             say("corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger")
             down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
             up.execute(statements["touch"])
-            found = _watch_errors(validation, 4, say)
+            errors = _watch_errors(validation, 4, say)
             say("trueup repair --validation demo --execute: copy the rows of n1")
             down.execute(statements["unspoil"])
             _repair(validation, say)
@@ -63,7 +63,7 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
             for error in validation.errors(state="resolved"):
                 say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
             fence = validation.fence(timeout=TIMEOUT)
-            return Shown(validation.status(), fence, found)
+            return Shown(validation.status(), fence, errors)
 
 
 @contextmanager

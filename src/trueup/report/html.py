@@ -94,21 +94,21 @@ def _data(
     """Yield the data of the page; the first differences of each pair are added to `plain`."""
     columns, left = list(head["columns"]), MAX_BYTES
     yield f'{_json(head)[:-1]},"pairs":['
-    for at, (pair, counts, differences) in enumerate(pairs):
+    for index, (pair, counts, differences) in enumerate(pairs):
         names = {"pair": pair, "nodes": _nodes_of(pair, head["nodes"]), **counts}
         names.pop("differences", None)
-        yield f'{"," if at else ""}\n{_json(names)[:-1]},"differences":['
+        yield f'{"," if index else ""}\n{_json(names)[:-1]},"differences":['
         # Each pair gets an equal share of the remaining bytes.
-        used, most, count, cut = 0, left // (len(pairs) - at), 0, False
-        for each in differences:
-            text = _json(_compact(each, columns))
-            if count == MAX_ROWS or used + len(text) > most:
+        used, share, count, cut = 0, left // (len(pairs) - index), 0, False
+        for difference in differences:
+            text = _json(_compact(difference, columns))
+            if count == MAX_ROWS or used + len(text) > share:
                 cut = True
                 break
             yield f"{',' if count else ''}\n{text}"
             used, count = used + len(text), count + 1
             if count <= _PLAIN_ROWS:
-                plain.setdefault(pair, []).append(each)
+                plain.setdefault(pair, []).append(difference)
         left -= used
         yield f'],"cut":{_json(cut)}}}'
     yield "]}"
@@ -122,7 +122,7 @@ def _nodes_of(pair: str, nodes: Sequence[str]) -> list[str]:
 def _compact(difference: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """Return a difference in short form: rows as lists in the order of the columns, or null for no row."""
     rows = difference["rows"]
-    found = {
+    compact = {
         "kind": difference["kind"],
         "key": list(difference["key"].values()),
         "columns": [columns.index(name) for name in difference["columns"]],
@@ -130,8 +130,8 @@ def _compact(difference: Mapping[str, Any], columns: Sequence[str]) -> dict[str,
         "agree": difference["agree"],
     }
     if difference.get("copies"):
-        found["copies"] = list(difference["copies"].values())
-    return found
+        compact["copies"] = list(difference["copies"].values())
+    return compact
 
 
 def _json(value: Any) -> str:

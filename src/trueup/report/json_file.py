@@ -128,12 +128,12 @@ def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
         return head, _by_line(path, *_names(path, head))
     report = read_report(path)
     names, nodes = _names(path, report)
-    found = (
-        (pair, tuple([each["key"][name] for name in names]), _hashes(each.get("hashes") or {}, nodes))
+    keys = (
+        (pair, tuple([difference["key"][name] for name in names]), _hashes(difference.get("hashes") or {}, nodes))
         for pair, counts in report["diffs"].items()
-        for each in counts["differences"]
+        for difference in counts["differences"]
     )
-    return {**report, "diffs": {}}, found
+    return {**report, "diffs": {}}, keys
 
 
 def _names(path: Path, head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -172,8 +172,8 @@ def _by_line(path: Path, names: tuple[str, ...], nodes: tuple[str, ...]) -> Iter
             _head(file)
             for line in file:
                 # The rows, most of the line, are not parsed.
-                if found := plain(line):
-                    groups = found.groups()
+                if match := plain(line):
+                    groups = match.groups()
                     yield pair, groups[:width], groups[width:]
                 elif line.startswith('   {"key": '):
                     key, end = scan(line, 11)

@@ -33,13 +33,13 @@ _TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ"}
 
 def summary_of(result: ManyResult) -> dict[str, Any]:
     """Return the result for the task store."""
-    counts = Counter(each.verdict for each in result.tables)
+    counts = Counter(table.verdict for table in result.tables)
     return {
         "verdict": result.verdict,
         "mode": result.mode,
         "nodes": list(result.nodes),
         **{verdict.lower(): counts[verdict] for verdict in _RANK},
-        "tables": [asdict(each) for each in result.tables],
+        "tables": [asdict(table) for table in result.tables],
         "skipped": list(result.skipped),
         "remarks": list(result.remarks),
         "time_taken": result.seconds,
@@ -51,91 +51,91 @@ def summary_of(result: ManyResult) -> dict[str, Any]:
 def write_many(folder: Path, result: ManyResult, *, html: bool) -> ManyResult:
     """Write the summary next to the reports of the tables, and the page; return the result with their paths."""
     path, page = folder / "summary.json", folder / "index.html"
-    whole = replace(result, report=str(path), page=str(page) if html else "")
-    write_private(path, json.dumps(whole.as_json(), indent=1) + "\n")
+    result = replace(result, report=str(path), page=str(page) if html else "")
+    write_private(path, json.dumps(result.as_json(), indent=1) + "\n")
     if not html:
-        return whole
+        return result
     try:
-        write_html(page, page_of_many(summary_of(whole), whole.task_id))
+        write_html(page, page_of_many(summary_of(result), result.task_id))
     except StoreError as error:
         # The summary has been written, so the result is complete.
-        return replace(whole, page="", remarks=(*whole.remarks, f"the page could not be written: {error}"))
-    return whole
+        return replace(result, page="", remarks=(*result.remarks, f"the page could not be written: {error}"))
+    return result
 
 
-def many_text(found: Mapping[str, Any], task_id: str) -> str:
+def many_text(summary: Mapping[str, Any], task_id: str) -> str:
     """Return the result as text: the verdict, one line per table, the next step."""
-    tables = sorted(found["tables"], key=lambda each: (_RANK[each["verdict"]], each["table"]))
-    meaning = MEANING[found["verdict"], found["mode"]]
+    tables = sorted(summary["tables"], key=lambda table: (_RANK[table["verdict"]], table["table"]))
+    meaning = MEANING[summary["verdict"], summary["mode"]]
     count = f"{len(tables):,} table{'s' * (len(tables) != 1)}"
-    lines = [f"{found['verdict']}: {count} on {', '.join(found['nodes'])}: {meaning}", ""]
-    rows = [_cells(each, found["mode"]) for each in tables]
+    lines = [f"{summary['verdict']}: {count} on {', '.join(summary['nodes'])}: {meaning}", ""]
+    rows = [_cells(table, summary["mode"]) for table in tables]
     lines += [f"  {line}" for line in aligned([list(_HEADS), *rows], right={2, 3, 4})]
-    counts = ", ".join(f"{found[verdict.lower()]:,} {verdict}" for verdict in _RANK if found[verdict.lower()])
-    checked = sum(each["rows_checked"] for each in tables)
-    lines += ["", f"  {counts}; {checked:,} rows, {found['time_taken']:.1f} s"]
-    lines += [f"  excluded: {', '.join(found['skipped'])}"] if found["skipped"] else []
-    lines += [f"  note: {remark}" for remark in found["remarks"]]
-    lines += [f"  {name}: {found[name]}" for name in ("report", "page") if found.get(name)]
-    lines.append(f"  next: {_next(found, tables, task_id)}")
+    counts = ", ".join(f"{summary[verdict.lower()]:,} {verdict}" for verdict in _RANK if summary[verdict.lower()])
+    checked = sum(table["rows_checked"] for table in tables)
+    lines += ["", f"  {counts}; {checked:,} rows, {summary['time_taken']:.1f} s"]
+    lines += [f"  excluded: {', '.join(summary['skipped'])}"] if summary["skipped"] else []
+    lines += [f"  note: {remark}" for remark in summary["remarks"]]
+    lines += [f"  {name}: {summary[name]}" for name in ("report", "page") if summary.get(name)]
+    lines.append(f"  next: {_next(summary, tables, task_id)}")
     return "\n".join(lines)
 
 
-def page_of_many(found: Mapping[str, Any], task_id: str) -> Page:
+def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
     """Return the page: one line per table, with a link to its page."""
-    tables = sorted(found["tables"], key=lambda each: (_RANK[each["verdict"]], each["table"]))
-    verdict = str(found["verdict"])
-    rows = [_cells(each, found["mode"]) for each in tables]
-    links = [quote(Path(each["page"]).name) if each["page"] else "" for each in tables]
+    tables = sorted(summary["tables"], key=lambda table: (_RANK[table["verdict"]], table["table"]))
+    verdict = str(summary["verdict"])
+    rows = [_cells(table, summary["mode"]) for table in tables]
+    links = [quote(Path(table["page"]).name) if table["page"] else "" for table in tables]
     heads = [head.lower() for head in _HEADS]
     return Page(
         title=f"{len(tables):,} tables",
         verdict=verdict,
         tone=_TONES.get(verdict, "trouble"),
-        meaning=MEANING[verdict, found["mode"]],
+        meaning=MEANING[verdict, summary["mode"]],
         facts={
-            "nodes": ", ".join(found["nodes"]),
-            **{name.lower(): f"{found[name.lower()]:,}" for name in _RANK},
-            "rows compared": f"{sum(each['rows_checked'] for each in tables):,}",
-            "excluded": ", ".join(found["skipped"]),
-            "time": f"{found['time_taken']:,.1f} s",
+            "nodes": ", ".join(summary["nodes"]),
+            **{name.lower(): f"{summary[name.lower()]:,}" for name in _RANK},
+            "rows compared": f"{sum(table['rows_checked'] for table in tables):,}",
+            "excluded": ", ".join(summary["skipped"]),
+            "time": f"{summary['time_taken']:,.1f} s",
         },
-        trouble=[f"{each['table']}: {each['reason']}" for each in tables if each["verdict"] == "INCOMPLETE"],
-        remarks=list(found["remarks"]),
+        trouble=[f"{table['table']}: {table['reason']}" for table in tables if table["verdict"] == "INCOMPLETE"],
+        remarks=list(summary["remarks"]),
         tables=[Table("Tables", heads, rows, frozenset({2, 3, 4}), links)],
-        report=Path(found["report"]).name if found.get("report") else "",
+        report=Path(summary["report"]).name if summary.get("report") else "",
         task_id=task_id,
     )
 
 
-def _cells(each: Mapping[str, Any], mode: str) -> list[str]:
-    notes = [f"missing on {', '.join(each['missing_on'])}"] if each["missing_on"] else []
-    notes += [each["reason"]] if each["reason"] else []
-    if each["differences"]:
-        amount = f"{each['differences']:,}" + (" blocks" if mode == "check" else "")
+def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
+    notes = [f"missing on {', '.join(table['missing_on'])}"] if table["missing_on"] else []
+    notes += [table["reason"]] if table["reason"] else []
+    if table["differences"]:
+        amount = f"{table['differences']:,}" + (" blocks" if mode == "check" else "")
     else:
-        amount = "-" if each["verdict"] == "INCOMPLETE" or not each["task_id"] else "0"
+        amount = "-" if table["verdict"] == "INCOMPLETE" or not table["task_id"] else "0"
     return [
-        each["table"],
-        each["verdict"],
-        f"{each['rows_checked']:,}" if each["task_id"] else "-",
+        table["table"],
+        table["verdict"],
+        f"{table['rows_checked']:,}" if table["task_id"] else "-",
         amount,
-        f"{each['seconds']:.1f} s" if each["task_id"] else "-",
+        f"{table['seconds']:.1f} s" if table["task_id"] else "-",
         "; ".join(notes),
     ]
 
 
-def _next(found: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id: str) -> str:
-    if found["verdict"] == "MATCH":
+def _next(summary: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id: str) -> str:
+    if summary["verdict"] == "MATCH":
         return f"nothing to do (trueup tasks show {task_id[:8]} has the details)"
-    if found["verdict"] == "INCOMPLETE":
-        again = f"trueup {found['mode']} --resume {task_id[:8]}"
+    if summary["verdict"] == "INCOMPLETE":
+        again = f"trueup {summary['mode']} --resume {task_id[:8]}"
         return f"fix the problems listed above, then: {again}  (compares the rest only)"
-    if found.get("page"):
+    if summary.get("page"):
         return "open the page in a browser"
-    first = next((each for each in tables if each["verdict"] == "DIFFER" and each["task_id"]), None)
+    first = next((table for table in tables if table["verdict"] == "DIFFER" and table["task_id"]), None)
     if first is None:
         return "trueup schema-diff  (shows which objects are missing)"
-    if found["mode"] == "check":
+    if summary["mode"] == "check":
         return f"trueup diff {first['table']}  (shows which rows differ)"
     return f"trueup report {first['task_id'][:8]} --output html  (shows the rows of {first['table']})"

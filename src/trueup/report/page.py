@@ -86,16 +86,16 @@ def page_of_diff(head: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]
 def page_of_task(task: Mapping[str, Any]) -> Page:
     """Return the page of a task without rows: a check, a run or a proof of a version log."""
     context = dict(task["task_context"])
-    found = dict(context.pop("diff_summary", None) or {})
+    summary = dict(context.pop("diff_summary", None) or {})
     error = str(context.pop("error", ""))
-    trouble = [str(reason) for reason in found.pop("incomplete", None) or ()]
+    trouble = [str(reason) for reason in summary.pop("incomplete", None) or ()]
     trouble = trouble or ([error] if error else [])
-    verdict = str(found.pop("verdict", "") or task["task_status"])
+    verdict = str(summary.pop("verdict", "") or task["task_status"])
     if task["task_type"] == "TABLE_CHECK":
         # A check does not count differing rows: a 0 would be misleading.
         for name in ("diff_rows_count", "diff_row_limit_reached"):
-            found.pop(name, None)
-    plain = {name: value for name, value in found.items() if not _is_table(value)}
+            summary.pop(name, None)
+    plain = {name: value for name, value in summary.items() if not _is_table(value)}
     took = task["time_taken"]
     return Page(
         title=f"{task['schema']}.{task['table_name']}".strip(".") or task["task_type"],
@@ -109,14 +109,14 @@ def page_of_task(task: Mapping[str, Any]) -> Page:
             "time": "" if took is None else f"{took:,.1f} s",
         },
         trouble=trouble,
-        tables=[*_named("Result", plain), *_inner_tables(found)],
+        tables=[*_named("Result", plain), *_inner_tables(summary)],
         details=_named("Request", context),
         task_id=str(task["task_id"]),
     )
 
 
 def _tone(verdict: str, trouble: Sequence[str], counts: Iterable[Mapping[str, Any]]) -> Tone:
-    differs = any(each.get(kind) for each in counts for kind in ("missing", "extra", "changed"))
+    differs = any(pair_counts.get(kind) for pair_counts in counts for kind in ("missing", "extra", "changed"))
     if verdict == "MATCH" and not trouble and not differs:
         return "good"
     if verdict == "RESOLVED" and not trouble and not differs:
@@ -140,7 +140,7 @@ def _task_meaning(verdict: str, kind: str) -> str:
 
 def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     blocks, differ = summary.get("blocks", 0), summary.get("mismatched_ranges_count", 0)
-    total = sum(each.get("total", 0) for each in counts.values())
+    total = sum(pair_counts.get("total", 0) for pair_counts in counts.values())
     key = ", ".join(map(str, summary["primary_key"]))
     return {
         "differences" if len(counts) < 2 else "differences of all pairs": f"{total:,}",
@@ -156,9 +156,9 @@ def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, An
 
 def _pair_table(counts: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
-    for pair, each in counts.items():
-        numbers = [f"{each.get(kind, 0):,}" for kind in (*KINDS, "total")]
-        rows.append([pair, *numbers, "limit reached, more may exist" if each.get("limit_reached") else ""])
+    for pair, pair_counts in counts.items():
+        numbers = [f"{pair_counts.get(kind, 0):,}" for kind in (*KINDS, "total")]
+        rows.append([pair, *numbers, "limit reached, more may exist" if pair_counts.get("limit_reached") else ""])
     heads = ["pair", *(_words(kind) for kind in KINDS), "differences", ""]
     return Table("Pairs of nodes", heads, rows, frozenset(range(1, 6)))
 
@@ -194,22 +194,22 @@ def _named_tables(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> list[
     return [*_named("Settings", {**settings, "columns": columns}), *_named("Proof", facts)]
 
 
-def _inner_tables(found: Mapping[str, Any]) -> list[Table]:
+def _inner_tables(result: Mapping[str, Any]) -> list[Table]:
     """Return the nested values of a result, each as a table."""
     tables: list[Table] = []
-    for name, value in found.items():
+    for name, value in result.items():
         if isinstance(value, Mapping):
             tables += _named(_words(name).capitalize(), value)
         elif _is_table(value):
-            heads = list(dict.fromkeys(str(head) for each in value for head in each))
-            rows = [[_plain(each.get(head)) for head in heads] for each in value]
+            heads = list(dict.fromkeys(str(head) for entry in value for head in entry))
+            rows = [[_plain(entry.get(head)) for head in heads] for entry in value]
             tables.append(Table(_words(name).capitalize(), heads, rows))
     return tables
 
 
 def _is_table(value: Any) -> bool:
     if isinstance(value, list):
-        return bool(value) and all(isinstance(each, Mapping) for each in value)
+        return bool(value) and all(isinstance(entry, Mapping) for entry in value)
     return isinstance(value, Mapping)
 
 

@@ -98,13 +98,13 @@ def task_table(tasks: Sequence[Mapping[str, Any]]) -> str:
 def task_text(task: Mapping[str, Any]) -> str:
     """Return one task: its end, its request, its result."""
     context = dict(task["task_context"])
-    found, error = context.pop("diff_summary", {}), context.pop("error", "")
+    result, error = context.pop("diff_summary", {}), context.pop("error", "")
     took = "" if task["time_taken"] is None else f" ({task['time_taken']:.1f} s)"
     head = {
         "task": task["task_id"],
         "type": task["task_type"],
         "status": task["task_status"],
-        "verdict": found.get("verdict", ""),
+        "verdict": result.get("verdict", ""),
         "error": error,
         "table": f"{task['schema']}.{task['table_name']}".strip("."),
         "cluster": task["cluster_name"],
@@ -115,7 +115,7 @@ def task_text(task: Mapping[str, Any]) -> str:
     }
     # Omit from the result what the head or the request shows already.
     known = {"verdict", "task_id", "schema", "table", "cluster", "start_time", "end_time", "time_taken", *context}
-    answer = {name: value for name, value in found.items() if name not in known}
+    answer = {name: value for name, value in result.items() if name not in known}
     lines = _named(head)
     for title, part in (("request", context), ("result", answer), ("progress", task["progress"])):
         if part:
@@ -163,17 +163,17 @@ def _shell(text: str) -> str:
 def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return differences as aligned lines: kind, key, changed columns."""
     rows = []
-    for each in differences:
+    for difference in differences:
         changes = [
-            f"{column}: {' -> '.join(_value(row[column]) for row in each['rows'].values())}"
-            for column in each["columns"]
+            f"{column}: {' -> '.join(_value(row[column]) for row in difference['rows'].values())}"
+            for column in difference["columns"]
         ]
-        if each.get("copies"):
-            row: Mapping[str, Any] = next((row for row in each["rows"].values() if row is not None), {})
+        if difference.get("copies"):
+            row: Mapping[str, Any] = next((row for row in difference["rows"].values() if row is not None), {})
             changes = [f"{name}: {_value(value)}" for name, value in row.items()]
-            changes.append("copies: " + " -> ".join(str(copies) for copies in each["copies"].values()))
-        key = ", ".join(f"{name}={_key(value)}" for name, value in each["key"].items())
-        rows.append([each["kind"], key, "; ".join(changes)])
+            changes.append("copies: " + " -> ".join(str(copies) for copies in difference["copies"].values()))
+        key = ", ".join(f"{name}={_key(value)}" for name, value in difference["key"].items())
+        rows.append([difference["kind"], key, "; ".join(changes)])
     return ["    " + line for line in aligned(rows)]
 
 

@@ -91,32 +91,32 @@ def check_servers(servers: Mapping[str, Server]) -> list[str]:
 def _find_tables(controls: Sequence[Control], name: str, reasons: list[str]) -> dict[str, Table]:
     """Return the table of each node; add a reason per node on which it does not exist or cannot be read."""
     spellings = table_spellings(name)
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     for pair in spellings:
-        found = {}
+        tables = {}
         for control in controls:
             if (read := catalog.read_table(control.connection, *pair)) is not None:
-                found[control.node.name] = read
-        if found:
+                tables[control.node.name] = read
+        if tables:
             break
-    shown = display_name(*(pair if found else spellings[0]))
+    shown = display_name(*(pair if tables else spellings[0]))
     reasons += _by_node(
         {
             control.node.name: f"there is no table {shown}{catalog.nearest_table(control.connection, shown)}"
             for control in controls
-            if control.node.name not in found
+            if control.node.name not in tables
         }
     )
-    for node, found_table in found.items():
-        kind = found_table.kind
+    for node, table in tables.items():
+        kind = table.kind
         if kind not in catalog.READABLE_KINDS:
             reasons.append(
                 f"node {node}: {shown} is {_a(catalog.OTHER_KINDS.get(kind, kind))}; "
                 f"tables, partitioned tables and materialized views can be compared"
             )
-        if found_table.secured:
+        if table.secured:
             reasons.append(f"node {node}: row security hides rows of {shown}; use its owner or a role with BYPASSRLS")
-    return found
+    return tables
 
 
 def _check_columns(

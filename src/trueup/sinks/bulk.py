@@ -69,7 +69,7 @@ class BulkSink:
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Send requests of limited size, then raise SinkRejected with all refused documents."""
-        rows = {table: JsonRows(self._tables[table][1]) for table in {each.table for each in batch}}
+        rows = {table: JsonRows(self._tables[table][1]) for table in {document.table for document in batch}}
         refused: dict[Identity, str] = {}
         part: list[tuple[Document, bytes]] = []
         size = 0
@@ -108,8 +108,8 @@ class BulkSink:
         with self._errors():
             if after is None:
                 self._server.ask("POST", f"/{index}/_refresh").expect(200)
-            found = self._page(index, filters, after, limit)
-        return [(shard if fixed is None else fixed, key) for shard, key in found]
+            places = self._page(index, filters, after, limit)
+        return [(shard if fixed is None else fixed, key) for shard, key in places]
 
     def close(self) -> None:
         """Close the connection."""
@@ -129,7 +129,7 @@ class BulkSink:
             "trueup_seq": mark.seq,
             "trueup_at": _time(mark.at),
         }
-        body = rows.text({name: each for name, each in document.row.items() if name not in MEMBERS}, **members)
+        body = rows.text({name: value for name, value in document.row.items() if name not in MEMBERS}, **members)
         return json.dumps({"index": action}).encode() + b"\n" + body.encode() + b"\n"
 
     def _name(self, document: Document) -> str:
@@ -172,7 +172,7 @@ class BulkSink:
             "sort": [{"trueup_name": "asc"}, {"trueup_shard": "asc"}],
             "_source": ["trueup_shard", "trueup_key"],
         }
-        found: list[Place] = []
+        places: list[Place] = []
         edge: list[Any] | None = None
         if after is not None:
             filters.append({"range": {"trueup_name": {"gt": _short(key_text(after))}}})
@@ -181,11 +181,11 @@ class BulkSink:
             hits = self._server.ask("POST", f"/{index}/_search", json.dumps(body).encode()).expect(200)["hits"]["hits"]
             for hit in hits:
                 place = int(hit["_source"]["trueup_shard"]), tuple(hit["_source"]["trueup_key"])
-                if len(found) >= limit and place[1] != found[-1][1]:
-                    return found
-                found.append(place)
+                if len(places) >= limit and place[1] != places[-1][1]:
+                    return places
+                places.append(place)
             if len(hits) < query["size"]:
-                return found
+                return places
             edge = hits[-1]["sort"]
 
     def _make(self, index: str) -> None:
@@ -217,14 +217,14 @@ def _short(name: str) -> str:
     return name if len(data) <= _LONGEST else "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def _time(at: datetime) -> str:
-    return at.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+def _time(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def _item_reason(result: Mapping[str, Any]) -> str:
     error = result.get("error")
     if isinstance(error, dict):
         cause = error.get("caused_by") or {}
-        texts = [str(each) for each in (error.get("reason"), cause.get("reason")) if each]
+        texts = [str(text) for text in (error.get("reason"), cause.get("reason")) if text]
         return ": ".join(texts) or str(error.get("type"))
     return str(error or f"status {result['status']}")

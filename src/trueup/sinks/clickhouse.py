@@ -75,18 +75,18 @@ class ClickHouseSink:
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the tables, or check existing ones and add missing columns."""
-        found: dict[str, tuple[str, Columns]] = {}
+        targets: dict[str, tuple[str, Columns]] = {}
         for source in tables:
             schema, table = (part.text for part in parse_table_name(source.table))
             name = self._pattern.format(schema=schema, table=table)
-            if name in (each[0] for each in found.values()):
+            if name in (target[0] for target in targets.values()):
                 raise CheckFailed(
                     [f"several tables of the tube have the target {name}"], cure="use table={schema}_{table}"
                 )
-            found[source.table] = name, Columns(source, source.routed and self._moves, self._native, _YEARS)
-        self._tables = found
+            targets[source.table] = name, Columns(source, source.routed and self._moves, self._native, _YEARS)
+        self._tables = targets
         with self._errors():
-            for name, columns in found.values():
+            for name, columns in targets.values():
                 self._ensure(name, columns)
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
@@ -94,10 +94,10 @@ class ClickHouseSink:
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
-        rows = {table: self._tables[table][1].table(each, mark) for table, each in by_table.items()}
+        rows = {table: self._tables[table][1].table(documents, mark) for table, documents in by_table.items()}
         with self._errors(batch):
             for table, documents in by_table.items():
-                self._insert(self._tables[table][0], rows[table], [each.row is None for each in documents])
+                self._insert(self._tables[table][0], rows[table], [document.row is None for document in documents])
 
     def older(
         self,
@@ -111,15 +111,15 @@ class ClickHouseSink:
         """Return a page in the order of the key."""
         name, columns = self._tables[table]
         key = columns.source.key
-        at = started_at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
-        where = [f"({SEQ} < {int(start_seq)} OR {AT} < toDateTime64({literal(at)}, 6, 'UTC'))"]
+        start_text = started_at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")
+        where = [f"({SEQ} < {int(start_seq)} OR {AT} < toDateTime64({literal(start_text)}, 6, 'UTC'))"]
         if columns.routed and shards != "all":
             where.append(f"{SHARD} IN ({', '.join(str(int(shard)) for shard in shards) or 'NULL'})")
         if after is not None:
             kinds = columns.schema()
             edge = [
-                literal(text) if str(kinds.field(each).type) == "string" else str(int(text))
-                for each, text in zip(key, after, strict=True)
+                literal(text) if str(kinds.field(column).type) == "string" else str(int(text))
+                for column, text in zip(key, after, strict=True)
             ]
             where.append(f"({names(key)}) > ({', '.join(edge)})")
         query = (
@@ -158,25 +158,23 @@ class ClickHouseSink:
         column_types |= {VERSION: "UInt64", DELETED: "UInt8"}
         order = columns.identity
         self._backend().execute(f"CREATE DATABASE IF NOT EXISTS {identifier(self._database)}")
-        defined = ", ".join(f"{identifier(each)} {kind}" for each, kind in column_types.items())
+        defined = ", ".join(f"{identifier(column)} {kind}" for column, kind in column_types.items())
         # A confirmed insert survives a power failure.
         self._backend().execute(
             f"CREATE TABLE IF NOT EXISTS {self._name(name)} ({defined})"
             f" ENGINE = ReplacingMergeTree({VERSION}, {DELETED}) ORDER BY ({names(order)})"
             " SETTINGS fsync_after_insert = 1, fsync_part_directory = 1"
         )
-        for each in self._check(name, column_types, order):
+        for column in self._check(name, column_types, order):
             self._backend().execute(
-                f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(each)} {column_types[each]}"
+                f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(column)} {column_types[column]}"
             )
 
     def _check(self, name: str, column_types: dict[str, str], order: Sequence[str]) -> list[str]:
         """Return the missing columns; raise CheckFailed if the table does not replace rows as required."""
         where = f"database = {literal(self._database)} AND"
-        found = {
-            _text(each): _text(kind)
-            for each, kind in self._rows(f"SELECT name, type FROM system.columns WHERE {where} table = {literal(name)}")
-        }
+        rows = self._rows(f"SELECT name, type FROM system.columns WHERE {where} table = {literal(name)}")
+        existing = {_text(column): _text(kind) for column, kind in rows}
         engine, sorting, partition = map(
             _text,
             self._rows(
@@ -192,16 +190,16 @@ class ClickHouseSink:
         if partition:
             reasons.append(f"it is partitioned by {partition}: all versions of a row must be in one partition")
         reasons += [
-            f"its column {each} is {found[each]}, not {kind}"
-            for each, kind in column_types.items()
-            if each in found and _bare(found[each]) != _bare(kind)
+            f"its column {column} is {existing[column]}, not {kind}"
+            for column, kind in column_types.items()
+            if column in existing and _bare(existing[column]) != _bare(kind)
         ]
         if reasons:
             raise CheckFailed(
                 [f"the table {self._database}.{name} cannot store the rows: {reason}" for reason in reasons],
                 cure=f"use another table, which trueup creates: ReplacingMergeTree({VERSION}, {DELETED})",
             )
-        return [each for each in column_types if each not in found]
+        return [column for column in column_types if column not in existing]
 
     def _name(self, table: str) -> str:
         return f"{identifier(self._database)}.{identifier(table)}"

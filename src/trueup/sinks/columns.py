@@ -64,8 +64,8 @@ class Columns:
         arrays = []
         for name in self.names():
             if name in self.source.key:
-                at = self.source.key.index(name)
-                values: list[Any] = [each.key[at] for each in documents]
+                index = self.source.key.index(name)
+                values: list[Any] = [document.key[index] for document in documents]
                 if pa.types.is_integer(schema.field(name).type):
                     values = [int(value) for value in values]
             else:
@@ -74,7 +74,7 @@ class Columns:
         if refused:
             raise SinkRejected("values cannot be stored in the type of their column", reasons=refused)
         arrays += [
-            pa.array([each.shard for each in documents], pa.int64()),
+            pa.array([document.shard for document in documents], pa.int64()),
             pa.array([mark.seq] * len(documents), pa.int64()),
             pa.array([mark.at] * len(documents), pa.timestamp("us", "UTC")),
         ]
@@ -83,12 +83,12 @@ class Columns:
     def _values(self, name: str, kind: str, documents: Sequence[Document], refused: dict[Identity, str]) -> list[Any]:
         convert = self._convert(kind)
         values: list[Any] = []
-        for each in documents:
-            value = None if each.row is None else each.row.get(name)
+        for document in documents:
+            value = None if document.row is None else document.row.get(name)
             try:
                 values.append(None if value is None else convert(value))
             except ValueError as error:
-                refused.setdefault(each.identity, f"column {name}: {error}")
+                refused.setdefault(document.identity, f"column {name}: {error}")
                 values.append(None)
         return values
 

@@ -53,7 +53,7 @@ class DeltaSink:
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the tables, or add missing columns to existing ones."""
         with self._errors():
-            made = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
+            made = {source.table: Columns(source, source.routed and self._moves, self._native) for source in tables}
             self._tables = {name: (columns, self._ensure(name, columns)) for name, columns in made.items()}
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
@@ -62,7 +62,7 @@ class DeltaSink:
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
         # Convert all tables first, so that rows are refused before anything is written.
-        rows = {table: self._tables[table][0].table(each, mark) for table, each in by_table.items()}
+        rows = {table: self._tables[table][0].table(documents, mark) for table, documents in by_table.items()}
         with self._errors():
             for table, documents in by_table.items():
                 self._replace(table, rows[table], documents)
@@ -99,20 +99,20 @@ class DeltaSink:
         delta, folder, now = self._open(table), self._path(table), int(time.time() * 1000)
         files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         touched: dict[int, list[int]] = {}
-        for at, each in enumerate(documents):
-            touched.setdefault(_bucket(each.key, buckets), []).append(at)
+        for index, document in enumerate(documents):
+            touched.setdefault(_bucket(document.key, buckets), []).append(index)
         actions: list[Any] = []
         for bucket, places in touched.items():
-            old = [each for each in files if int(each[f"partition.{BUCKET}"]) == bucket]
-            kept = _read(folder, [each["path"] for each in old], columns.schema())
+            old = [file for file in files if int(file[f"partition.{BUCKET}"]) == bucket]
+            kept = _read(folder, [file["path"] for file in old], columns.schema())
             names = rows.take(pa.array(places, pa.int64())).select(columns.identity)
             kept = kept.join(names, keys=columns.identity, join_type="left anti")
-            added = rows.take(pa.array([at for at in places if documents[at].row is not None], pa.int64()))
+            added = rows.take(pa.array([index for index in places if documents[index].row is not None], pa.int64()))
             new = pa.concat_tables([kept.select(added.column_names), added])
             if new.num_rows:
                 actions.append(_write(folder, new.combine_chunks(), bucket, now))
             actions += [
-                RemoveAction(each["path"], True, now, each["size_bytes"], {BUCKET: str(bucket)}) for each in old
+                RemoveAction(file["path"], True, now, file["size_bytes"], {BUCKET: str(bucket)}) for file in old
             ]
         if not actions:
             return
@@ -142,28 +142,28 @@ class DeltaSink:
             )
             return count
         delta = self._open(table)
-        found = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
+        match = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
         known = {field.name: field for field in delta.schema().fields}
-        ours = {field.name: field for field in Schema.from_arrow(arrow_schema).fields}
-        reasons = [] if found else ["it was not created by trueup"]
-        if found and self._buckets not in (0, int(found[1])):
-            reasons.append(f"it has {found[1]} buckets, not {self._buckets}")
-        if found and found[2] != ", ".join(columns.identity):
-            reasons.append(f"its rows are identified by {found[2]}, not by {', '.join(columns.identity)}")
+        required = {field.name: field for field in Schema.from_arrow(arrow_schema).fields}
+        reasons = [] if match else ["it was not created by trueup"]
+        if match and self._buckets not in (0, int(match[1])):
+            reasons.append(f"it has {match[1]} buckets, not {self._buckets}")
+        if match and match[2] != ", ".join(columns.identity):
+            reasons.append(f"its rows are identified by {match[2]}, not by {', '.join(columns.identity)}")
         reasons += [
             f"its column {name} is {known[name].type}, not {field.type}"
-            for name, field in ours.items()
+            for name, field in required.items()
             if name in known and known[name].type != field.type
         ]
-        if reasons or not found:
+        if reasons or not match:
             raise CheckFailed(
                 [f"the Delta table {path} cannot store the rows: {reason}" for reason in reasons],
                 cure="use another folder, or remove the option",
             )
-        more = [Field(name, field.type, nullable=True) for name, field in ours.items() if name not in known]
+        more = [Field(name, field.type, nullable=True) for name, field in required.items() if name not in known]
         if more:
             delta.alter.add_columns(more)
-        return int(found[1])
+        return int(match[1])
 
     def _open(self, table: str) -> Any:
         from deltalake import DeltaTable
@@ -205,13 +205,13 @@ def _read(folder: Path, paths: Sequence[str], schema: pa.Schema) -> pa.Table:
 
     parts = [schema.empty_table()]
     for path in paths:
-        found = pq.read_table(folder / unquote(path), partitioning=None)
+        table = pq.read_table(folder / unquote(path), partitioning=None)
         parts.append(
             pa.table(
                 [
-                    found[field.name].cast(field.type)
-                    if field.name in found.column_names
-                    else pa.nulls(found.num_rows, field.type)
+                    table[field.name].cast(field.type)
+                    if field.name in table.column_names
+                    else pa.nulls(table.num_rows, field.type)
                     for field in schema
                 ],
                 schema=schema,

@@ -45,9 +45,9 @@ class FunctionSink:
 
 def python_sink(name: str, options: dict[str, Any]) -> Sink:
     """Return the sink of `module:name`: an instance of a class, created with the options, or a FunctionSink."""
-    found = _find(name)
-    if isinstance(found, type):
-        made = found(**options)
+    imported = _find(name)
+    if isinstance(imported, type):
+        made = imported(**options)
         if not isinstance(made, Sink):
             raise ConfigError(f"{name} is not a sink", cure="define driver_only, setup, write, older and close")
         return made
@@ -61,13 +61,13 @@ def _find(name: str) -> Any:
     if not module or not attribute:
         raise ConfigError(f"'{name}' is not a function", cure="write python:module:function")
     try:
-        found = import_module(module)
+        imported = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"python:{name} cannot be imported: {error}", cure="check the name and PYTHONPATH") from None
-    if not callable(found):
+    if not callable(imported):
         raise ConfigError(
             f"python:{name} cannot be called", cure="use a function with a list of documents as its argument"
         )
-    return found
+    return imported

@@ -27,7 +27,7 @@ def key_parts(text: str, columns: int) -> tuple[str, ...] | None:
         parts = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(parts, list) or len(parts) != columns or not all(isinstance(each, str) for each in parts):
+    if not isinstance(parts, list) or len(parts) != columns or not all(isinstance(part, str) for part in parts):
         return None
     return tuple(parts)
 
@@ -53,9 +53,10 @@ class Template:
             reasons.append(f"the tube has several tables, but the name of documents ({self.text}) has no {{table}}")
         if moves and "{shard}" not in self.text:
             reasons += [
-                f"rows of {each.table} may change their shard, but the name of documents ({self.text}) has no {{shard}}"
-                for each in tables
-                if each.routed
+                f"rows of {source.table} may change their shard,"
+                f" but the name of documents ({self.text}) has no {{shard}}"
+                for source in tables
+                if source.routed
             ]
         if reasons:
             raise CheckFailed(
@@ -77,9 +78,9 @@ class Template:
         return self.text.replace("{table}", table).partition("{")[0]
 
 
-def is_older(seq: int, at: datetime, start_seq: int, started_at: datetime) -> bool:
+def is_older(seq: int, written_at: datetime, start_seq: int, started_at: datetime) -> bool:
     """Whether a mark is older than a backfill. The time is compared too, as numbers restart in a new installation."""
-    return seq < start_seq or at < started_at
+    return seq < start_seq or written_at < started_at
 
 
 def fixed_shard(shards: Shards, *, routed: bool) -> int | None:
@@ -89,7 +90,7 @@ def fixed_shard(shards: Shards, *, routed: bool) -> int | None:
 
 def check_known(source: SourceTable, documents: Sequence[Document]) -> None:
     """Raise SinkDown for a column added since `setup`, which would be lost. All rows have the same columns."""
-    row = next((each.row for each in documents if each.row is not None), {})
+    row = next((document.row for document in documents if document.row is not None), {})
     new = sorted(set(row) - {name for name, _ in source.columns})
     if new:
         raise SinkDown(

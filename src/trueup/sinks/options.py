@@ -50,7 +50,7 @@ class Options:
         """Return pairs written as `a=b,c=d` or `a:b,c:d`."""
         result: dict[str, str] = {}
         value = self.text(name)
-        for pair in filter(None, (each.strip() for each in value.split(","))):
+        for pair in filter(None, (part.strip() for part in value.split(","))):
             left, sign, right = pair.replace("=", ":", 1).partition(":")
             if not sign or not left.strip() or not right.strip():
                 raise self._wrong(name, pair, "of the form source=target, with commas between")

@@ -51,14 +51,14 @@ class ParquetSink:
                 make_folder(self._path(source.table))
                 for part in self._path(source.table).glob(".*.part"):
                     part.unlink()
-        self._tables = {each.table: Columns(each, each.routed and self._moves, self._native) for each in tables}
+        self._tables = {source.table: Columns(source, source.routed and self._moves, self._native) for source in tables}
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Add one file per table, atomically; a repeated batch only adds a version."""
         by_table: dict[str, list[Document]] = {}
         for document in batch:
             by_table.setdefault(document.table, []).append(document)
-        rows = {table: self._tables[table].table(each, mark) for table, each in by_table.items()}
+        rows = {table: self._tables[table].table(documents, mark) for table, documents in by_table.items()}
         with self._errors():
             for table, documents in by_table.items():
                 self._add(self._path(table), rows[table], documents, self._tables[table])
@@ -91,8 +91,8 @@ class ParquetSink:
     def _add(self, folder: Path, rows: pa.Table, documents: Sequence[Document], columns: Columns) -> None:
         # Read every time: another job may have written in the meantime.
         version = max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
-        rows = rows.append_column(OP, pa.array([each.op for each in documents]))
-        rows = rows.append_column(DELETED, pa.array([each.row is None for each in documents]))
+        rows = rows.append_column(OP, pa.array([document.op for document in documents]))
+        rows = rows.append_column(DELETED, pa.array([document.row is None for document in documents]))
         rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.int64()))
         rows = rows.replace_schema_metadata({_IDENTITY: json.dumps(columns.identity)})
         name = f"{version:012d}-{uuid.uuid4().hex[:8]}.parquet"
@@ -153,13 +153,13 @@ def page(
     """Return the next page after a key, with all shards of its last key."""
     start = 0 if after is None else bisect_right(places, after, key=lambda place: place[1])
     fixed = fixed_shard(shards, routed=routed)
-    found: list[Place] = []
+    selected: list[Place] = []
     for shard, key in islice(places, start, None):
-        if len(found) >= limit and key != found[-1][1]:
+        if len(selected) >= limit and key != selected[-1][1]:
             break
         if fixed is not None or shards == "all" or shard in shards:
-            found.append((shard if fixed is None else fixed, key))
-    return found
+            selected.append((shard if fixed is None else fixed, key))
+    return selected
 
 
 def make_folder(path: Path) -> None:

@@ -65,7 +65,7 @@ class PostgresSink:
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the tables, or check existing ones and add missing columns."""
-        names = [target_name(each, self._pattern) for each in tables]
+        names = [target_name(source, self._pattern) for source in tables]
         shared = sorted({display_name(*name) for name in names if names.count(name) > 1})
         if shared:
             raise CheckFailed(
@@ -75,10 +75,10 @@ class PostgresSink:
             )
         with self._errors():
             targets = [
-                ensure_target(self._session(), each, name, self._mapping, routed=each.routed and self._moves)
-                for each, name in zip(tables, names, strict=True)
+                ensure_target(self._session(), source, name, self._mapping, routed=source.routed and self._moves)
+                for source, name in zip(tables, names, strict=True)
             ]
-        self._targets = {each.source.table: each for each in targets}
+        self._targets = {target.source.table: target for target in targets}
         self.close()
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
@@ -92,8 +92,9 @@ class PostgresSink:
             with self._session().transaction():
                 for table, documents in by_table.items():
                     target = self._targets[table]
-                    self._delete(target, [each for each in documents if each.row is None])
-                    self._upsert(target, batches[table], [each for each in documents if each.row is not None], mark)
+                    self._delete(target, [document for document in documents if document.row is None])
+                    kept = [document for document in documents if document.row is not None]
+                    self._upsert(target, batches[table], kept, mark)
 
     def older(
         self,
@@ -106,19 +107,19 @@ class PostgresSink:
     ) -> Sequence[tuple[int, tuple[str, ...]]]:
         """Return a page along the index of the key. Rows without a mark existed before and are older."""
         target = self._targets[table]
-        order = sql.SQL(", ").join(each.ordered for each in target.key)
+        order = sql.SQL(", ").join(column.ordered for column in target.key)
         values: dict[str, Any] = {"seq": start_seq, "at": started_at, "most": limit}
         where: list[sql.Composable] = [sql.SQL("true")]
         if target.routed and shards != "all":
             where.append(sql.SQL("trueup_shard = ANY (%(shards)s)"))
             values["shards"] = list(shards)
         if after is not None:
-            edge = [each.edge(f"after{at}") for at, each in enumerate(target.key)]
+            edge = [column.edge(f"after{index}") for index, column in enumerate(target.key)]
             where.append(sql.SQL("({}) > ({})").format(order, sql.SQL(", ").join(edge)))
-            values |= {f"after{at}": text for at, text in enumerate(after)}
+            values |= {f"after{index}": text for index, text in enumerate(after)}
         query = sql.SQL(statements()["older"]).format(
             target=target.name,
-            texts=sql.SQL(", ").join(each.text for each in target.key),
+            texts=sql.SQL(", ").join(column.text for column in target.key),
             where=sql.SQL(" AND ").join(where),
             key=order,
         )
@@ -173,7 +174,7 @@ class PostgresSink:
             return
         self._copy(target, batch, documents)
         # A key column of integers has one form only, and may be an identity, which cannot be updated.
-        fixed = {each.name for each in target.key if type_from_sql(each.type).integer_bytes}
+        fixed = {column.name for column in target.key if type_from_sql(column.type).integer_bytes}
         insert_or_update(
             self._session(),
             target.name,
@@ -218,5 +219,5 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _line_of(error: psycopg.Error) -> int:
     """Return the line of a COPY that an error names; 0 if it names none."""
-    found = re.search(r"line (\d+)", error.diag.context or "")
-    return int(found[1]) if found else 0
+    match = re.search(r"line (\d+)", error.diag.context or "")
+    return int(match[1]) if match else 0

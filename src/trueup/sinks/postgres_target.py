@@ -84,7 +84,7 @@ class Target:
     @property
     def arbiter(self) -> tuple[str, ...]:
         """Return the columns that identify a row. The shard is last, so that pages can follow the index."""
-        return (*(each.name for each in self.key), *((MARKS[0],) if self.routed else ()))
+        return (*(column.name for column in self.key), *((MARKS[0],) if self.routed else ()))
 
 
 def ensure_target(
@@ -161,7 +161,7 @@ def _create(
     routed: bool,
 ) -> None:
     known = _known_types(connection, [kind for _, _, kind in columns])
-    names = {each[0]: each[1] for each in columns}
+    names = {column[0]: column[1] for column in columns}
     key = [names[name] for name in source.key] + ([MARKS[0]] if routed else [])
     if not one_value(connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema])):
         connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
@@ -207,12 +207,12 @@ def _checked(source: SourceTable, current: Table, columns: list[tuple[str, str, 
     reasons = [f"its key column {name} is generated" for name in source.key if name not in names]
     key = tuple(_key_column(existing[names[name]]) for name in source.key if name in names)
     reasons += [
-        f"its key column {each.name} is {each.type}, but {kinds[name]} in the source: the texts of keys may differ"
-        for name, each in zip(source.key, key, strict=False)
-        if not _same_text(kinds[name], each.type)
+        f"its key column {column.name} is {column.type}, but {kinds[name]} in the source: the texts of keys may differ"
+        for name, column in zip(source.key, key, strict=False)
+        if not _same_text(kinds[name], column.type)
     ]
     target = Target(source, current.schema, current.name, tuple(kept), key, routed)
-    if not any(set(each.columns) == set(target.arbiter) for each in current.keys):
+    if not any(set(unique_key.columns) == set(target.arbiter) for unique_key in current.keys):
         reasons.append(f"it has no unique index over exactly ({', '.join(target.arbiter)}), NOT NULL")
     if reasons:
         raise _refused(current.schema, current.name, reasons)

@@ -172,23 +172,23 @@ class RedisSink:
         """Read along the sorted set until the page is full; all shards of a key are adjacent."""
         index, marks = _own_keys(table)
         client: Any = self._connected()
-        source, found = self._tables[table], list[Place]()
+        source, places = self._tables[table], list[Place]()
         edge = b"-" if after is None else b"[" + key_text(after).encode() + b"\x01"
         fixed = fixed_shard(shards, routed=source.routed and self._moves)
         while True:
             members: list[bytes] = client.zrangebylex(index, edge, b"+", start=0, num=_PART)
             if not members:
-                return found
+                return places
             texts: list[bytes | None] = client.hmget(marks, members)
             for member, text in zip(members, texts, strict=True):
                 shard, key = _place(member, len(source.key))
-                if len(found) >= limit and key != found[-1][1]:
-                    return found
+                if len(places) >= limit and key != places[-1][1]:
+                    return places
                 seq, _, seconds = (text or b"0 0").decode().partition(" ")
                 written_at = datetime.fromtimestamp(float(seconds), timezone.utc)
                 is_requested = fixed is not None or shards == "all" or shard in shards
                 if is_requested and is_older(int(seq), written_at, start_seq, started_at):
-                    found.append((shard if fixed is None else fixed, key))
+                    places.append((shard if fixed is None else fixed, key))
             edge = b"(" + members[-1]
 
     def _cached(self, table: str, shards: Shards, after: tuple[str, ...] | None, limit: int) -> list[Place]:
@@ -196,7 +196,7 @@ class RedisSink:
         source, pattern = self._tables[table], self._template.pattern(table)
         glob = re.sub(r"([*?\[\]\\])", r"\\\1", self._template.beginning(table)) + "*"
         default = 0 if shards == "all" else next(iter(shards), 0)
-        found: dict[tuple[str, ...], set[int]] = {}
+        shards_by_key: dict[tuple[str, ...], set[int]] = {}
         client: Any = self._connected()
         for name in client.scan_iter(match=glob, count=_PART):
             fields = pattern.fullmatch(name.decode(errors="replace"))
@@ -205,11 +205,11 @@ class RedisSink:
                 continue
             shard = int(fields["shard"]) if "shard" in fields.groupdict() else default
             if not source.routed or shards == "all" or shard in shards:
-                found.setdefault(key, set()).add(shard)
+                shards_by_key.setdefault(key, set()).add(shard)
             # Keep the first page only.
-            if len(found) > 4 * limit:
-                found = {key: found[key] for key in sorted(found)[:limit]}
-        return [(shard, key) for key in sorted(found)[:limit] for shard in sorted(found[key])]
+            if len(shards_by_key) > 4 * limit:
+                shards_by_key = {key: shards_by_key[key] for key in sorted(shards_by_key)[:limit]}
+        return [(shard, key) for key in sorted(shards_by_key)[:limit] for shard in sorted(shards_by_key[key])]
 
     def _connected(self) -> Client:
         if self._client is None:

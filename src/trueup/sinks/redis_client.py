@@ -116,7 +116,7 @@ def parse_redis(url: str, options: Options) -> RedisAddress:
 
 
 def _hosts(parts: SplitResult, default_port: int) -> tuple[tuple[str, int], ...]:
-    found = [urlsplit(f"//{text}") for text in parts.netloc.rpartition("@")[2].split(",")]
-    if not all(host.hostname for host in found):
+    hosts = [urlsplit(f"//{text}") for text in parts.netloc.rpartition("@")[2].split(",")]
+    if not all(host.hostname for host in hosts):
         return ()
-    return tuple((host.hostname or "", host.port or default_port) for host in found)
+    return tuple((host.hostname or "", host.port or default_port) for host in hosts)

@@ -85,26 +85,26 @@ def identity_places(relation: Relation) -> tuple[int, ...]:
 def decode(messages: Iterable[bytes], places: Places = identity_places) -> Iterator[Change | Commit]:
     """Yield the changes and commits in the messages of one read, which describe each table before its first change."""
     known: dict[int, tuple[Relation, tuple[int, ...] | None]] = {}
-    lsn = at = xid = 0
+    lsn = commit_time = xid = 0
     for data in messages:
         kind = data[0]
         if kind == 73:  # I
             relation, key_places = known[_U32(data, 1)[0]]
             if key_places is not None:
-                yield Change(relation, "insert", _key(data, 6, key_places, relation), lsn, xid, at)
+                yield Change(relation, "insert", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         elif kind == 85:  # U
             relation, key_places = known[_U32(data, 1)[0]]
             if key_places is not None:
-                yield from _updated(data, relation, key_places, lsn, xid, at)
+                yield from _updated(data, relation, key_places, lsn, xid, commit_time)
         elif kind == 68:  # D
             relation, key_places = known[_U32(data, 1)[0]]
             if key_places is not None:
-                yield Change(relation, "delete", _key(data, 6, key_places, relation), lsn, xid, at)
+                yield Change(relation, "delete", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         elif kind == 66:  # B
-            lsn, at, xid = _BEGIN(data, 1)
+            lsn, commit_time, xid = _BEGIN(data, 1)
         elif kind == 67:  # C
-            _, start, end, at = _COMMIT(data, 1)
-            yield Commit(start, end, at)
+            _, start, end, commit_time = _COMMIT(data, 1)
+            yield Commit(start, end, commit_time)
         elif kind == 82:  # R
             relation = _relation(data)
             known[relation.id] = relation, places(relation)
@@ -113,11 +113,11 @@ def decode(messages: Iterable[bytes], places: Places = identity_places) -> Itera
             for number in range(count):
                 relation, key_places = known[_U32(data, 6 + 4 * number)[0]]
                 if key_places is not None:
-                    yield Change(relation, "truncate", (), lsn, xid, at)
+                    yield Change(relation, "truncate", (), lsn, xid, commit_time)
         elif kind == 77:  # M
             prefix = data[10 : data.index(b"\0", 10)].decode()
             if data[1] & 1:
-                yield Change(None, "message", (prefix,), lsn, xid, at)
+                yield Change(None, "message", (prefix,), lsn, xid, commit_time)
         elif kind not in _SKIPPED:
             raise TrueupError(
                 f"pgoutput sent a message of unknown kind {chr(kind)!r}",
@@ -126,11 +126,11 @@ def decode(messages: Iterable[bytes], places: Places = identity_places) -> Itera
 
 
 def _updated(
-    data: bytes, relation: Relation, key_places: tuple[int, ...], lsn: int, xid: int, at: int
+    data: bytes, relation: Relation, key_places: tuple[int, ...], lsn: int, xid: int, commit_time: int
 ) -> Iterator[Change]:
     """Yield an update, or a delete and an insert if the key changed."""
     if data[5] == 78:  # N: the key did not change
-        yield Change(relation, "update", _key(data, 6, key_places, relation), lsn, xid, at)
+        yield Change(relation, "update", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         return
     old, end = _values(data, 6, key_places)
     new, _ = _values(data, end + 1, key_places)
@@ -138,10 +138,10 @@ def _updated(
     before = _checked(old, relation)
     after = _checked([past if value is _UNCHANGED else value for value, past in zip(new, old, strict=True)], relation)
     if before == after:
-        yield Change(relation, "update", after, lsn, xid, at)
+        yield Change(relation, "update", after, lsn, xid, commit_time)
     else:
-        yield Change(relation, "delete", before, lsn, xid, at)
-        yield Change(relation, "insert", after, lsn, xid, at)
+        yield Change(relation, "delete", before, lsn, xid, commit_time)
+        yield Change(relation, "insert", after, lsn, xid, commit_time)
 
 
 _UNCHANGED = "\0unchanged"
@@ -199,14 +199,14 @@ def _relation(data: bytes) -> Relation:
     schema = data[5:schema_end].decode() or "pg_catalog"
     table = data[schema_end + 1 : table_end].decode()
     identity = chr(data[table_end + 1])
-    at = table_end + 4
+    position = table_end + 4
     columns: list[str] = []
     keys: list[str] = []
     for _ in range(_U16(data, table_end + 2)[0]):
-        name_end = data.index(b"\0", at + 1)
-        name = data[at + 1 : name_end].decode()
+        name_end = data.index(b"\0", position + 1)
+        name = data[position + 1 : name_end].decode()
         columns.append(name)
-        if data[at] & _IS_KEY:
+        if data[position] & _IS_KEY:
             keys.append(name)
-        at = name_end + 9
+        position = name_end + 9
     return Relation(number, schema, table, identity, tuple(columns), tuple(keys))  # type: ignore[arg-type]

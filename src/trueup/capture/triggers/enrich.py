@@ -113,8 +113,8 @@ def _group(
         first, first_bytes = _group(reader, shape, group[:half], ops, refused)
         second, second_bytes = _group(reader, shape, group[half:], ops, refused)
         return first + second, first_bytes + second_bytes
-    found, read = _by_key(shape, rows)
-    table, get = shape.table, found.get
+    rows_by_key, read = _by_key(shape, rows)
+    table, get = shape.table, rows_by_key.get
     if shape.shard_sql is None:
         return [Document(table, item[0], texts(item[1]), ops[item], get(item[1])) for item in group], read
     return [Document(table, item[0], texts(item[1]), ops[item], get(item)) for item in group], read
@@ -129,20 +129,20 @@ def _by_key(shape: Shape, rows: list[tuple[Any, ...]]) -> tuple[dict[Any, dict[s
     for position in shape.texts:
         read += sum(len(row[first + position]) for row in rows if row[first + position] is not None)
     if shape.shard_sql is None and shape.is_integer:
-        found: dict[Any, dict[str, Any]] = {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
+        rows_by_key: dict[Any, dict[str, Any]] = {row[0]: dict(zip(names, row[1:], strict=True)) for row in rows}
     elif shape.shard_sql is None:
-        found = {row[:size]: dict(zip(names, row[size:], strict=True)) for row in rows}
+        rows_by_key = {row[:size]: dict(zip(names, row[size:], strict=True)) for row in rows}
     else:
-        found = {
+        rows_by_key = {
             (row[size], row[0] if shape.is_integer else row[:size]): dict(zip(names, row[first:], strict=True))
             for row in rows
         }
     for position in shape.floats:
         name = names[position]
-        for row in found.values():
+        for row in rows_by_key.values():
             if row[name] is not None and not math.isfinite(row[name]):
                 row[name] = _not_finite(row[name])
-    return found, read
+    return rows_by_key, read
 
 
 def _not_finite(value: float) -> str:

@@ -57,8 +57,8 @@ def install(session: Session) -> Installed:
 def installed_version(session: Session) -> int | None:
     """Return the version installed in the schema; None if nothing is installed."""
     name = f"{session.schema}.installation"
-    found = session.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
-    if found is None or found[0] is None:
+    relation = session.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
+    if relation is None or relation[0] is None:
         return None
     row = session.connection.execute(_sql("SELECT version FROM @schema@.installation", session)).fetchone()
     return int(row[0]) if row else None
@@ -101,18 +101,18 @@ def _check_server(session: Session) -> None:
 
 
 def _make_schema(session: Session, *, is_new: bool) -> None:
-    found = session.connection.execute(
+    row = session.connection.execute(
         "SELECT count(c.oid) FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid"
         " WHERE n.nspname = %s GROUP BY n.oid",
         [session.schema],
     ).fetchone()
-    if is_new and found and found[0]:
+    if is_new and row and row[0]:
         raise CheckFailed(
             [f"the schema {session.schema} already exists and contains other objects"],
             cure="choose another schema with --schema",
             node=session.node.name,
         )
-    if not found:
+    if not row:
         session.connection.execute(_sql("CREATE SCHEMA @schema@", session))
         session.connection.execute(_sql("COMMENT ON SCHEMA @schema@ IS 'Tubes of trueup.'", session))
 

@@ -103,7 +103,7 @@ def release_lock(session: Session, tube: str, partition: int) -> None:
 
 
 def _holder(session: Session, key: int) -> str:
-    found = session.rows(
+    rows = session.rows(
         sql.SQL(
             "SELECT format('process %%s (%%s%%s)', a.pid, a.usename, ', ' || nullif(a.application_name, ''))"
             " FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"
@@ -112,7 +112,7 @@ def _holder(session: Session, key: int) -> str:
         ).format(),
         [key, key],
     )
-    return str(found[0][0]) if found else "another session"
+    return str(rows[0][0]) if rows else "another session"
 
 
 def partitions_of(session: Session, tube: str) -> int:
@@ -156,6 +156,6 @@ def _read(session: Session, query: sql.Composed, values: dict[str, Any]) -> list
     with session.errors():
         rows = session.connection.execute(query, values).fetchall()
     return [
-        Pod(seq, shard, source, op, tuple(ids), None if keys is None else tuple(keys), payload, at)
-        for seq, shard, source, op, ids, keys, payload, at in rows
+        Pod(seq, shard, source, op, tuple(ids), None if keys is None else tuple(keys), payload, written_at)
+        for seq, shard, source, op, ids, keys, payload, written_at in rows
     ]

@@ -34,10 +34,10 @@ class Queue:
         share = max(1, max_keys // len(self._hold.partitions))
         claimed: list[tuple[int, Pod]] = []
         for partition in self._hold.partitions:
-            found = pods.claim(
+            new_pods = pods.claim(
                 self._hold.session, self._hold.tube, partition, limit=self._max_pods, skip=skip, max_keys=share
             )
-            claimed += [(partition, pod) for pod in found]
+            claimed += [(partition, pod) for pod in new_pods]
         if not claimed:
             return None
         self._newest_seq = max(self._newest_seq, *(pod.seq for _, pod in claimed))

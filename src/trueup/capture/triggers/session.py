@@ -129,8 +129,8 @@ class Session:
             for schema in parts[0].spellings():
                 for table in parts[1].spellings():
                     name = sql.Identifier(schema, table).as_string(self.connection)
-                    found = self.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
-                    if found and found[0]:
+                    row = self.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
+                    if row and row[0]:
                         return name
             shown = display_name(parts[0].text, parts[1].text)
             near = nearest_table(self.connection, shown)

@@ -89,27 +89,27 @@ def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
 
 
 def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
-    found = None
+    table = None
     if row["relation"] is not None and len(row["key"]) == row["key_size"]:
         with session.errors():
-            found = read_table(session.connection, row["schema"], row["relation"])
-    if found is None:
+            table = read_table(session.connection, row["schema"], row["relation"])
+    if table is None:
         return Shape(row["source"], row["name"], None, (), (), (), (), "", "", False, None, "true", (), ())
     only = "" if row["kind"] == "p" else "ONLY "
-    keys = [column for name in row["key"] if (column := found.column(name)) is not None]
+    keys = [column for name in row["key"] if (column := table.column(name)) is not None]
     is_integer = len(keys) == 1 and _type(keys[0]).integer_bytes > 0
-    relation = sql.SQL("{}{}").format(sql.SQL(only), sql.Identifier(found.schema, found.name))
-    types = [_type(column) for column in found.columns]
+    relation = sql.SQL("{}{}").format(sql.SQL(only), sql.Identifier(table.schema, table.name))
+    types = [_type(column) for column in table.columns]
     return Shape(
         source=row["source"],
         table=row["name"],
         relation=relation.as_string(session.connection),
-        columns=tuple((column.name, column.type) for column in found.columns),
+        columns=tuple((column.name, column.type) for column in table.columns),
         key=tuple(column.name for column in keys),
         key_types=tuple(column_spec(column).type for column in keys),
         equals=tuple(_equality(column) for column in keys),
         key_sql=_joined([_key_text(column, plain=is_integer) for column in keys], session),
-        values_sql=_joined([scalar_value(column) for column in found.columns], session),
+        values_sql=_joined([scalar_value(column) for column in table.columns], session),
         is_integer=is_integer,
         shard_sql=row["shard_sql"] if row["is_routed"] else None,
         condition=row["condition"],

@@ -78,8 +78,8 @@ class Claims:
             self._check()
             partition_of = {seq: partition for partition, numbers in end.pods.items() for seq in numbers}
             self._check_partitions(end)
-            found = pods.read(self.session, self.options.tube, list(partition_of))
-            return [(partition_of[pod.seq], pod) for pod in found]
+            claimed_pods = pods.read(self.session, self.options.tube, list(partition_of))
+            return [(partition_of[pod.seq], pod) for pod in claimed_pods]
 
     def close(self) -> None:
         """Release the locks. The pods of uncommitted batches stay."""
@@ -93,7 +93,7 @@ class Claims:
     def _claim(self, most_keys: int | None) -> list[tuple[int, Pod]]:
         claimed: list[tuple[int, Pod]] = []
         for partition in self.hold.partitions:
-            found = pods.claim(
+            new_pods = pods.claim(
                 self.session,
                 self.options.tube,
                 partition,
@@ -101,7 +101,7 @@ class Claims:
                 skip=self._scheduled.pods,
                 max_keys=max(1, most_keys // len(self.hold.partitions)) if most_keys else None,
             )
-            for pod in found:
+            for pod in new_pods:
                 if self._until is not None and pod.at > self._until:
                     continue
                 if pod.op == "{":

@@ -146,8 +146,8 @@ def test_a_wrong_job_is_refused_at_the_start(equal: list[Database], write_config
     assert (ran.code, ran.out.splitlines()[1].split()[:7]) == (0, ["night", "0", "3", "*", "*", "0", "(UTC)"])
 
 
-def test_notes_of_the_schedule_are_log_records(equal: list[Database], written: Any) -> None:
-    file = written(equal, '[schedule.quick]\nverb = "tasks"\narguments = "--limit 1 --json"\nevery = "1s"')
+def test_notes_of_the_schedule_are_log_records(equal: list[Database], write_config: WriteConfig) -> None:
+    file = write_config(equal, '[schedule.quick]\nverb = "tasks"\narguments = "--limit 1 --json"\nevery = "1s"')
     command = [sys.executable, "-m", "trueup", "schedule", "--config", str(file)]
     for options in (["--log-format", "json"], ["--quiet"]):
         count = len(ended("quick")) + 1

@@ -6,7 +6,6 @@ A worker with another version of trueup refuses the tasks: it could read the sam
 from __future__ import annotations
 
 import gc
-import importlib
 import pickle
 import re
 import sys
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES = 512 * 1024
-_NEEDED = ("psycopg",)
 INSTALL = "install the same trueup for the Python of the executors (docs/clusters.md), or use --engine local"
 
 
@@ -77,8 +75,12 @@ def opened(result: bytes) -> Any:
 def failed_job(error: Exception) -> EngineError:
     """Return the error for a Spark job that failed."""
     text = str(error)
-    if "No module named 'trueup" in text:
-        return EngineError("trueup is not installed on the executors", cure=INSTALL)
+    # The functions of trueup import its packages when the worker loads them, before any task runs.
+    if missing := re.search(r"No module named '(\w+)[\w.]*'", text):
+        if missing[1] == "trueup":
+            return EngineError("trueup is not installed on the executors", cure=INSTALL)
+        reason = f"do not have the package {missing[1]}, which trueup requires ({missing[0]})"
+        return EngineError(_REFUSED + reason, cure=INSTALL)
     if "PYTHON_VERSION_MISMATCH" in text:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return EngineError(
@@ -100,11 +102,6 @@ _REFUSED = "the executors "
 def _reason_to_refuse(version: str) -> str:
     if version != __version__:
         return f"{_REFUSED}have trueup {__version__}, the driver has trueup {version}"
-    for name in _NEEDED:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            return f"{_REFUSED}do not have the package {name}, which trueup requires ({error})"
     return ""
 
 

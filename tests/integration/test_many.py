@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from trueup.engine.progress import Silent
 from trueup.errors import ConfigError, Interrupted
 from trueup.report.model import ManyResult, TableOutcome
 from trueup.store import TaskStore
+from trueup.task.shared import Shared
 from trueup.testing.postgres import Database
 
 TABLES = """
@@ -155,8 +155,9 @@ def test_patterns_without_a_match_are_refused(nodes: list[Database]) -> None:
 class StopAt(Silent):
     """Interrupts the run, like Ctrl-C, when `count` tables are done."""
 
-    def __init__(self, tables: int) -> None:
+    def __init__(self, tables: int, is_stopping: threading.Event) -> None:
         self._left = tables
+        self._is_stopping = is_stopping
 
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         self._left -= steps
@@ -164,14 +165,22 @@ class StopAt(Silent):
             os.kill(os.getpid(), signal.SIGINT)
             self._left -= 1
             # The lock of the progress is held: the other tables wait until the signal is handled.
-            time.sleep(0.5)
+            assert self._is_stopping.wait(60)
 
 
-def test_ctrl_c_and_resume(nodes: list[Database]) -> None:
+def test_ctrl_c_and_resume(nodes: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:
+    is_stopping, stop = threading.Event(), Shared.stop
+
+    def stop_and_notify(shared: Shared) -> None:
+        stop(shared)
+        is_stopping.set()
+
+    monkeypatch.setattr(Shared, "stop", stop_and_notify)
     assert threading.current_thread() is threading.main_thread()
     nodes[1].execute("UPDATE a SET v = 'x' WHERE id = 5")
+    progress = StopAt(2, is_stopping)
     with pytest.raises(Interrupted, match="stopped") as stopped:
-        trueup.diff_many(tables=["*.*"], nodes=addresses(nodes), progress=StopAt(2), block_size=1000, **OPTIONS)
+        trueup.diff_many(tables=["*.*"], nodes=addresses(nodes), progress=progress, block_size=1000, **OPTIONS)
     with TaskStore() as store:
         parent_task = store.list(task_type="TABLES_DIFF")[0]
         parts = {part.task_context["qualified_table"]: part for part in store.list(limit=-1, task_type="TABLE_DIFF")}

@@ -75,8 +75,10 @@ def opened(result: bytes) -> Any:
 def failed_job(error: Exception) -> EngineError:
     """Return the error for a Spark job that failed."""
     text = str(error)
-    # The functions of trueup import its packages when the worker loads them, before any task runs.
-    if missing := re.search(r"No module named '(\w+)[\w.]*'", text):
+    # The last error of the traceback is the cause.
+    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)
+    # A worker imports the packages of trueup when it loads the function, before any task runs.
+    if missing := re.search(r"No module named '(\w+)[\w.]*'", causes[-1] if causes else text):
         if missing[1] == "trueup":
             return EngineError("trueup is not installed on the executors", cure=INSTALL)
         reason = f"do not have the package {missing[1]}, which trueup requires ({missing[0]})"
@@ -87,8 +89,6 @@ def failed_job(error: Exception) -> EngineError:
             f"the executors run another version of Python than the driver ({version})",
             cure="set spark.pyspark.python (or PYSPARK_PYTHON) to the same version on the executors",
         )
-    # The last error of the traceback is the cause.
-    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)
     first = next((line for line in text.splitlines() if line.strip()), "")
     return EngineError(
         mask(f"the Spark job failed: {causes[-1] if causes else f'{type(error).__name__}: {first.strip()}'}"),

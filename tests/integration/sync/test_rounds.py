@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ from support.sync import Pair, Wire, wire
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import large, round
+from trueup.verbs.sync import runner as runner_module
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.runner import Runner
 
@@ -211,4 +213,29 @@ def test_a_dropped_check_of_the_epoch_is_named_and_created_again(
                 runner.round()
         assert synced.target.execute("SELECT count(*) FROM tags WHERE tag = 'late'") == [(0,)]
     synced.run()
+    synced.check_equal(["tags"])
+
+
+@pytest.mark.parametrize("mode", ["replica", "ordered"])
+def test_the_position_moves_only_when_a_round_took_all_entries(
+    synced: Pair, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """A validation judges rows up to the position: what waits in the change log must not be before it."""
+    monkeypatch.setattr(round, "SMALL", 1)
+    monkeypatch.setattr(runner_module, "LARGE", 1)
+    synced.run()
+    (before,) = synced.target.execute("SELECT source_lsn FROM trueup.sync_mark")
+    for number in range(3):
+        synced.source.execute(f"INSERT INTO tags VALUES ('late {number}')")
+    (last,) = synced.source.execute("SELECT pg_current_wal_lsn()")
+    with running(synced) as (link, _):
+        link = replace(link, plan=replace(link.plan, mode=mode))
+        with Runner(link, synced.request, Silent()) as runner:
+            while runner.round().pending:
+                waiting = synced.source.execute("SELECT count(*) FROM trueup_log.pods_main")
+                assert waiting != [(0,)]
+                # A large round has no position until it is complete.
+                known = synced.target.execute("SELECT source_lsn FROM trueup.sync_mark")
+                assert known == ([before] if mode == "ordered" else [("0/0",)])
+    assert synced.target.execute("SELECT source_lsn >= %s FROM trueup.sync_mark", last) == [(True,)]
     synced.check_equal(["tags"])

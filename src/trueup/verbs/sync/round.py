@@ -211,7 +211,9 @@ def _set_position(link: Link, changes: Changes) -> None:
 
 def record(link: Link, changes: Changes, began: float) -> Cursor:
     """Record the position and the numbers of a round, in its transaction; the cursor returns whether to stop."""
-    _set_position(link, changes)
+    if changes.is_all:
+        # After a part of the entries, the target lacks commits before this position.
+        _set_position(link, changes)
     seconds = max(time.monotonic() - began, 1e-6)
     facts = {
         "sync": link.name,

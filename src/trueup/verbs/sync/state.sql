@@ -48,7 +48,7 @@ CREATE TABLE IF NOT EXISTS trueup.sync_mark (
     applied_at timestamptz
 );
 COMMENT ON TABLE trueup.sync_mark IS
-    'The position of a sync: all commits of the source before source_lsn are here. 0/0: a large round is running.';
+    'The position of a sync: all commits of the source before source_lsn are here. 0/0: a large round is not complete.';
 
 -- In a pipeline, an error skips all later statements: a process that has been replaced writes nothing.
 CREATE OR REPLACE FUNCTION trueup.sync_check_epoch(sync text, epoch bigint) RETURNS void

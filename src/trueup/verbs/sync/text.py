@@ -55,7 +55,7 @@ def status_text(status: SyncStatus) -> str:
             f" {known.pending_keys or 0:,} keys pending"
         )
     if known.source_lsn == "0/0":
-        lines.append("  a large round is running: the target is between two states")
+        lines.append("  a large round is not complete: the target is between two states")
     elif known.source_at:
         lines.append(
             f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"

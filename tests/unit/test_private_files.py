@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from trueup.config.files import PartFile, open_private
+from trueup.config.process import own_command
 from trueup.config.template import write_template
 from trueup.errors import TrueupError
 from trueup.report.json_file import private_file, report_path, write_private
@@ -58,3 +62,69 @@ def test_a_pipe_is_not_replaced(tmp_path: Path, write: Callable[[Path], None]) -
 def test_two_unwritten_reports_have_different_names(tmp_path: Path) -> None:
     assert report_path(tmp_path, "a_b", "c", "1").name == "a_b_c_diffs-1.json"
     assert report_path(tmp_path, "a", "b_c", "1").name == "a_b_c_diffs-1-2.json"
+
+
+def test_a_temporary_file_is_new_and_no_link_is_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    for name in (".report.json.part", "log", "trueup.toml"):
+        (tmp_path / name).symlink_to(victim)
+    write_private(tmp_path / "report.json", "data")
+    write_template(tmp_path / "trueup.toml", force=True)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(tmp_path / "log", os.O_WRONLY | os.O_APPEND)
+    os.link(victim, tmp_path / "second")
+    with pytest.raises(OSError, match="not a regular file of this user"):
+        open_private(tmp_path / "second", os.O_WRONLY | os.O_TRUNC)
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "trueup.toml").is_symlink()
+
+
+def test_two_writers_of_one_path_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    first, second = PartFile(path), PartFile(path)
+    first.file.write(b"first")
+    second.file.write(b"second")
+    second.keep()
+    assert path.read_bytes() == b"second"
+    first.keep()
+    assert path.read_bytes() == b"first"
+    first.discard()
+    second.discard()
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    script = (
+        "import os, pathlib, signal, sys; from trueup.config.files import PartFile;"
+        " PartFile(pathlib.Path(sys.argv[1])); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    write_private(path, "data")
+    assert [each.name for each in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_content_and_name_are_on_the_disk_before_a_writer_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_private(tmp_path / "report.json", "data")
+    assert synced == ["file", "folder"]
+
+
+def test_the_own_command_runs_nothing_of_the_working_folder(tmp_path: Path) -> None:
+    (tmp_path / "trueup.py").write_text("print('hijacked')")
+    ran = subprocess.run([*own_command(), "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "hijacked" not in ran.stdout
+    # What the other form would do.
+    ran = subprocess.run([sys.executable, "-m", "trueup"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "hijacked" in ran.stdout

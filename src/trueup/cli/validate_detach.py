@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trueup.config.files import open_private
+from trueup.config.process import own_command
 from trueup.errors import CheckFailed, TrueupError
 
 if TYPE_CHECKING:
@@ -28,10 +30,10 @@ def start_detached(validation: Validation, log_file: str | None) -> tuple[Path, 
     before = validation.started_at()
     path = Path(log_file or f"trueup-validate-{name}.log").absolute()
     arguments = [argument for argument in sys.argv[1:] if argument != "--detach"]
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+    with open(open_private(path, os.O_WRONLY | os.O_APPEND), "ab") as log:
         size = log.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "trueup", *arguments],
+            [*own_command(), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

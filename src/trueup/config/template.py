@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trueup.config.files import write_whole
 from trueup.config.wording import problem
 
 # "# " starts a comment; a "#" directly before a key or a header is a setting to uncomment.
@@ -132,17 +133,16 @@ def write_template(path: Path, *, force: bool = False) -> Path:
 
 def write_new(path: Path, text: str, *, force: bool = False) -> Path:
     """Write a new file, readable by its owner only; an existing file is only replaced with `force`."""
-    replace = os.O_TRUNC if force else os.O_EXCL
     if path.exists() and not path.is_file():
         # The permissions of a device would be changed.
         raise problem(str(path), "not a regular file", "Choose another path.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | replace, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            # The mode above applies to a new file only.
-            os.chmod(path, 0o600)
-            file.write(text)
+        if force:
+            write_whole(path, text.encode())
+        else:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
     except FileExistsError:
         cure = "Edit it, choose another path, or replace it with --force."
         raise problem(str(path), "the file exists", cure) from None

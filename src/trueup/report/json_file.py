@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
+from trueup.config.files import PartFile
 from trueup.errors import StoreError
 
 _naming = threading.Lock()
@@ -55,18 +56,20 @@ def private_file(path: Path) -> Iterator[IO[str]]:
     if path.exists() and not path.is_file():
         # Replacing a device by a file would break it for all users.
         raise StoreError(f"cannot write the report {path}: not a regular file", cure="use the path of a file")
-    part = path.with_name(f".{path.name}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        part = PartFile(path)
+        text = TextIOWrapper(part.file, encoding="utf-8")
+        try:
+            yield text
+            text.flush()
+            part.keep()
+        finally:
+            # Flushes once more after an error: on a full disk, that fails as well.
+            with suppress(OSError):
+                text.close()
+            part.discard()
     except OSError as error:
         raise StoreError(f"cannot write the report {path}: {error.strerror}", cure=cure_for(error)) from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def cure_for(error: OSError) -> str:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trueup.config.files import sync_folder
 from trueup.errors import StoreError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns
@@ -170,15 +171,6 @@ def make_folder(path: Path) -> None:
 def file_name(table: str) -> str:
     """Return the name of the folder of a table."""
     return table.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that a new file survives a power failure."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 def _version(path: Path) -> int:

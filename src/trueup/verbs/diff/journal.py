@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from trueup.config.files import PartFile
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
 from trueup.report.model import DiffResult
@@ -91,10 +92,9 @@ class Journal:
     def __init__(self, path: Path, plan: Plan, before: Before | None, positions: Sequence[Position]) -> None:
         self._path = path
         # Written to another file, because the old journal is read meanwhile, and renamed when it is complete.
-        part = path.with_name(path.name + ".part")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-            self._file: IO[bytes] = open(os.open(part, flags, 0o600), "wb")  # noqa: SIM115
+            part = PartFile(path)
+            self._file = part.file
         except OSError as error:
             raise StoreError(f"cannot write the journal {path}: {error.strerror}", cure=_MAKE_ROOM) from None
         self._write(plan)
@@ -105,8 +105,8 @@ class Journal:
         for origin in sorted(before.done) if before else ():
             self._write(Done(origin))
         self._write(Positions(tuple(positions)))
-        self._sync()
-        os.replace(part, path)
+        part.keep()
+        self._synced_at = time.monotonic()
 
     def add(self, answer: Hashed | Found, packed: bytes | None = None) -> None:
         """Record an answer; `packed` is its packed differences, if they are already packed."""

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trueup.config.files import open_private, write_whole
 from trueup.errors import StoreError
 
 
@@ -119,7 +120,7 @@ def lock_work_folder(work: Path) -> Iterator[None]:
     The system releases the lock when the process ends, however it ends.
     """
     work.mkdir(parents=True, exist_ok=True)
-    with open(work / ".lock", "w", encoding="utf-8") as file:
+    with open(open_private(work / ".lock", os.O_WRONLY), "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -128,13 +129,8 @@ def lock_work_folder(work: Path) -> Iterator[None]:
 
 
 def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
-    part = path.with_name(path.name + ".part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump(facts, file, indent=1, default=str)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        write_whole(path, json.dumps(facts, indent=1, default=str).encode())
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}", cure="free disk space, or fix the permissions of the folder"

@@ -25,8 +25,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from trueup.config.files import PartFile
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
 from trueup.rows.write.copy_text import NULL
@@ -46,14 +47,13 @@ class UndoFile:
         self.path = path
         self._numbers = {node: str(number).encode() for number, node in enumerate(nodes)}
         self._lock = threading.Lock()
-        self._part = path.with_name(f".{path.name}.part")
         if path.exists():
             raise StoreError(
                 f"the file {path} exists, and an undo file is never overwritten", cure="give another path with --undo"
             )
         try:
-            self._raw: IO[bytes] = open(os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")  # noqa: SIM115
-            self._file = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=1, mtime=0)
+            self._part = PartFile(path)
+            self._file = gzip.GzipFile(fileobj=self._part.file, mode="wb", compresslevel=1, mtime=0)
             self._file.write(json.dumps({"format": FORMAT, "nodes": list(nodes), **head}).encode() + b"\n")
         except OSError as error:
             raise self._error(error) from None
@@ -75,11 +75,8 @@ class UndoFile:
         try:
             self._file.write(_END)
             self._file.close()
-            self._raw.flush()
-            os.fsync(self._raw.fileno())
-            self._raw.close()
-            os.replace(self._part, self.path)
-            _sync_folder(self.path.parent)
+            self._part.keep()
+            self._part.file.close()
         except OSError as error:
             raise self._error(error) from None
 
@@ -107,20 +104,10 @@ class UndoFile:
         """Remove the file: nothing was written on any node."""
         with suppress(OSError, ValueError):
             self._file.close()
-            self._raw.close()
-        self._part.unlink(missing_ok=True)
+        self._part.discard()
 
     def _error(self, error: OSError) -> StoreError:
         return StoreError(f"cannot write the undo file {self.path}: {error.strerror}", cure=cure_for(error))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the name of a new file onto the disk, by flushing its folder."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_head(path: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -16,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+from trueup.config.files import open_private
+from trueup.config.process import own_command
 from trueup.config.secrets import mask
 from trueup.errors import StoreError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
@@ -110,10 +111,10 @@ class Runner:
                 return None
             _note(job, job.command)
             # Not a pipe: a job that outlives the scheduler would fail at its next output.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-            with open(os.open(_file(self._store, job, "log"), flags, 0o600), "wb") as log:
+            flags = os.O_WRONLY | os.O_TRUNC | os.O_APPEND
+            with open(open_private(_file(self._store, job, "log"), flags), "wb") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "trueup", job.verb, *job.arguments],
+                    [*own_command(), job.verb, *job.arguments],
                     env={**os.environ, **self._env},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -168,7 +169,7 @@ def _lock_of(store: TaskStore, job: Job) -> IO[str] | None:
     """Take the lock of a job; None if it is held. It is held until the file is closed here and in the job's process."""
     path = _file(store, job, "lock")
     try:
-        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+")  # noqa: SIM115
+        file = open(open_private(path, os.O_RDWR), "r+")  # noqa: SIM115
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}", cure="check the folder of the task store") from None
     try:

@@ -12,6 +12,7 @@ from psycopg import conninfo
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
 from trueup.db.connection import Connection
+from trueup.db.durable import FOR_SESSION
 from trueup.errors import NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
@@ -99,9 +100,11 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
 
 
 def pin(connection: Connection, *, read_only: bool) -> None:
-    """Set all settings that results depend on; with `read_only`, the session cannot write."""
+    """Set all settings that results depend on; a session cannot write (`read_only`), or its commits are durable."""
     mode = "on" if read_only else "off"
     connection.execute("; ".join((*PINNED, f"SET default_transaction_read_only = {mode}")))
+    if not read_only:
+        connection.execute(FOR_SESSION)
     for setting in OPTIONAL:
         with suppress(psycopg.Error):
             connection.execute(setting)

@@ -17,6 +17,7 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
+from trueup.db.durable import durable_transaction
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
@@ -89,7 +90,7 @@ class PostgresSink:
         with self._errors(batch):
             # Before the transaction, so that a rollback keeps the temporary tables.
             batches = {table: self._batch(self._targets[table]) for table in by_table}
-            with self._session().transaction():
+            with durable_transaction(self._session()):
                 for table, documents in by_table.items():
                     target = self._targets[table]
                     self._delete(target, [document for document in documents if document.row is None])

@@ -17,6 +17,7 @@ from psycopg.errors import ForeignKeyViolation, UniqueViolation
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
+from trueup.db.durable import durable_transaction
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.engine.progress import Progress
@@ -98,7 +99,7 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     opened.append(connection)
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
-        with connection.transaction():
+        with durable_transaction(connection):
             changed = (_replace if work.silent else _update_in_place)(connection, work, progress)
             if work.silent:
                 check_references(connection, spec, partial(_keys, work.spool, changed))

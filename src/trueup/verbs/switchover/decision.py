@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
+from trueup.db.durable import FOR_TRANSACTION
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.verbs.switchover import pointer
@@ -32,7 +33,8 @@ def decide(sync: str, ready: Ready) -> None:
     except Exception as error:
         raise error_from_server(error, fence.node) from None
     try:
-        fence.connection.execute("COMMIT")
+        # A crash of the server must not take the decision back: the new database has been opened by then.
+        fence.connection.execute(f"{FOR_TRANSACTION}; COMMIT", prepare=False)
     except BaseException as error:
         if not _was_decided(fence.node, sync, ready.token):
             if isinstance(error, Exception):

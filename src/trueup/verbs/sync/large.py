@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trueup.db.connection import one_value
+from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.progress import Progress
@@ -63,7 +64,8 @@ def large_round(
     rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
     if reloaded:
         rows += copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
-    with link.target.transaction():
+    # It also puts the earlier commits of the tasks on the disk: the log of the server is written in order.
+    with durable_transaction(link.target):
         state.check_epoch(link.target, link.name, link.epoch)
         stop = one_value(record(link, changes, began))
     finish(link, changes, checks)

@@ -23,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Cursor, one_row, one_value
+from trueup.db.durable import commit_durably
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.write.copy import check_arrived
@@ -196,6 +197,8 @@ def checked_transaction(link: Link) -> Iterator[None]:
             link.target.execute("BEGIN")
             link.target.execute(state.statement("check_epoch"), {"sync": link.name, "epoch": link.epoch})
             yield
+            # The entries of the change log are deleted after this commit.
+            commit_durably(link.target)
             link.target.execute("COMMIT")
     except psycopg.Error as error:
         with suppress(psycopg.Error):

@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
+from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
@@ -91,8 +92,8 @@ class Meta:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the statements of the block in one transaction."""
-        with self.errors(), self.connection.transaction():
+        """Run the statements of the block in one transaction, which is on the disk when this returns."""
+        with self.errors(), durable_transaction(self.connection):
             yield
 
     def rows(self, statement: str, file: str = "meta.sql", **values: Any) -> list[dict[str, Any]]:

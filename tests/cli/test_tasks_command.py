@@ -88,7 +88,10 @@ def test_the_list_as_json_and_its_limit(cli: Cli, ran: dict[str, Any]) -> None:
     found = cli("tasks", "--json").json
     assert len(found) == 4
     assert found[0]["task_id"] == ran["check"]["task_id"]
-    assert [task["task_id"] for task in cli("tasks", "--limit", 1, "--json").json] == [ran["check"]["task_id"]]
+    cut = cli("tasks", "--limit", 1, "--json")
+    assert [task["task_id"] for task in cut.json] == [ran["check"]["task_id"]]
+    assert "only 1 tasks are shown; use --limit 0 for all" in cut.err
+    assert "are shown" not in cli("tasks", "--limit", 4).err
     assert len(cli("tasks", "--limit", 0, "--json").json) == 4
     assert cli("tasks", "--limit", -1).code == 2
 

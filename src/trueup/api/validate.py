@@ -16,10 +16,10 @@ from trueup.capture.log import slot
 from trueup.config.model import Config, Node
 from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
-from trueup.errors import ConfigError, TrueupError
+from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, wait_for
-from trueup.verbs.validate.meta import Meta, as_json, meta_nodes, meta_of, open_meta
+from trueup.verbs.validate.meta import Meta, Stored, as_json, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.run import run
 from trueup.verbs.validate.settings import CHANGELOG, FIXED, Settings, check_position
@@ -97,9 +97,10 @@ class Validation:
     ) -> Settings:
         """Store a new validation, or change the settings of the existing one; return its settings.
 
-        A new validation needs `source`, `target` and `tables`; other settings have the defaults of `Settings`. For an
-        existing one, None means no change. Raises ConfigError if a setting is wrong, or differs from one that cannot be
-        changed (nodes, tables, routes, source of changes). Does not start anything.
+        A new validation needs `source`, `target` and `tables`; other settings have the defaults of `Settings`. One that
+        never started successfully is replaced. For an existing one, None means no change. Raises ConfigError if a
+        setting is wrong, or differs from one that cannot be changed (nodes, tables, routes, source of changes), and
+        CheckFailed if the validation runs with other settings. Does not start anything.
         """
         values = _settings(locals())
         if not _NAME.fullmatch(self.name):
@@ -112,7 +113,7 @@ class Validation:
             with self._meta() as meta:
                 # Adds columns that an older version did not create.
                 meta.make()
-                return self._change(meta, values)
+                return self._change(meta, values, while_running=False)
         missing = [option for key, option in (("target", "--to"), ("tables", "--tables")) if not values.get(key)]
         if missing:
             raise ConfigError(
@@ -122,26 +123,48 @@ class Validation:
         self._node(settings.source)
         with open_meta(self._node(self._meta_node or settings.target)) as meta:
             meta.make()
-            if meta.get(self.name) is not None:
-                return self._change(meta, values)
-            own = f"trueup_{self.name}"
-            meta.rows(
-                "create", name=self.name, settings=as_json(settings.as_json()), slot=own,
-                publication=settings.publication or own, owns=not settings.publication,
-            )  # fmt: skip
+            with meta.transaction():
+                meta.rows("lock_row", name=self.name)
+                stored = meta.get(self.name)
+                if stored is not None and (stored.has_begun or meta.is_running(self.name)):
+                    return self._change(meta, values, while_running=False)
+                if stored is not None:
+                    self._replace(meta, stored)
+                own = f"trueup_{self.name}"
+                meta.rows(
+                    "create", name=self.name, settings=as_json(settings.as_json()), slot=own,
+                    publication=settings.publication or own, owns=not settings.publication,
+                )  # fmt: skip
         return settings
 
-    def _change(self, meta: Meta, values: dict[str, Any]) -> Settings:
+    def _replace(self, meta: Meta, stored: Stored) -> None:
+        """Remove a validation whose first start failed; its settings may be what was wrong."""
+        try:
+            self._drop_source_objects(stored)
+        except TrueupError as error:
+            # Its source may be what was wrong.
+            _LOGGER.warning(f"what the failed start of {self.name} created on its source was not removed: {error}")
+        meta.rows("delete", name=self.name)
+
+    def _change(self, meta: Meta, values: dict[str, Any], *, while_running: bool) -> Settings:
         """Change the settings of the existing validation; raise ConfigError for those that cannot be changed."""
-        before = meta.need(self.name).settings
-        differing = [key for key in FIXED if key in values and getattr(before, key) != values[key]]
-        if differing:
-            raise ConfigError(
-                f"validation {self.name} already exists with another value of {', '.join(differing)}",
-                cure=f"use another --name, or run trueup validate delete {self.name}",
-            )
-        settings = before.updated(values)
-        meta.rows("settings", name=self.name, settings=as_json(settings.as_json()))
+        with meta.transaction():
+            meta.rows("lock_row", name=self.name)
+            before = meta.need(self.name).settings
+            differing = [key for key in FIXED if key in values and getattr(before, key) != values[key]]
+            if differing:
+                raise ConfigError(
+                    f"validation {self.name} already exists with another value of {', '.join(differing)}",
+                    cure=f"use another --name, or run trueup validate delete {self.name}",
+                )
+            settings = before.updated(values)
+            if settings != before:
+                if not while_running and meta.is_running(self.name):
+                    raise CheckFailed(
+                        [f"validation {self.name} is already running; its settings were not changed"],
+                        cure=f"change them with trueup validate update {self.name}, or stop it first",
+                    )
+                meta.rows("settings", name=self.name, settings=as_json(settings.as_json()))
         return settings
 
     def start(
@@ -197,6 +220,11 @@ class Validation:
         with self._meta() as meta:
             return row_errors.list_errors(meta, self.name, state=state, limit=limit)
 
+    def count_errors(self, *, state: str = "new") -> int:
+        """Return the number of errors in a state (new, ignored, resolved, all)."""
+        with self._meta() as meta:
+            return row_errors.count_errors(meta, self.name, state=state)
+
     def ignore(self, ids: Sequence[int] | None) -> int:
         """Ignore errors (None: all): they stay listed and do not count. Return the number of errors."""
         with self._meta() as meta:
@@ -229,30 +257,34 @@ class Validation:
         values = _settings(locals())
         check_position(values.get("cutover", ""))
         with self._meta() as meta:
-            return self._change(meta, values)
+            return self._change(meta, values, while_running=True)
 
     def delete(self) -> bool:
         """Stop the validation; remove its slot and publication or its change log, and its rows in the meta database.
 
-        Returns whether the slot or the change log existed.
+        With the last validation, the tables of the meta database are dropped, and the schema `trueup` if nothing else
+        is in it. Returns whether the slot or the change log existed.
         """
         self.stop()
         with self._meta() as meta:
-            stored = meta.need(self.name)
-            source = self._node(stored.settings.source)
-            existed = False
-            if stored.settings.changes == "log":
-                connection = connect(source, application="trueup validate delete", read_only=False)
-                try:
-                    existed = slot.drop(connection, stored.slot, stored.publication if stored.owns_publication else "")
-                except Exception as error:
-                    raise error_from_server(error, source) from None
-                finally:
-                    connection.close()
-            elif stored.settings.changes == CHANGELOG:
-                existed = drop_changelog(source, stored.settings)
-            meta.rows("delete", name=self.name)
+            existed = self._drop_source_objects(meta.need(self.name))
+            meta.delete(self.name)
         return existed
+
+    def _drop_source_objects(self, stored: Stored) -> bool:
+        """Drop the slot and the publication, or the change log; return whether the slot or the change log existed."""
+        source = self._node(stored.settings.source)
+        if stored.settings.changes == CHANGELOG:
+            return drop_changelog(source, stored.settings)
+        if stored.settings.changes != "log":
+            return False
+        connection = connect(source, application="trueup validate delete", read_only=False)
+        try:
+            return slot.drop(connection, stored.slot, stored.publication if stored.owns_publication else "")
+        except Exception as error:
+            raise error_from_server(error, source) from None
+        finally:
+            connection.close()
 
     def fence(self, *, timeout: float = 300.0, on_wait: Callable[[Status], object] = lambda status: None) -> Fence:
         """Write a marker on the source, and wait until everything before it is validated.

@@ -12,6 +12,7 @@ import click
 
 from trueup.cli.options import COUNT, SHARED, choice, decorated, option, shared
 from trueup.cli.output import show as print_result
+from trueup.cli.output import show_cut
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,13 +46,17 @@ def tasks(ctx: click.Context, limit: int, as_json: bool, task_db: str | None) ->
     from trueup.report.text import task_table
 
     with _store(task_db) as store:
-        listed = [asdict(task) for task in store.list(limit=limit or -1)]
+        listed = [asdict(task) for task in store.list(limit=limit + 1 if limit else -1)]
+    has_more = bool(limit) and len(listed) > limit
+    listed = listed[:limit] if limit else listed
     if as_json:
         click.echo(json.dumps(listed))
     elif listed:
         click.echo(task_table(listed))
     else:
         click.echo(f"no tasks yet in {store.path}", err=True)
+    if has_more:
+        show_cut(limit, None, "tasks", option="--limit 0 for all")
 
 
 @tasks.command()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trueup.cli.options import POSITIVE, SECONDS, SHARED, flag, inline_nodes, option, repeated, shared
-from trueup.cli.output import show
+from trueup.cli.output import show, show_cut
 from trueup.cli.tube_options import ON, open_tube, tube_options
 
 if TYPE_CHECKING:
@@ -120,8 +120,11 @@ def dead_letters(
             count = tube.drop_letters(keys=chosen)
             show({"dropped": count}, f"{count} dead letters deleted", as_json=as_json)
         else:
-            letters = tube.dead_letters(keys=chosen, limit=limit)
+            letters = tube.dead_letters(keys=chosen, limit=limit + 1)
+            has_more, letters = len(letters) > limit, letters[:limit]
             show([plain(letter) for letter in letters], letters_text(letters), as_json=as_json)
+            if has_more:
+                show_cut(limit, None, "dead letters", option=f"--limit {limit * 10}, or name keys")
 
 
 @contextmanager

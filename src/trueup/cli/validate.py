@@ -9,7 +9,7 @@ import click
 
 from trueup.cli import validate_options as options_of
 from trueup.cli.options import SHARED, comma_separated, inline_nodes, interval_option, timeout_option
-from trueup.cli.output import show
+from trueup.cli.output import show, show_cut
 from trueup.cli.validate_options import with_options
 from trueup.errors import ConfigError
 
@@ -97,7 +97,8 @@ def stop(name: str, timeout: float, as_json: bool, **options: Any) -> None:
 def status(name: str | None, watch: bool, interval: float, as_json: bool, **options: Any) -> int:
     """Show the status of all validations, or of NAME.
 
-    Exit codes: 0 no open errors, 1 open errors, 2 something was not checked.
+    Exit codes: 0 no open errors, 1 open errors, 2 something was not checked, or the validation does not run and has not
+    reached its cut-over position: changes since then are not checked.
 
     \b
     Examples:
@@ -117,8 +118,7 @@ def status(name: str | None, watch: bool, interval: float, as_json: bool, **opti
         text = "\n".join(status_text(status) for status in statuses) or "no validations exist"
         show(plain[0] if name else plain, text, as_json=as_json)
         if not watch:
-            has_errors = any(status.open_errors for status in statuses)
-            return 2 if any(status.blind_spots for status in statuses) else int(has_errors)
+            return max((status.exit_code for status in statuses), default=0)
         time.sleep(interval)
 
 
@@ -135,8 +135,12 @@ def errors(name: str, state: str, limit: int, as_json: bool, **options: Any) -> 
       trueup validate errors shop
       trueup validate errors shop --state all --json
     """
-    rows = _validation(name, options).errors(state=state, limit=limit)
+    validation = _validation(name, options)
+    rows = validation.errors(state=state, limit=limit)
     show([row.as_json() for row in rows], "\n".join(_error_text(row) for row in rows) or "no errors", as_json=as_json)
+    total = validation.count_errors(state=state) if len(rows) == limit else 0
+    if total > len(rows):
+        show_cut(len(rows), total, "errors", option=f"--limit {total}")
     return 1 if rows else 0
 
 

@@ -5,8 +5,8 @@ Reading order: `connection` (the type of a session), `node` (opens a session wit
 sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow batches and as COPY data), `catalog`
 (columns, keys and rights of a table), `schema` (all objects of a database, compared across nodes), `foreign_keys`
 (order of tables, broken references), `locks` (the advisory locks of trueup), `watch` (load of the nodes during a run),
-`names` and `patterns` (names of tables as users write them), `statements` (SQL from files), `clickhouse` (a ClickHouse
-server and the embedded one).
+`names` and `patterns` (names of tables as users write them), `drop_schema` (the last step of an uninstall),
+`statements` (SQL from files), `clickhouse` (a ClickHouse server and the embedded one).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
+from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.locks import FAMILY, SWITCHOVER, holders, try_lock, unlock
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -17,6 +18,7 @@ from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.fence import open_session
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync.model import STATE_SCHEMA
 
 # Seconds for terminated sessions to end.
 _END_SECONDS = 30.0
@@ -163,5 +165,5 @@ def _clear(
         if pointer.is_installed(connection):
             pointer.remove(connection)
             done.append("removed the pointer")
-        state.drop_schema_if_empty(connection)
+        drop_schema_if_empty(connection, STATE_SCHEMA)
     return [f"{node.name}: {text}" for text in done]

@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.db.connection import Connection, one_value
+from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
@@ -159,17 +160,8 @@ def remove(target: Connection, name: str) -> bool:
         target.execute("DELETE FROM trueup.syncs WHERE sync = %s", [name])
         if not one_value(target.execute("SELECT count(*) FROM trueup.syncs")):
             target.execute(statement("uninstall"))
-    drop_schema_if_empty(target)
+    drop_schema_if_empty(target, STATE_SCHEMA)
     return True
-
-
-def drop_schema_if_empty(connection: Connection) -> None:
-    """Drop the schema `trueup` if it contains nothing."""
-    try:
-        with connection.transaction():
-            connection.execute(f"DROP SCHEMA IF EXISTS {STATE_SCHEMA} RESTRICT")
-    except psycopg.errors.DependentObjectsStillExist:
-        return
 
 
 def pointer_state(connection: Connection, name: str) -> str | None:

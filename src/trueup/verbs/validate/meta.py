@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,10 +17,13 @@ from trueup.capture.log.publications import refuse_all_tables
 from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
 from trueup.db.durable import durable_transaction
+from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
+
+_MAKE_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Stored:
     gap: dict[str, Any] | None
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the validation was once started successfully."""
+        return self.position is not None or self.gap is not None
+
+    @property
     def needs_new_start(self) -> bool:
         """Whether reading starts at a new position: at the first start, and after changes were lost."""
         return self.position is None or bool(self.gap and "to" not in self.gap)
@@ -71,12 +79,25 @@ class Meta:
         """Create the tables that do not exist yet."""
         with self.transaction():
             # Serializes sessions that create the tables at the same time.
-            self.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))")
+            self.connection.execute(_MAKE_LOCK)
             if self.value("is_made"):
                 # A role that may only use the tables needs no right to create them.
                 return
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
+
+    def delete(self, name: str) -> None:
+        """Delete a validation; with the last one, drop the tables, and the schema if nothing else is in it."""
+        with self.transaction():
+            # Excludes `make`.
+            self.connection.execute(_MAKE_LOCK)
+            self.rows("delete", name=name)
+            if self.rows("names"):
+                return
+            # A role that only uses the tables cannot drop them.
+            with suppress(psycopg.errors.InsufficientPrivilege), self.connection.transaction():
+                self.connection.execute(load("trueup.verbs.validate", "meta.sql")["drop_tables"])
+            drop_schema_if_empty(self.connection, "trueup")
 
     def exists(self) -> bool:
         """Return whether the node has tables of validations."""

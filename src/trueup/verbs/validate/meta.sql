@@ -208,13 +208,20 @@ UPDATE trueup.validation v SET gap = NULL
 -- name: delete
 DELETE FROM trueup.validation WHERE name = %(name)s
 
+-- name: lock_row
+-- A starting process writes the row before it takes its lock: whether the process runs does not change meanwhile.
+SELECT FROM trueup.validation WHERE name = %(name)s FOR UPDATE
+
+-- name: drop_tables
+DROP TABLE trueup.validation_error, trueup.validation_pending, trueup.validation_table, trueup.validation
+
 -- name: counts
-SELECT t.source, count(p.source) AS pending, count(*) FILTER (WHERE p.checks > 0) AS failed,
-       count(*) FILTER (WHERE p.is_hot) AS hot
-  FROM trueup.validation_table t
-  JOIN trueup.validation_pending p ON p.validation = t.validation AND p.source = t.source
- WHERE t.validation = %(name)s
- GROUP BY t.source
+SELECT source, sum(pending)::int8 AS pending, sum(failed)::int8 AS failed, sum(hot)::int8 AS hot,
+       jsonb_object_agg(op, pending) AS by_operation
+  FROM (SELECT source, op, count(*) AS pending, count(*) FILTER (WHERE checks > 0) AS failed,
+               count(*) FILTER (WHERE is_hot) AS hot
+          FROM trueup.validation_pending WHERE validation = %(name)s GROUP BY source, op) p
+ GROUP BY source
 
 -- name: error_counts
 SELECT source, state, kind, count(*) FROM trueup.validation_error WHERE validation = %(name)s GROUP BY 1, 2, 3

@@ -76,6 +76,10 @@ SELECT id, source, target, key, kind, columns, source_row, target_row, op, lsn, 
  ORDER BY id
  LIMIT %(limit)s
 
+-- name: count_errors
+SELECT count(*) FROM trueup.validation_error
+ WHERE validation = %(name)s AND (%(state)s = 'all' OR state = %(state)s)
+
 -- name: mark
 UPDATE trueup.validation_error SET state = %(state)s,
     resolved_at = CASE WHEN %(state)s = 'resolved' THEN now() END,

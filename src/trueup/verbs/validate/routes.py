@@ -69,6 +69,27 @@ def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
     )
 
 
+def option_tables(settings: Settings) -> list[tuple[str, Name]]:
+    """Return the options that name a table, as text, and the table; `*` is the table of a whole schema."""
+    maps = [(f"--map {text!r}", text.partition("=")[0].strip()) for text in settings.routes]
+    tables = [
+        (option, (left[:-2].strip('"'), "*") if left.endswith(".*") else name_parts(left)) for option, left in maps
+    ]
+    tables += [(f"--filter {text!r}", _filter(text)[0]) for text in settings.filters]
+    for option, texts in (
+        ("--map-columns", settings.renames),
+        ("--constant", settings.constants),
+        ("--exclude-columns", settings.excludes),
+    ):
+        for text in texts:
+            column = text if option == "--exclude-columns" else text.partition("=")[0]
+            table, _, name = column.strip().rpartition(".")
+            if not table or not name:
+                raise ConfigError(f"{option} {text!r} is not valid", cure="write SCHEMA.TABLE.COLUMN")
+            tables.append((f"{option} {text!r}", name_parts(table)))
+    return tables
+
+
 def _matching(pattern: str, known: Sequence[Name]) -> list[Name]:
     if pattern.endswith(".*"):
         schema = pattern[:-2].strip('"')

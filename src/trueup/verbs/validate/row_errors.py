@@ -89,6 +89,12 @@ def list_errors(meta: Meta, name: str, *, state: str = "new", limit: int | None 
     ]
 
 
+def count_errors(meta: Meta, name: str, *, state: str = "new") -> int:
+    """Return the number of errors in a state (new, ignored, resolved, all)."""
+    meta.need(name)
+    return int(meta.value("count_errors", FILE, name=name, state=state))
+
+
 def set_state(meta: Meta, name: str, ids: Sequence[int] | None, state: str) -> int:
     """Ignore or resolve errors by hand (None: all of them); return the number of errors."""
     meta.need(name)

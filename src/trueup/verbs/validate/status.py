@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from trueup.capture.log.slot import lsn_text
+from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.verbs.validate.meta import Meta
 
 GONE = "its process ended without stopping; continue with trueup validate start"
@@ -29,6 +30,7 @@ class TableStatus:
     pending: int
     failed: int
     hot: int
+    pending_by_operation: dict[str, int]
     errors: dict[str, int]
     swept_rows: int
     sweep_passes: int
@@ -60,6 +62,7 @@ class Status:
     lag_seconds: float | None
     retained_bytes: int | None
     gap: dict[str, Any] | None
+    cutover: str | None
     tables: tuple[TableStatus, ...]
 
     def total(self, name: str) -> int:
@@ -70,6 +73,31 @@ class Status:
     def open_errors(self) -> int:
         """Return the number of errors that are not ignored and not resolved."""
         return sum(table.errors.get("new", 0) for table in self.tables)
+
+    @property
+    def pending_by_operation(self) -> dict[str, int]:
+        """Return the number of pending keys per operation: insert, update, delete, truncate, sweep."""
+        counts: Counter[str] = Counter()
+        for table in self.tables:
+            counts.update(table.pending_by_operation)
+        return dict(counts)
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether everything before the cut-over position is decided."""
+        if not self.cutover or not self.validated or self.total("pending"):
+            return False
+        return lsn_number(self.validated) >= lsn_number(self.cutover)
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 if there are no open errors, 1 if there are, 2 if something is not checked.
+
+        While the validation does not run, changes are not checked, unless it has reached its cut-over position.
+        """
+        if self.blind_spots or not (self.state == "running" or self.is_finished):
+            return 2
+        return 1 if self.open_errors else 0
 
     @property
     def blind_spots(self) -> list[str]:
@@ -90,7 +118,8 @@ class Status:
         """Return plain JSON values."""
         sums = ("processed", "pending", "failed", "hot", "inserts", "updates", "deletes", "truncates")
         totals = {name: self.total(name) for name in sums}
-        return {**asdict(self), **totals, "open_errors": self.open_errors, "blind_spots": self.blind_spots}
+        computed = ("open_errors", "pending_by_operation", "blind_spots", "exit_code")
+        return {**asdict(self), **totals, **{name: getattr(self, name) for name in computed}}
 
 
 def read_status(meta: Meta, name: str) -> Status:
@@ -114,7 +143,7 @@ def read_status(meta: Meta, name: str) -> Status:
         _lsn(stored.began), _lsn(position), _lsn(stored.validated), _time(stored.validated_at), _lsn(stored.syncer),
         _lsn(stored.upstream),
         None if position is None or stored.upstream is None else max(0, stored.upstream - position),
-        stored.lag_seconds, stored.retained, stored.gap,
+        stored.lag_seconds, stored.retained, stored.gap, stored.settings.cutover or None,
         tuple(_table(row, counts.get(row["source"], {}), errors.get(row["source"], {})) for row in rows),
     )  # fmt: skip
 
@@ -123,8 +152,8 @@ def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) 
     return TableStatus(
         row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
         row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
-        counts.get("failed", 0), counts.get("hot", 0), errors, row["sweep_rows"], row["sweep_passes"],
-        _time(row["swept_at"]),
+        counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["sweep_rows"],
+        row["sweep_passes"], _time(row["swept_at"]),
     )  # fmt: skip
 
 

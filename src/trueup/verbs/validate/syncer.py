@@ -48,7 +48,10 @@ class Syncer:
             return self._lagging(flushed_position(source))
         if self.kind == "subscription":
             statement = "subscription_with_origin" if self.may_ask_origin else "subscription"
-            return min(_number(target, statements[statement], oid=oid) for oid in self.oids)
+            return min(
+                _subscribed(target, statements[statement], oid, name)
+                for oid, name in zip(self.oids, self.names, strict=True)
+            )
         if self.kind == "slot":
             return _number(source, statements["slot"], slot=self.names[0])
         return _number(target, statements["mark"], sync=self.names[0])
@@ -151,6 +154,17 @@ def _statements() -> dict[str, LiteralString]:
 def _number(connection: Connection, statement: LiteralString, **values: str | int) -> int:
     row = connection.execute(statement, values).fetchone()
     return int(row[0]) if row and row[0] is not None else 0
+
+
+def _subscribed(target: Connection, statement: LiteralString, oid: int, name: str) -> int:
+    """Return the position of a subscription; raise CheckFailed if it was dropped, also if it was created again."""
+    row = target.execute(statement, {"oid": oid}).fetchone()
+    if row is None:
+        raise CheckFailed(
+            [f"subscription {name} was dropped on the target: nothing applies the changes"],
+            cure="create the subscription again and start the validation again, or name another syncer with --syncer",
+        )
+    return int(row[0])
 
 
 def _seconds(text: str) -> float:

@@ -13,15 +13,21 @@ SELECT has_function_privilege('pg_replication_origin_progress(text, boolean)', '
 
 -- name: subscription_with_origin
 -- The greater of the position that the leader worker has confirmed and the end of the last transaction it applied.
+-- No row: the subscription was dropped.
 SELECT (greatest(coalesce(max(t.latest_end_lsn), '0/0'),
                  coalesce(pg_replication_origin_progress('pg_' || %(oid)s, false), '0/0')) - '0/0')::int8
-  FROM pg_stat_subscription t
- WHERE t.subid = %(oid)s::oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+  FROM pg_subscription s
+  LEFT JOIN pg_stat_subscription t ON t.subid = s.oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+ WHERE s.oid = %(oid)s::oid
+ GROUP BY s.oid
 
 -- name: subscription
+-- No row: the subscription was dropped.
 SELECT (coalesce(max(t.latest_end_lsn), '0/0') - '0/0')::int8
-  FROM pg_stat_subscription t
- WHERE t.subid = %(oid)s::oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+  FROM pg_subscription s
+  LEFT JOIN pg_stat_subscription t ON t.subid = s.oid AND t.relid IS NULL AND to_jsonb(t) ->> 'leader_pid' IS NULL
+ WHERE s.oid = %(oid)s::oid
+ GROUP BY s.oid
 
 -- name: named
 SELECT subname::text, oid::int8 FROM pg_subscription

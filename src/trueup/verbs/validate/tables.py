@@ -6,6 +6,7 @@ from trueup.capture.log.pgoutput import Relation
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
+from trueup.verbs.validate.option_checks import refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
 from trueup.verbs.validate.routes import Route, find_routes
 from trueup.verbs.validate.sessions import Sessions
@@ -28,6 +29,9 @@ class Tables:
         self._mode = settings.mode
         with self._sessions.source_errors():
             self.routes = {route.name: route for route in find_routes(self._sessions.source, settings)}
+            if self._sessions.stored.position is None:
+                sessions, routes = self._sessions, list(self.routes.values())
+                refuse_wrong_options(sessions.source, sessions.target, sessions.nodes[0], settings, routes)
         self.pairs.clear()
         self._stopped.clear()
         for route in self.routes.values():

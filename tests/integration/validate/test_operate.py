@@ -1,0 +1,138 @@
+"""Operating a validation: failed and repeated starts, wrong options, lists, exit codes, what `delete` leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.validate import Copy
+from trueup.cli.main import run
+from trueup.errors import CheckFailed, ConfigError, TrueupError
+
+NEW = ("--from", "n1", "--to", "n2", "--name", "v", "--check-interval", "0.1", "--row-error-delay", "0.3")
+
+
+def _validate(copy: Copy, *arguments: str) -> int:
+    return run(["validate", *arguments, "--node", f"n1={copy.up.uri}", "--node", f"n2={copy.down.uri}"])
+
+
+def _refused(copy: Copy, tables: str, **settings: object) -> str:
+    """Create and start a validation that must be refused; return the message."""
+    copy.create(tables, **settings)
+    with pytest.raises(TrueupError) as refused:
+        copy.validation.start(engine="local", log=copy.messages.append)
+    assert copy.up.execute("SELECT 1 FROM pg_replication_slots WHERE slot_name = 'trueup_v'") == []
+    return str(refused.value)
+
+
+def test_a_start_that_is_refused_does_not_block_the_right_one(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE u (id int PRIMARY KEY)")
+    copy.replicate()
+    assert "table public.typo does not exist" in _refused(copy, "public.typo")
+    assert "public.u" in _refused(copy, "public.t", filters=("public.u: id > 0",))
+    assert 'column "missing" does not exist' in _refused(copy, "public.t,public.u", filters=("public.t: missing > 0",))
+    assert "column missing does not exist" in _refused(copy, "public.*", exclude_columns=("public.t.missing",))
+    assert "public.other.n" in _refused(copy, "public.t", exclude_columns=("public.other.n",))
+    assert "column missing does not exist" in _refused(copy, "public.t", renames=("public.t.missing=n",))
+    assert "column missing does not exist" in _refused(copy, "public.t", renames=("public.t.n=missing",))
+    assert "column missing does not exist" in _refused(copy, "public.t,public.u", constants=("public.t.missing=1",))
+    assert "public.other" in _refused(copy, "public.t", routes=("public.other=public.u",))
+    # What a failed start has created is removed.
+    copy.up.execute("CREATE PUBLICATION trueup_v; CREATE PUBLICATION mine FOR TABLE t")
+    copy.start("public.t", publication="mine")
+    assert copy.up.execute("SELECT 1 FROM pg_publication WHERE pubname = 'trueup_v'") == []
+    assert copy.fence().exit_code == 0
+    copy.stop()
+    with pytest.raises(ConfigError, match="already exists with another value of tables"):
+        copy.create("public.u")
+
+
+def test_a_second_start_does_not_change_a_running_validation(copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.start("public.t")
+    assert _validate(copy, "start", "--name", "v", "--row-error-delay", "77", "--mode", "fast") == 2
+    assert "validation v is already running" in capfd.readouterr().err
+    assert _validate(copy, "start", *NEW, "--tables", "public.t", "--lag", "5") == 2
+    assert copy.validation.update().row_error_delay == 0.4
+    assert copy.validation.update().syncer == ""
+    copy.stop()
+    assert copy.validation.create(row_error_delay=7.0).row_error_delay == 7.0
+
+
+def test_lists_say_that_there_are_more(copy: Copy, capfd: pytest.CaptureFixture[str]) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.spoil("t", "RETURN NULL;", "INSERT")
+    copy.start("public.t", row_error_delay=30.0)
+    copy.up.execute("INSERT INTO t SELECT i FROM generate_series(1, 12) i")
+    copy.until(lambda: copy.status().total("pending") == 12)
+    copy.up.execute("UPDATE t SET n = 1 WHERE id <= 2; DELETE FROM t WHERE id = 3")
+    copy.until(lambda: copy.status().total("deletes") == 1)
+    status = copy.status()
+    assert status.tables[0].pending_by_operation == {"insert": 9, "update": 2}
+    assert _validate(copy, "status", "v", "--json") == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["pending_by_operation"] == shown["tables"][0]["pending_by_operation"] == {"insert": 9, "update": 2}
+    copy.validation.update(row_error_delay=0.0)
+    copy.until(lambda: len(copy.errors()) == 11)
+    assert _validate(copy, "errors", "v", "--limit", "4") == 1
+    output = capfd.readouterr()
+    assert output.out.count("missing") == 4
+    assert "4 of 11 errors are shown; use --limit 11" in output.err
+    assert _validate(copy, "errors", "v", "--limit", "4", "--json") == 1
+    output = capfd.readouterr()
+    assert len(json.loads(output.out)) == 4
+    assert "4 of 11 errors" in output.err
+    assert _validate(copy, "errors", "v", "--limit", "11") == 1
+    assert "errors are shown" not in capfd.readouterr().err
+
+
+def test_a_dropped_subscription_is_named(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.start("public.t")
+    copy.down.execute(f"DROP SUBSCRIPTION {copy.down.name}")
+    copy.until(lambda: copy.ended)
+    assert isinstance(copy.ended[0], CheckFailed)
+    assert f"subscription {copy.down.name} was dropped" in copy.ended[0].message
+    assert f"subscription {copy.down.name} was dropped" in copy.status().reason
+
+
+def test_the_status_of_a_validation_that_does_not_run_is_incomplete(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.start("public.t")
+    assert copy.fence().exit_code == 0
+    assert _validate(copy, "status", "v") == _validate(copy, "status") == 0
+    copy.stop()
+    # As after a kill: the state says that it runs, and no process has the lock.
+    copy.down.execute("UPDATE trueup.validation SET state = 'running'")
+    copy.up.execute("INSERT INTO t VALUES (1)")
+    assert _validate(copy, "status", "v") == _validate(copy, "status") == 2
+    copy.down.execute("UPDATE trueup.validation SET state = 'stopped'")
+    assert _validate(copy, "status", "v") == 2
+    copy.go_on()
+    assert copy.fence().exit_code == 0
+    assert _validate(copy, "status", "v") == 0
+
+
+def test_delete_of_the_last_validation_leaves_nothing(copy: Copy, tmp_path: Path) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.create("public.t", syncer="lag:1")
+    copy.name = "w"
+    copy.create("public.t", syncer="lag:1")
+    copy.validation.delete()
+    assert copy.down.execute("SELECT to_regnamespace('trueup') IS NOT NULL") == [(True,)]
+    copy.name = "v"
+    copy.down.execute("CREATE TABLE trueup.other ()")
+    copy.validation.delete()
+    assert copy.down.execute(
+        "SELECT array_agg(relname::text) FROM pg_class WHERE relnamespace = 'trueup'::regnamespace"
+    ) == [(["other"],)]
+    copy.down.execute("DROP TABLE trueup.other")
+    copy.create("public.t", syncer="lag:1")
+    copy.validation.delete()
+    assert copy.down.execute("SELECT to_regnamespace('trueup') IS NOT NULL") == [(False,)]

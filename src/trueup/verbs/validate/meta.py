@@ -16,8 +16,8 @@ from psycopg.types.json import Jsonb
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
-from trueup.db.durable import durable_transaction
 from trueup.db.drop_schema import drop_schema_if_empty
+from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError

@@ -82,6 +82,11 @@ class Moving:
     def _sync(self) -> SyncRequest:
         return SyncRequest(self.first, self.second, Scope("main"), SparkSettings(engine="local"))
 
+    def as_sync(self) -> str:
+        """Return the statement that makes a session of trueup's role a session of the sync."""
+        ((sync_id,),) = self.new.execute("SELECT id FROM trueup.syncs")
+        return f"SET trueup.sync = '{sync_id}';"
+
     def both(self, statements: str) -> None:
         for database in (self.old, self.new):
             database.execute(statements)

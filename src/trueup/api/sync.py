@@ -120,9 +120,12 @@ class Sync:
         """End the running sync after its round; return whether one was running."""
         return ending.stop(self._request, timeout=timeout)
 
-    def drop(self, *, timeout: float = 30.0) -> tuple[bool, bool]:
-        """Remove the change log and the state of the sync; return whether each existed. The copied rows stay."""
-        return ending.drop(self._request, timeout=timeout)
+    def drop(self, *, timeout: float = 30.0, force: bool = False) -> tuple[bool, bool]:
+        """Remove the change log and the state of the sync; return whether each existed. The copied rows stay.
+
+        With `force`, the change log of a sync into another target, which may not exist any more, is removed too.
+        """
+        return ending.drop(self._request, timeout=timeout, force=force)
 
     @contextmanager
     def _task(self, task_type: str, on_interrupt: str, progress: Progress | None = None) -> Iterator[OpenTask]:

@@ -158,17 +158,18 @@ def stop(timeout: float, **options: Any) -> None:
 
 
 @sync.command()
-@_options(timeout_option(30.0))
-def drop(timeout: float, **options: Any) -> None:
+@_options(timeout_option(30.0), flag("--force", "Also remove a change log whose sync into another target is lost."))
+def drop(timeout: float, force: bool, **options: Any) -> None:
     """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.
 
     \b
     Examples:
       trueup sync drop --from n1 --to n2
+      trueup sync drop --from n1 --to n2 --force
     """
     name = options["name"]
     as_json, sync = _sync(options)
-    had_log, had_sync = sync.drop(timeout=timeout)
+    had_log, had_sync = sync.drop(timeout=timeout, force=force)
     parts = (("the change log", had_log), ("the state on the target", had_sync))
     dropped = [part for part, existed in parts if existed]
     text = f"dropped {' and '.join(dropped)}" if dropped else f"the sync {name} does not exist"

@@ -29,6 +29,9 @@ INSERT INTO public.t VALUES (1, 1), (2, 2);
 """
 NAMES = [("public", "t"), ("public", "p")]
 TOKEN = "a token"
+# The identity of the sync, and what its transactions set.
+SYNC = "0f" * 16
+AS_SYNC = f"SET trueup.sync = '{SYNC}';"
 
 WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
@@ -41,8 +44,8 @@ def pair(databases: Databases) -> tuple[Database, Database]:
         for connection in (first, second):
             connection.execute(TABLES)
             pointer.install(connection)
-        pointer.create(first, "main", names=("old", "new"), address=pointer.address_of(second), is_first=True)
-        pointer.create(second, "main", names=("new", "old"), address=pointer.address_of(first), is_first=False)
+        pointer.create(first, "main", SYNC, names=("old", "new"), address=pointer.address_of(second), is_first=True)
+        pointer.create(second, "main", SYNC, names=("new", "old"), address=pointer.address_of(first), is_first=False)
         for connection in (first, second):
             assert guard.install(connection, NAMES, "main", timeout=10) == 3
             assert guard.install(connection, NAMES, "main", timeout=10) == 0
@@ -114,8 +117,8 @@ def test_only_one_database_accepts_writes(pair: tuple[Database, Database]) -> No
     for statement in WRITES:
         new.execute(f"BEGIN; {statement}; ROLLBACK")
     # A sync may write only to the database that is not in use.
-    assert "must not write to it" in refused(new, "SET application_name = 'trueup sync main'; DELETE FROM public.t")
-    old.execute("SET application_name = 'trueup sync main'; DELETE FROM public.t WHERE id = 2")
+    assert "must not write to it" in refused(new, f"{AS_SYNC} DELETE FROM public.t")
+    old.execute(f"{AS_SYNC} DELETE FROM public.t WHERE id = 2")
 
 
 def test_an_old_snapshot_does_not_write_after_the_decision(pair: tuple[Database, Database]) -> None:

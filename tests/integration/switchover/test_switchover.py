@@ -24,6 +24,7 @@ from trueup.verbs.switchover.phases import PAUSE, BudgetSpent
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import round as round_of_sync
+from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link
 
 
@@ -167,7 +168,8 @@ def test_a_wrong_row_of_the_final_round_is_found_in_the_pause(moving: Moving, mo
     def spoiled(link: Link, *arguments: Any) -> Any:
         applied = apply_rows(link, *arguments)
         if is_paused.is_set():
-            link.target.execute("UPDATE public.people SET name = name || '!' WHERE id = 5")
+            with state.writing(link.target, link.name, link.epoch):
+                link.target.execute("UPDATE public.people SET name = name || '!' WHERE id = 5")
         return applied
 
     def with_a_change(*arguments: Any) -> Any:
@@ -228,7 +230,7 @@ def test_the_gate_names_every_failed_condition(moving: Moving) -> None:
 
     moving.execute()
     moving.rollback()
-    as_sync = "SET application_name = 'trueup sync main'; SET session_replication_role = replica;"
+    as_sync = f"{moving.as_sync()} SET session_replication_role = replica;"
     # A row that differs, with each proof.
     moving.new.execute(f"{as_sync} UPDATE visits SET price = 1.00 WHERE id = 8")
     refused("rows equal: public.visits", proof="digest")

@@ -18,6 +18,7 @@ from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.sync import round as round_of_sync
+from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link
 
 SCHEMA = """
@@ -197,7 +198,8 @@ class in_the_pause:
         def spoiled(link: Link, *arguments: Any) -> Any:
             applied = apply(link, *arguments)
             if self._is_paused and self._wrong:
-                link.target.execute(self._wrong)
+                with state.writing(link.target, link.name, link.epoch):
+                    link.target.execute(self._wrong)
             return applied
 
         def paused(*arguments: Any) -> Any:
@@ -219,7 +221,7 @@ def test_a_validation_proves_a_rollback(moving: Moving, running: Running) -> Non
     moving.new.execute("INSERT INTO parts VALUES (7)")
     # Wrong on the old database, and not touched on the new one: only a sweep finds it.
     with psycopg.connect(moving.old.uri, autocommit=True) as connection:
-        connection.execute("SET application_name = 'trueup sync main'")
+        connection.execute(moving.as_sync())
         connection.execute("UPDATE visits SET price = 77 WHERE id = 700")
     running.start("back", tables=("public.*",), source="new", target="old", syncer="sync:main", sweep=0.5)
     wait_until(lambda: running.is_running("back"))

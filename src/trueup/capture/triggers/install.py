@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Increased with every change of the folder sql that changes what is in a database.
-VERSION = 3
+VERSION = 4
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
-# 2: workers and dead letters. 3: messages and comments of the functions.
-MIGRATIONS: dict[int, LiteralString] = {}
+# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log.
+MIGRATIONS: dict[int, LiteralString] = {
+    4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text",
+}
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,10 @@ def reset(request: SwitchoverRequest) -> Ended:
                 cure="to move back: trueup switchover rollback; to stay on it: trueup switchover finish",
             )
         # The state of the sync itself is on the second database, and stays.
-        done = _clear(request, second, request.second, log=True, sync=False)
+        sync_id = _identity(request, first, second)
+        done = _clear(request, sync_id, second, request.second, log=True, sync=False)
         # The state of the way back is on the first.
-        done += _clear(request, first, request.first, log=False, sync=True)
+        done += _clear(request, sync_id, first, request.first, log=False, sync=True)
         return Ended(request.sync, request.first.name, tuple(done) or ("there was nothing to remove",))
 
 
@@ -111,11 +112,27 @@ def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
             )
         sides = [(request.first, first), (request.second, second)]
         (node, in_use), (other_node, other) = reversed(sides) if _is_moved(request, first, second) else sides
-        done = _clear(request, in_use, node, log=True, sync=True)
-        done += _clear(request, other, other_node, log=True, sync=True, pointers=not keep_refusal)
+        sync_id = _identity(request, first, second)
+        done = _clear(request, sync_id, in_use, node, log=True, sync=True)
+        done += _clear(request, sync_id, other, other_node, log=True, sync=True, pointers=not keep_refusal)
         if keep_refusal:
             done.append(f"{other_node.name}: still refuses writes; trueup switchover finish ends that")
         return Ended(request.sync, node.name, tuple(done))
+
+
+def _identity(request: SwitchoverRequest, first: Connection, second: Connection) -> str:
+    """Return the identity of the sync between the two databases, or ""; raise if there are two."""
+    pointers = [pointer.read(connection, request.sync) for connection in (first, second)]
+    ids = {stored.sync_id for stored in pointers if stored is not None}
+    if not ids:
+        known = state.read(second, request.sync)
+        ids = {known.id} if known is not None and known.source == state.identity(first) else {""}
+    if len(ids) > 1:
+        raise CheckFailed(
+            [f"{request.first.name} and {request.second.name} have pointers {request.sync} of different switchovers"],
+            cure="name the two databases of one switchover: --from, --to",
+        )
+    return ids.pop()
 
 
 def _is_moved(request: SwitchoverRequest, first: Connection, second: Connection) -> bool:
@@ -148,15 +165,22 @@ def _unlock(connection: Connection) -> None:
 
 
 def _clear(
-    request: SwitchoverRequest, connection: Connection, node: Node, *, log: bool, sync: bool, pointers: bool = True
+    request: SwitchoverRequest,
+    sync_id: str,
+    connection: Connection,
+    node: Node,
+    *,
+    log: bool,
+    sync: bool,
+    pointers: bool = True,
 ) -> list[str]:
     """Remove parts of trueup from one database, and return them as texts; the guards are last."""
     done: list[str] = []
     if log:
         with changelog.open_log(node) as session:
-            if changelog.drop(session, request.sync, timeout=request.timeout):
+            if changelog.drop(session, request.sync, sync_id, timeout=request.timeout):
                 done.append("removed the change log")
-    if sync and state.remove(connection, request.sync):
+    if sync and state.remove(connection, request.sync, sync_id):
         done.append("removed the state of the sync")
     if pointers:
         guards = guard.remove(connection, timeout=request.timeout)

@@ -34,6 +34,7 @@ class Pointer:
     """The pointer of one of the two databases."""
 
     sync: str
+    sync_id: str
     state: str
     # Whether the sync was started from this database.
     is_first: bool
@@ -82,12 +83,18 @@ def is_installed(connection: Connection) -> bool:
     return bool(one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")))
 
 
-def create(connection: Connection, sync: str, *, names: tuple[str, str], address: str, is_first: bool) -> None:
-    """Create the pointer of this database, or update its names and address; the state of an existing one stays."""
-    connection.execute(
+def create(
+    connection: Connection, sync: str, sync_id: str, *, names: tuple[str, str], address: str, is_first: bool
+) -> None:
+    """Create the pointer of this database, or update its names and address; the state of an existing one stays.
+
+    Raise if the pointer with this name belongs to another sync.
+    """
+    cursor = connection.execute(
         statement("create"),
         {
             "sync": sync,
+            "id": sync_id,
             "state": IDLE if is_first else USE_NEXT,
             "is_first": is_first,
             "name": names[0],
@@ -95,6 +102,11 @@ def create(connection: Connection, sync: str, *, names: tuple[str, str], address
             "next_address": address,
         },
     )
+    if cursor.rowcount != 1:
+        raise CheckFailed(
+            [f"the pointer {sync} of {names[0]} belongs to a switchover with another database"],
+            cure="end that switchover (trueup switchover finish), or start the sync with another name: --name",
+        )
 
 
 def read(connection: Connection, sync: str) -> Pointer | None:

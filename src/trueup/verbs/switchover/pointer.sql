@@ -6,6 +6,8 @@ GRANT USAGE ON SCHEMA trueup TO PUBLIC;
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,
+    -- The identity of the sync and its way back, which the transactions of its rounds show in the setting trueup.sync.
+    sync_id text NOT NULL,
     -- idle, in_progress: this database is in use; use_next: the next one is in use, and this one refuses writes.
     state text NOT NULL CHECK (state IN ('idle', 'in_progress', 'use_next')),
     is_first boolean NOT NULL,
@@ -30,20 +32,22 @@ GRANT SELECT ON trueup.switchover TO PUBLIC;
 CREATE SEQUENCE IF NOT EXISTS trueup.switchover_epoch;
 
 -- Runs before every statement that writes. Every writer holds the shared lock until its transaction ends, so the holder
--- of the exclusive lock is the only writer. Sessions of a sync, recognized by their application_name, may write only to
--- a database that is not in use.
+-- of the exclusive lock is the only writer. Transactions of the sync may write only to a database that is not in use: any role
+-- can set the setting trueup.sync, so the session must also be a member of the role that owns this function.
 CREATE OR REPLACE FUNCTION trueup.switchover_guard() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     p record;
-    is_sync boolean := starts_with(current_setting('application_name'), 'trueup sync ');
+    is_sync boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(@family@, @application@);
-    SELECT s.state, s.name, s.next_name, s.next_address, s.epoch INTO p
+    SELECT s.state, s.name, s.next_name, s.next_address, s.epoch, s.sync_id INTO p
       FROM trueup.switchover s WHERE s.sync = TG_ARGV[0];
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
+    is_sync := coalesce(current_setting('trueup.sync', true) = p.sync_id, false)
+               AND pg_has_role(session_user, current_user, 'MEMBER');
     -- A snapshot that is older than the decision does not show it; the sequence does.
     IF current_setting('transaction_isolation') <> 'read committed'
        AND p.epoch <> (SELECT e.last_value FROM trueup.switchover_epoch e) THEN
@@ -98,17 +102,26 @@ BEGIN
            phase = 'in use', opened_at = clock_timestamp(), changed_at = clock_timestamp()
      WHERE s.sync = switchover_open.sync AND s.state = 'use_next'
        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    -- Ends the epoch of the sync: it writes nothing more, not even the value of a sequence, which has no guard.
+    IF has_table_privilege(to_regclass('trueup.syncs'), 'UPDATE') THEN
+        UPDATE trueup.syncs s SET epoch = s.epoch + 1
+          FROM trueup.switchover p WHERE p.sync = switchover_open.sync AND s.id = p.sync_id;
+    END IF;
+    RETURN true;
 END
 $$;
 
 -- name: create
-INSERT INTO trueup.switchover (sync, state, is_first, name, next_name, next_address, epoch)
-VALUES (%(sync)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s, nextval('trueup.switchover_epoch'))
+INSERT INTO trueup.switchover (sync, sync_id, state, is_first, name, next_name, next_address, epoch)
+VALUES (%(sync)s, %(id)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s, nextval('trueup.switchover_epoch'))
 ON CONFLICT (sync) DO UPDATE SET name = excluded.name, next_name = excluded.next_name, next_address = excluded.next_address
+ WHERE switchover.sync_id = excluded.sync_id
 
 -- name: read
-SELECT sync, state, is_first, name, next_name, next_address, epoch, coalesce(attempt, '') AS attempt, phase, token,
+SELECT sync, sync_id, state, is_first, name, next_name, next_address, epoch, coalesce(attempt, '') AS attempt, phase, token,
        changed_at::text AS changed_at, decided_at::text AS decided_at, opened_at::text AS opened_at, report,
        s.token_hash IS NOT NULL AS expects_token
   FROM trueup.switchover s WHERE sync = %(sync)s

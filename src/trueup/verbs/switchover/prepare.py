@@ -47,7 +47,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
         if known is None:
             cure = "start it first: trueup sync start"
             raise CheckFailed([f"the sync {request.sync} into {request.second.name} does not exist"], cure=cure)
-        _create_pointers(request, first, second)
+        _create_pointers(request, known.id, first, second)
         current, _ = pointer.check_both(
             pointer.read(first, request.sync), pointer.read(second, request.sync), request.sync
         )
@@ -69,9 +69,10 @@ def prepare(
         if ending.stop(sync_request, timeout=request.timeout):
             progress.say("stopped the running sync")
         link = stack.enter_context(open_link(route.source, route.target, request.sync))
+        _check_names(link)
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
         is_back = route.source is request.second
-        _create_pointers(request, *((target, source) if is_back else (source, target)))
+        _create_pointers(request, link.id, *((target, source) if is_back else (source, target)))
         current, _ = pointer.check_both(
             pointer.read(source, request.sync), pointer.read(target, request.sync), request.sync
         )
@@ -97,7 +98,8 @@ def prepare(
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.copy_sequences()
         token = secrets.token_hex(16)
-        pointer.expect_token(target, request.sync, token)
+        with state.writing(link.target, link.name, link.epoch):
+            pointer.expect_token(link.target, request.sync, token)
         _limit(link, request.budget)
         ready = Ready(
             request, attempt, token, fence, target, link, prover, rounds, current.next_address, accepted, fingerprints,
@@ -107,21 +109,35 @@ def prepare(
         yield ready
 
 
-def _create_pointers(request: SwitchoverRequest, first: Connection, second: Connection) -> None:
+def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:
     """Create the pointers of both databases, or update their names and addresses."""
     first_address = pointer.application_address(request.first_address) or pointer.address_of(first)
     second_address = pointer.application_address(request.second_address) or pointer.address_of(second)
     names = (request.first.name, request.second.name)
     for connection in (first, second):
         pointer.install(connection)
-    pointer.create(first, request.sync, names=names, address=second_address, is_first=True)
-    pointer.create(second, request.sync, names=(names[1], names[0]), address=first_address, is_first=False)
+    pointer.create(first, request.sync, sync_id, names=names, address=second_address, is_first=True)
+    pointer.create(second, request.sync, sync_id, names=names[::-1], address=first_address, is_first=False)
+
+
+def _check_names(link: Link) -> None:
+    """Raise if the name is used by another sync that would share the change log or the state of the way back."""
+    with changelog.open_log(link.target_node) as log:
+        changelog.check_owner(log, link.name, link.id)
+    stored = state.read(link.source, link.name)
+    if stored is not None and stored.id != link.id:
+        raise CheckFailed(
+            [f"another sync {link.name} writes to this database: the way back would replace its state"],
+            cure="drop one of the two syncs, and start it with another name: --name",
+            node=link.source_node.name,
+        )
 
 
 def _prepare_way_back(link: Link, *, timeout: float) -> None:
     """Create a change log on the new database, and on the old one the state of a sync into it."""
     with changelog.open_log(link.target_node) as log:
-        changelog.install(log, link.name, link.tables, timeout=timeout)
+        owner = changelog.Owner(link.id, state.identity(link.source))
+        changelog.install(log, link.name, owner, link.tables, timeout=timeout)
     state.install(link.source)
     if state.read(link.source, link.name) is None:
         known = state.read(link.target, link.name)
@@ -129,8 +145,7 @@ def _prepare_way_back(link: Link, *, timeout: float) -> None:
         scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))
         if known is not None and known.named:
             scope = Scope(link.name, tuple(str(table) for table in link.tables))
-        state.create(link.source, scope, state.identity(link.target), link.tables)
-        state.set_phase(link.source, link.name, "running")
+        state.create(link.source, scope, link.id, state.identity(link.target), link.tables, phase="running")
 
 
 def _fingerprint(connection: Connection, tables: list[TableName]) -> str:

@@ -19,6 +19,7 @@ from trueup.verbs.switchover.validated import Validated
 from trueup.verbs.sync import sequences
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
+from trueup.verbs.sync.round import checked_transaction
 
 # A statement is looked up when it first runs, prepared the second time, and fast the third time.
 _WARM_UPS = 3
@@ -68,7 +69,8 @@ class Ready:
             lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
         )
         changed = {sequence: value for sequence, value in on_source.items() if on_target.get(sequence) != value}
-        sequences.write(self.target, changed)
+        with checked_transaction(self.link):
+            sequences.write(self.link.target, changed)
 
     def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
         """Check all conditions while the fence is held."""

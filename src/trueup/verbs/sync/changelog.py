@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from psycopg import sql
 
 from trueup.capture.triggers import tubes
+from trueup.capture.triggers.install import VERSION, installed_version
 from trueup.capture.triggers.install import install as install_functions
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
@@ -28,14 +29,64 @@ def open_log(node: Node) -> Session:
     return Session(node, LOG_SCHEMA)
 
 
-def install(log: Session, name: str, tables: Iterable[SyncTable], *, timeout: float) -> tuple[SyncTable, ...]:
+@dataclass(frozen=True)
+class Owner:
+    """The sync that a change log belongs to, and the identity of the database at its other end."""
+
+    id: str
+    peer: str
+
+
+def owner(log: Session, name: str) -> Owner | None:
+    """Return the owner of the change log `name`; None if it does not exist or belongs to no sync yet."""
+    version = installed_version(log)
+    if version is None:
+        return None
+    if version < VERSION:
+        raise CheckFailed(
+            ["the change logs of this database were created by an earlier version of trueup"],
+            cure="run trueup sync drop with that version, then trueup sync start with this one",
+            node=log.node.name,
+        )
+    query = sql.SQL("SELECT sync, peer FROM {} WHERE tube = %s AND sync IS NOT NULL").format(log.name("tubes"))
+    rows = log.rows(query, [name])
+    return Owner(*rows[0]) if rows else None
+
+
+def check_free(log: Session, name: str) -> None:
+    """Raise if a change log `name` exists: two syncs that share one would take each other's entries."""
+    if owner(log, name) is not None:
+        raise CheckFailed(
+            [f"the name {name} is used by another sync from this database, or by its way back"],
+            cure="choose another name: --name; if that sync is not needed any more: trueup sync drop",
+            node=log.node.name,
+        )
+
+
+def check_owner(log: Session, name: str, sync_id: str) -> None:
+    """Raise if the change log `name` belongs to another sync."""
+    current = owner(log, name)
+    if current is not None and current.id != sync_id:
+        raise CheckFailed(
+            [f"the change log {name} belongs to another sync: this one would take its entries"],
+            cure="drop one of the two syncs, and start it with another name: --name",
+            node=log.node.name,
+        )
+
+
+def install(
+    log: Session, name: str, owner: Owner, tables: Iterable[SyncTable], *, timeout: float
+) -> tuple[SyncTable, ...]:
     """Create the change log and attach all tables; return the tables with their numbers in it.
 
-    Every later change of these tables is recorded. Each attempt to lock a table is short and is retried, so that
-    writers never queue behind it for long.
+    Every later change of these tables is recorded, except changes by the sync itself in the other direction. Each
+    attempt to lock a table is short and is retried, so that writers never queue behind it for long.
     """
     install_functions(log)
     tubes.ensure(log, name)
+    claim = sql.SQL("UPDATE {} SET sync = %s, peer = %s WHERE tube = %s AND sync IS NULL").format(log.name("tubes"))
+    log.rows(claim, [owner.id, owner.peer, name])
+    check_owner(log, name, owner.id)
     attached = []
     for table in tables:
         quoted = sql.Identifier(*table.name).as_string(log.connection)
@@ -78,8 +129,14 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[Sync
     return tuple(replace(table, number=sources[table.oid][0]) for table in tables)
 
 
-def drop(log: Session, name: str, *, timeout: float) -> bool:
-    """Drop the change log, its triggers first, and the schema with the last one; return whether it existed."""
+def drop(log: Session, name: str, sync_id: str, *, timeout: float) -> bool:
+    """Drop the change log of a sync, its triggers first, and the schema with the last one; return whether it existed.
+
+    A log of another sync with this name stays.
+    """
+    current = owner(log, name)
+    if current is not None and current.id != sync_id:
+        return False
     return tubes.drop_with_schema(log, name, patience=timeout)
 
 

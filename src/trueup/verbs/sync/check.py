@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import create_schema, state
+from trueup.verbs.sync import changelog, create_schema, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
@@ -22,8 +23,11 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
         raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
     if request.scope.create_schema:
         create_schema.find_programs(source.info.server_version, request.pg_bin)
+    with changelog.open_log(request.source) as log:
+        changelog.check_free(log, request.name)
     state.install(target)
-    state.create(target, request.scope, state.identity(source), plan.tables)
+    phase = "making" if request.scope.create_schema else "copying"
+    state.create(target, request.scope, uuid.uuid4().hex, state.identity(source), plan.tables, phase=phase)
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 

@@ -29,7 +29,7 @@ from trueup.rows.write.stage import stage
 from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.model import SyncTable
-from trueup.verbs.sync.state import check_epoch, statement
+from trueup.verbs.sync.state import check_epoch, statement, writing
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
 PART_BYTES = 64 * 1024 * 1024
@@ -158,8 +158,7 @@ def rewritten(source: Connection, tables: Sequence[SyncTable], done: Done) -> li
 
 def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relations: Sequence[int]) -> None:
     """Empty tables on the target, and delete the records of their copied parts."""
-    with target.transaction():
-        check_epoch(target, job.sync, job.epoch)
+    with writing(target, job.sync, job.epoch):
         if job.silent:
             require_silent_triggers(target)
         for table in reversed(tables):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from trueup.capture.triggers.session import Session
 from trueup.db import locks
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, state
@@ -31,22 +32,38 @@ def stop(request: SyncRequest, *, timeout: float) -> bool:
         return True
 
 
-def drop(request: SyncRequest, *, timeout: float) -> tuple[bool, bool]:
-    """Remove the change log and the state of a sync; return whether each existed. The copied rows stay."""
+def drop(request: SyncRequest, *, timeout: float, force: bool = False) -> tuple[bool, bool]:
+    """Remove the change log and the state of a sync; return whether each existed. The copied rows stay.
+
+    With `force`, a change log whose sync does not exist on this target is removed too.
+    """
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
         changelog.sync_lock(source, request.source),
     ):
+        known = state.read(target, request.name)
+        if known is not None:
+            state.check_source(known, state.identity(source), request.target.name)
         for node, connection in ((request.source, source), (request.target, target)):
-            if state.pointer_state(connection, request.name) is not None:
+            if known is not None and state.pointer_state(connection, known.id) is not None:
                 raise CheckFailed(
                     [f"a switchover of the sync {request.name} is prepared, and needs the sync"],
                     cure="end the switchover first: trueup switchover reset, or trueup switchover finish",
                     node=node.name,
                 )
-        known = state.read(target, request.name)
-        if known is not None:
-            state.check_source(known, state.identity(source), request.target.name)
         with changelog.open_log(request.source) as log:
-            had_log = changelog.drop(log, request.name, timeout=timeout)
-        return had_log, state.remove(target, request.name)
+            sync_id = known.id if known else _orphan(log, request.name, state.identity(target), force=force)
+            had_log = changelog.drop(log, request.name, sync_id, timeout=timeout)
+        return had_log, state.remove(target, request.name, sync_id)
+
+
+def _orphan(log: Session, name: str, target: str, *, force: bool) -> str:
+    """Return the sync of a change log whose state on the target is gone; raise if its target is another database."""
+    owner = changelog.owner(log, name)
+    if owner is None or owner.peer == target or force:
+        return owner.id if owner else ""
+    raise CheckFailed(
+        [f"the sync {name} into this target does not exist; the change log {name} belongs to another sync"],
+        cure="name the target that the sync was started with: --to; if that database does not exist any more: --force",
+        node=log.node.name,
+    )

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trueup.db.connection import one_value
-from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.progress import Progress
@@ -65,8 +64,7 @@ def large_round(
     if reloaded:
         rows += copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
     # It also puts the earlier commits of the tasks on the disk: the log of the server is written in order.
-    with durable_transaction(link.target):
-        state.check_epoch(link.target, link.name, link.epoch)
+    with state.writing(link.target, link.name, link.epoch):
         stop = one_value(record(link, changes, began))
     finish(link, changes, checks)
     return replace(round_of(link, changes, began), rows=rows, large=True, stop_asked=bool(stop))

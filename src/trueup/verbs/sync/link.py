@@ -29,6 +29,8 @@ class Link:
     """The open link of a sync; `source` and `target` are pinned sessions in autocommit mode."""
 
     name: str
+    # Shared by the sync and its way back.
+    id: str
     source_node: Node
     target_node: Node
     source: Connection
@@ -65,7 +67,7 @@ def log_table(name: str) -> sql.Identifier:
 
 
 def application(name: str) -> str:
-    """Return the `application_name` of the sessions of a sync; guards of a switchover recognize its beginning."""
+    """Return the `application_name` of the sessions of a sync. It is for people only: any session can set it."""
     return f"trueup sync {name}"
 
 
@@ -113,7 +115,9 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
 
 def _link(source: Node, target: Node, stored: State, from_source: Connection, to_target: Connection) -> Link:
     name = stored.sync
-    if state.pointer_state(to_target, name) not in (None, "use_next"):
+    # Before the pointer is read: the opening of a database ends the epoch, so this process cannot write after it.
+    epoch = state.take_over(to_target, name)
+    if state.pointer_state(to_target, stored.id) not in (None, "use_next"):
         # Guards would refuse the rows, but not the values of sequences.
         raise CheckFailed(
             [f"applications were moved to {target.name}: the sync must not write to it any more"],
@@ -122,12 +126,13 @@ def _link(source: Node, target: Node, stored: State, from_source: Connection, to
         )
     plan = check_plan(from_source, to_target, stored, (source.name, target.name))
     with changelog.open_log(source) as log:
+        changelog.check_owner(log, name, stored.id)
         tables = changelog.attached(log, name, plan.tables)
-    epoch = state.take_over(to_target, name)
+    state.check_role(to_target, stored.id, target.name)
     shape = str(one_value(from_source.execute(*shape_query(name, tables))))
     if not plan.is_ordered:
         to_target.execute("SET session_replication_role = replica")
-    return Link(name, source, target, from_source, to_target, plan, tables, epoch, shape)
+    return Link(name, stored.id, source, target, from_source, to_target, plan, tables, epoch, shape)
 
 
 def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:

@@ -44,9 +44,11 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         stack.enter_context(changelog.sync_lock(source, request.source))
         stored = state.read(target, request.name) or check.create(request, source, target)
         state.check_source(stored, state.identity(source), request.target.name)
+        epoch = state.take_over(target, request.name)
         if stored.phase == "making":
-            create_schema.make_tables(request, source, progress)
-            state.set_phase(target, request.name, "copying")
+            with state.writing(target, request.name, epoch):
+                create_schema.make_tables(request, source, progress)
+                state.set_phase(target, request.name, epoch, "copying")
         checked = check.check_plan(source, target, stored, request.node_names)
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections
@@ -56,10 +58,11 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         if stored.phase in ("making", "copying"):
             with changelog.open_log(request.source) as log:
                 progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
-                tables = changelog.install(log, request.name, checked.tables, timeout=request.timeout)
+                owner = changelog.Owner(stored.id, state.identity(target))
+                tables = changelog.install(log, request.name, owner, checked.tables, timeout=request.timeout)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
-            rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, engine, progress)
-            state.set_phase(target, request.name, "copied")
+            rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
+            state.set_phase(target, request.name, epoch, "copied")
             progress.say(f"copied {rows:,} rows")
     if stored.phase != "running":
         snapshot_copy.build(request, engine.slots, progress)

@@ -10,7 +10,6 @@ from types import TracebackType
 
 from trueup.db import reader
 from trueup.db.connection import one_value
-from trueup.db.durable import durable_transaction
 from trueup.db.foreign_keys import TableName
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
@@ -108,8 +107,7 @@ class Runner:
         keys |= {tables[number].name: None for number in changes.reload}
         targets = [table.target for table in link.tables]
         try:
-            with durable_transaction(link.target):
-                state.check_epoch(link.target, link.name, link.epoch)
+            with state.writing(link.target, link.name, link.epoch):
                 rows = write_ordered(link.source, link.target, targets, keys, link.plan.foreign_keys)
                 stop = one_value(small.record(link, changes, began))
         except Exception as error:

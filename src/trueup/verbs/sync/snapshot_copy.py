@@ -30,12 +30,13 @@ def copy_all(
     plan: Plan,
     tables: Sequence[SyncTable],
     stored: state.State,
+    epoch: int,
     engine: Engine,
     progress: Progress,
 ) -> int:
     """Copy all rows that an earlier call has not copied; return their number."""
-    epoch = state.take_over(target, request.name)
-    snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
+    with state.writing(target, request.name, epoch):
+        snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
     title = application(request.name)
     reader.allow(title)
     try:
@@ -80,8 +81,7 @@ def _copy_in_order(
         parts = parts_of(source, job, members, 1)
         if parts and all((part.oid, part.file) in done for part in parts):
             continue
-        with target.transaction():
-            state.check_epoch(target, job.sync, job.epoch)
+        with state.writing(target, job.sync, job.epoch):
             rows += write_ordered(source, target, [table.target for table in members], dict.fromkeys(group), inside)
             for oid, file in {(part.oid, part.file) for part in parts}:
                 target.execute(state.statement("copied"), [job.sync, oid, file, 0, None])
@@ -97,11 +97,12 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
                 # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
                 with Runner(link, request, progress) as runner:
                     runner.round(everything=True)
-            create_schema.build_rest(request, link.source, link.target, progress, slots=slots)
+            with state.writing(link.target, link.name, link.epoch):
+                create_schema.build_rest(request, link.source, link.target, progress, slots=slots)
         # New tables have no statistics, and rounds would get bad query plans.
         with ThreadPoolExecutor(max(1, min(slots, len(link.tables)))) as threads:
             list(threads.map(lambda table: _analyze(link, table), link.tables))
-        state.set_phase(link.target, request.name, "running")
+        state.set_phase(link.target, request.name, link.epoch, "running")
 
 
 def _analyze(link: Link, table: SyncTable) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from psycopg.rows import dict_row
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.db.connection import Connection, one_value
 from trueup.db.drop_schema import drop_schema_if_empty
+from trueup.db.durable import durable_transaction
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
@@ -30,6 +32,8 @@ class State:
     """One sync, as the target knows it."""
 
     sync: str
+    # Shared by the sync and its way back, and by nothing else.
+    id: str
     source: str
     phase: str
     made_schema: bool
@@ -74,7 +78,13 @@ def read(target: Connection, name: str) -> State | None:
     if not one_value(target.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL")):
         return None
     with target.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(statement("read"), [name]).fetchone()
+        try:
+            row = cursor.execute(statement("read"), [name]).fetchone()
+        except psycopg.errors.UndefinedColumn:
+            raise CheckFailed(
+                ["the syncs into this database were started by an earlier version of trueup"],
+                cure="run trueup sync drop with that version, then trueup sync start with this one",
+            ) from None
     return State(**{**row, **{column: tuple(row[column]) for column in _LISTS}}) if row else None
 
 
@@ -92,16 +102,20 @@ def check_source(state: State, source: str, node: str) -> None:
     if state.source != source:
         raise CheckFailed(
             [f"the sync {state.sync} into this database comes from another source"],
-            cure="name the source that the sync was started with: --from",
+            cure="name the source that the sync was started with: --from; a second sync needs another name: --name",
             node=node,
         )
 
 
-def create(target: Connection, scope: Scope, source: str, tables: Sequence[SyncTable]) -> None:
+def create(
+    target: Connection, scope: Scope, sync_id: str, source: str, tables: Sequence[SyncTable], *, phase: str
+) -> None:
     """Record a new sync."""
     values = {
         "sync": scope.name,
+        "id": sync_id,
         "source": source,
+        "phase": phase,
         "made": scope.create_schema,
         "tables": [str(table) for table in tables],
         "named": list(scope.tables),
@@ -110,14 +124,15 @@ def create(target: Connection, scope: Scope, source: str, tables: Sequence[SyncT
     target.execute(statement("create"), values)
 
 
-def set_phase(target: Connection, name: str, phase: str) -> None:
+def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:
     """Record that the sync has reached a phase."""
-    target.execute(
-        "UPDATE trueup.syncs SET phase = %(phase)s,"
-        " copied_at = CASE WHEN %(phase)s IN ('copied', 'running') THEN coalesce(copied_at, clock_timestamp()) END"
-        " WHERE sync = %(sync)s",
-        {"phase": phase, "sync": name},
-    )
+    with writing(target, name, epoch):
+        target.execute(
+            "UPDATE trueup.syncs SET phase = %(phase)s,"
+            " copied_at = CASE WHEN %(phase)s IN ('copied', 'running') THEN coalesce(copied_at, clock_timestamp()) END"
+            " WHERE sync = %(sync)s",
+            {"phase": phase, "sync": name},
+        )
 
 
 def take_over(target: Connection, name: str) -> int:
@@ -128,8 +143,19 @@ def take_over(target: Connection, name: str) -> int:
     return int(one_value(target.execute(statement("take_over"), [name])))
 
 
+@contextmanager
+def writing(target: Connection, name: str, epoch: int) -> Iterator[None]:
+    """Run the block in a transaction of the sync; no other process can take over the sync before its end."""
+    with durable_transaction(target):
+        check_epoch(target, name, epoch)
+        yield
+
+
 def check_epoch(target: Connection, name: str, epoch: int) -> None:
-    """Raise if another process has taken over the sync; none can until the transaction ends."""
+    """Begin a transaction of the sync: raise if another process has taken over; none can until the transaction ends.
+
+    Triggers of trueup recognize the sync until the end of the transaction.
+    """
     try:
         target.execute(statement("check_epoch"), {"sync": name, "epoch": epoch})
     except psycopg.Error as error:
@@ -151,9 +177,13 @@ def raise_if_refused(error: psycopg.Error, name: str) -> None:
         ) from None
 
 
-def remove(target: Connection, name: str) -> bool:
-    """Remove the sync, and the tables of the state with the last one; return whether it existed."""
-    if read(target, name) is None:
+def remove(target: Connection, name: str, sync_id: str) -> bool:
+    """Remove the sync, and the tables of the state with the last one; return whether it existed.
+
+    Another sync with this name stays.
+    """
+    stored = read(target, name)
+    if stored is None or stored.id != sync_id:
         return False
     with target.transaction():
         target.execute("DELETE FROM trueup.sync_mark WHERE sync = %s", [name])
@@ -164,11 +194,23 @@ def remove(target: Connection, name: str) -> bool:
     return True
 
 
-def pointer_state(connection: Connection, name: str) -> str | None:
-    """Return the state in the switchover pointer of this database, or None if it has no pointer."""
+def check_role(target: Connection, sync_id: str, node: str) -> None:
+    """Raise if triggers of trueup would not recognize writes of the sync, because another role created them."""
+    values = {"id": sync_id, "guarded": pointer_state(target, sync_id) is not None}
+    roles = [str(row[0]) for row in target.execute(statement("other_roles"), values).fetchall()]
+    if roles:
+        raise CheckFailed(
+            [f"triggers of trueup on the target belong to {', '.join(roles)} and do not recognize this role"],
+            cure="connect to the target as that role, or as a member of it",
+            node=node,
+        )
+
+
+def pointer_state(connection: Connection, sync_id: str) -> str | None:
+    """Return the state in the switchover pointer of a sync in this database, or None if it has no pointer."""
     if not one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")):
         return None
-    row = connection.execute("SELECT state FROM trueup.switchover WHERE sync = %s", [name]).fetchone()
+    row = connection.execute("SELECT state FROM trueup.switchover WHERE sync_id = %s", [sync_id]).fetchone()
     return str(row[0]) if row else None
 
 

@@ -2,6 +2,8 @@
 CREATE SCHEMA IF NOT EXISTS trueup;
 CREATE TABLE IF NOT EXISTS trueup.syncs (
     sync text PRIMARY KEY,
+    -- Identifies the sync and its way back: names are unique in one database only.
+    id text NOT NULL,
     source text NOT NULL,
     -- making: the schema does not exist yet; copying: rows are missing; copied: indexes and constraints are missing;
     -- running: rounds keep the target up to date.
@@ -50,28 +52,29 @@ CREATE TABLE IF NOT EXISTS trueup.sync_mark (
 COMMENT ON TABLE trueup.sync_mark IS
     'The position of a sync: all commits of the source before source_lsn are here. 0/0: a large round is not complete.';
 
--- In a pipeline, an error skips all later statements: a process that has been replaced writes nothing.
+-- The first statement of every transaction of a sync. In a pipeline, an error skips all later statements: a process that
+-- has been replaced writes nothing. Triggers of trueup compare the setting with their own sync, and check the role too.
 CREATE OR REPLACE FUNCTION trueup.sync_check_epoch(sync text, epoch bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    PERFORM FROM trueup.syncs s WHERE s.sync = $1 AND s.epoch = $2 FOR SHARE;
+    PERFORM set_config('trueup.sync', s.id, true) FROM trueup.syncs s WHERE s.sync = $1 AND s.epoch = $2 FOR SHARE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another process has taken over the sync %', $1 USING ERRCODE = 'TU001';
     END IF;
 END
 $$;
+REVOKE ALL ON FUNCTION trueup.sync_check_epoch(text, bigint) FROM PUBLIC;
 
 -- name: uninstall
 DROP TABLE trueup.copied, trueup.syncs, trueup.sync_mark;
 DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint)
 
 -- name: create
-INSERT INTO trueup.syncs (sync, source, phase, made_schema, tables, named, left_out)
-VALUES (%(sync)s, %(source)s, CASE WHEN %(made)s THEN 'making' ELSE 'copying' END, %(made)s, %(tables)s, %(named)s,
-        %(left_out)s)
+INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, tables, named, left_out)
+VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(tables)s, %(named)s, %(left_out)s)
 
 -- name: read
-SELECT s.sync, s.source, s.phase, s.made_schema, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
+SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
        s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at,
        m.source_lsn::text AS source_lsn, m.source_at, m.applied_at
   FROM trueup.syncs s LEFT JOIN trueup.sync_mark m USING (sync) WHERE s.sync = %s
@@ -112,3 +115,11 @@ SELECT trueup.sync_check_epoch(%(sync)s, %(epoch)s)
 -- name: copied
 INSERT INTO trueup.copied (sync, relation, file, first_page, end_page, rows) VALUES (%s, %s, %s, %s, %s, 0)
     ON CONFLICT DO NOTHING RETURNING true
+
+-- name: other_roles
+-- The owners of trigger functions that must recognize this sync, and whose roles this session is not a member of.
+SELECT DISTINCT p.proowner::regrole::text
+  FROM pg_proc p
+ WHERE p.prorettype = 'trigger'::regtype AND NOT pg_has_role(session_user, p.proowner, 'MEMBER')
+   AND (p.pronamespace = to_regnamespace('trueup_log') AND strpos(p.prosrc, %(id)s) > 0
+        OR %(guarded)s AND p.oid = to_regprocedure('trueup.switchover_guard()'))

@@ -11,7 +11,10 @@ CREATE TABLE IF NOT EXISTS @schema@.tubes (
     partitions integer NOT NULL CHECK (partitions BETWEEN 1 AND 1024),
     predicate text,
     pod_size integer NOT NULL CHECK (pod_size BETWEEN 1 AND 10000),
-    created_at timestamptz NOT NULL DEFAULT now()
+    created_at timestamptz NOT NULL DEFAULT now(),
+    -- Of the change log of a sync: the sync, whose own writes are not recorded, and the database at its other end.
+    sync text,
+    peer text
 );
 COMMENT ON TABLE @schema@.tubes IS 'Tubes. The pods of tube x are in the table pods_x.';
 

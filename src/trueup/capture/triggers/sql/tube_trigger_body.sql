@@ -103,10 +103,13 @@ BEGIN
         'old_rows', CASE WHEN each_row THEN '(SELECT OLD.*) r' ELSE 'old_rows r' END,
         'using', CASE WHEN each_row THEN 'USING NEW, OLD' ELSE '' END,
         'each_row', each_row,
-        -- The change log of a sync must not record the writes of the sync itself.
-        'muted', CASE WHEN '@schema@' = 'trueup_log' THEN format(
-            E'IF current_setting(\'application_name\') = %L THEN\n        RETURN NULL;\n    END IF;\n    ', 'trueup sync ' || s.tube)
-            ELSE '' END,
+        -- The change log of a sync must not record the writes of the sync itself. Any role can set the setting, so the role
+        -- of the session counts too: it must be a member of the role that owns this function.
+        'muted', CASE WHEN t.sync IS NOT NULL THEN format(
+            $muted$IF current_setting('trueup.sync', true) = %L AND pg_has_role(session_user, current_user, 'MEMBER') THEN
+        RETURN NULL;
+    END IF;
+    $muted$, t.sync) ELSE '' END,
         'shards', CASE WHEN s.shard IS NULL THEN E'\n    _shards bigint[];' ELSE '' END,
         'type', CASE WHEN key.is_integer THEN 'bigint' ELSE 'text' END,
         'ids', CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END,

@@ -60,6 +60,20 @@ def test_rows_that_a_merge_moves(tube_db: TubeDatabase, capture: str, more: str)
     assert len(tube_db.take()) == (1 if capture == "statement" else 21)
 
 
+@pytest.mark.parametrize("value", ["-1", "0", "no number", "", None])
+def test_no_setting_of_the_writer_hides_rows_that_a_merge_moves(events: TubeDatabase, value: str | None) -> None:
+    """The setting that the triggers use belongs to the session; `None`: an expression of the MERGE empties it."""
+    events.run("""INSERT INTO events VALUES (1, 1), (2, 2);
+        CREATE FUNCTION hide(day int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+            PERFORM set_config('tube.moving', '', false); RETURN day; END $$""")
+    events.take()
+    first = f"SET tube.moving = '{value}';" if value is not None else ""
+    new_day = "50 + v.id" if value is not None else "hide(50 + v.id)"
+    events.run(f"""{first} MERGE INTO events e USING (VALUES (1), (2)) v(id) ON e.id = v.id
+                   WHEN MATCHED THEN UPDATE SET day = {new_day}""")
+    assert events.keys() == ['["1", "1"]', '["1", "51"]', '["2", "2"]', '["2", "52"]']
+
+
 def test_nested_updates_that_move_rows(events: TubeDatabase) -> None:
     """An update within an update, and one that fails: later changes are captured."""
     events.run("""INSERT INTO events VALUES (1, 1), (2, 2), (3, 3);

@@ -19,9 +19,7 @@ BEGIN
       FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
      WHERE p.pronamespace = '@schema@'::regnamespace AND g.tgparentid = 0
        AND (p.proname IN ('touch_' || number, 'touch_' || number || '_row')
-            OR p.proname = 'tube_moving' AND g.tgname IN ('@schema@_' || tube || '_begin', '@schema@_' || tube || '_end')
-               AND g.tgrelid::regclass IN (SELECT x.place FROM @schema@.sources s, unnest(s.covered || s."table") x(place)
-                                            WHERE s.source = number));
+            OR p.proname = 'tube_moving' AND g.tgargs = convert_to(number::text, 'SQL_ASCII') || '\x00'::bytea);
     IF statements IS NOT NULL THEN
         PERFORM @schema@.tube_ddl(statements, tables, patience);
     END IF;

@@ -32,12 +32,15 @@ BEGIN
             -- Every row: on request, and in partitions that have no statement triggers yet.
             ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
-            -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves.
+            -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves. The setting is
+            -- not empty while an UPDATE or MERGE runs. Its writer can empty it, also in an expression of the statement
+            -- (SET day = f(…)), so the trigger `again` restores it for each row, after all expressions of the writer.
             ('moved', by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE',
-                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') NOT IN ('''', ''0''))',
-                '_row', 'A'),
-            ('begin', by_statement AND place.is_partitioned, 'BEFORE UPDATE', 'FOR EACH STATEMENT', 'moving', 'A'),
-            ('end', by_statement AND place.is_partitioned, 'AFTER UPDATE', 'FOR EACH STATEMENT', 'moving', 'A')
+                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') <> '''')', '_row', 'A'),
+            ('begin', by_statement AND root_is_partitioned, 'BEFORE UPDATE', 'FOR EACH STATEMENT', 'moving', 'A'),
+            ('again', by_statement AND root_is_partitioned, 'BEFORE UPDATE',
+                'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') = '''')', 'moving', 'A'),
+            ('end', by_statement AND root_is_partitioned, 'AFTER UPDATE', 'FOR EACH STATEMENT', 'moving', 'A')
         ) w(kind, here, event, how, function, state) LOOP
             name := '@schema@_' || s.tube || '_' || wanted.kind;
             SELECT g.tgenabled, g.tgoldtable IS NOT NULL INTO state, has_old
@@ -51,9 +54,10 @@ BEGIN
             IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) 
                OR (wanted.kind = 'update' AND has_old <> wants_old) THEN
                 statements := statements || format(
-                    'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%I()',
-                    name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving' THEN 'tube_moving'
-                    ELSE 'touch_' || source || wanted.function END);
+                    'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%s',
+                    name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving'
+                    -- The argument says whose trigger it is, also on a partition that was detached.
+                    THEN format('tube_moving(%L)', source) ELSE format('%I()', 'touch_' || source || wanted.function) END);
                 state := NULL;
             END IF;
             IF state IS DISTINCT FROM wanted.state THEN

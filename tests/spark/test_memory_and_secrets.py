@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from support.fixtures import Databases, OnAll
+from trueup.config.process import own_command
 
 SECRET = "q7-Zebra-0451"
 
@@ -71,8 +72,12 @@ def test_no_password_is_visible_to_other_processes(databases: Databases, on_all:
         with open("trueup.toml", "a") as file:
             file.write(f'\n[spark.conf]\n"spark.eventLog.enabled" = "true"\n"spark.eventLog.dir" = "file://{events}"\n')
             file.write('"spark.eventLog.compress" = "false"\n"spark.ui.enabled" = "true"\n')
+            file.write('"spark.hadoop.fs.s3a.secret.key" = "${PW}"\n"spark.hadoop.some.api_key" = "${PW}"\n')
+        # The driver and the workers of Spark must not run a module of the working folder.
+        for name in ("trueup", "pandas", "pyarrow", "psycopg"):
+            Path(f"{name}.py").write_text("open('hijacked', 'w')")
         process = subprocess.Popen(
-            _command("-v", "diff", "items", "--engine=spark"),
+            [*own_command(), "-v", "diff", "items", "--engine=spark"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={"PW": SECRET, "PATH": "/usr/bin:/bin", "TRUEUP_TASKS_DB": "tasks.db", "HOME": str(tmp_path)},
@@ -92,6 +97,7 @@ def test_no_password_is_visible_to_other_processes(databases: Databases, on_all:
         for path in written:
             assert SECRET.encode() not in path.read_bytes(), path
         assert SECRET.encode() not in output
+        assert not Path("hijacked").exists()
     finally:
         on_all(nodes, "DROP OWNED BY reader")
         nodes[0].execute("DROP ROLE reader")

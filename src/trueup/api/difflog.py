@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
@@ -42,13 +42,17 @@ class DiffLog:
         remote: str = "",
         conf: Mapping[str, str] | None = None,
         task_db: str | None = None,
+        insecure: bool = False,
     ) -> None:
         """Load the configuration: a file, else $TRUEUP_DIFFLOG, ./difflog.toml, or [difflog] in trueup.toml.
 
-        `master`, `remote` and `conf` select Spark as for `diff`. Raises ConfigError that lists all wrong settings.
+        `master`, `remote` and `conf` select Spark as for `diff`. `insecure` allows to send the password of ClickHouse
+        to another machine without TLS. Raises ConfigError that lists all wrong settings.
         """
         if not isinstance(config, DiffLogConfig):
             config = load_difflog(None if config is None else str(config))
+        if insecure:
+            config = replace(config, target=replace(config.target, insecure=True))
         self.config: DiffLogConfig = config
         self._spark = SparkSettings(master=master, remote=remote, conf=dict(conf or {})).validated()
         self._task_db = task_db

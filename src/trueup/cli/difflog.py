@@ -81,6 +81,7 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
 @difflog.command()
 @click.option("--chunks", multiple=True, metavar="NAME", help="Process only these chunk sets; default: all that wait.")
 @choice("--late", ["keep", "rejoin"], "Late rows: keep them in late/, or join them to the newest version.")
+@shared("insecure")
 @_common
 def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
     """Process the waiting chunk sets, or finish a run that was interrupted.
@@ -104,6 +105,7 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
     *("--fast-log", "DIR"),
     "Prove the logs instead of the ClickHouse table: the signed rows of the fast supplier, as Parquet.",
 )
+@shared("insecure")
 @_common
 def prove(fast_log: tuple[str, ...], **options: Any) -> int:
     """Prove that every key collapses to one row, the one in the state table.
@@ -125,7 +127,13 @@ def prove(fast_log: tuple[str, ...], **options: Any) -> int:
 def _difflog(options: Mapping[str, Any]) -> DiffLog:
     from trueup.api.difflog import DiffLog
 
-    log = DiffLog(options["config"], master=options["master"], remote=options["remote"], task_db=options["task_db"])
+    log = DiffLog(
+        options["config"],
+        master=options["master"],
+        remote=options["remote"],
+        task_db=options["task_db"],
+        insecure=options.get("insecure", False),
+    )
     if not options["quiet"]:
         log_warnings(log.config)
     return log

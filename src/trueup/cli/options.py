@@ -169,6 +169,7 @@ SHARED: dict[str, Decorator] = {
     # What is written and printed.
     "report_dir": _setting("report_dir", str, "Folder for reports. [default: the current folder]", "DIR"),
     "task_db": option("--task-db", "FILE", "Task store. [env: TRUEUP_TASKS_DB]"),
+    "insecure": flag("--insecure", "Allow to send a password without TLS to a server on another machine."),
     "quiet": click.option("--quiet", "-q", is_flag=True, help="Print no progress and no summary."),
     "json": flag("--json", "Print the result as JSON.", key="as_json"),
     "to_file": option("--to", "FILE", "Write the output to this file.", kind=click.Path(path_type=Path)),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         "Map names of the source to names of the target: columns of a PostgreSQL sink; others are not written.",
         key="mapping",
     ),
+    shared("insecure"),
     option("--partitions", "0,2,…", "Process only these partitions. [default: all]", ""),
     flag("--until-empty", "Stop when the tube is empty and all backfills are finished."),
     option("--wait", "S", "Seconds to wait for a partition that another worker holds.", 0.0, SECONDS),
@@ -63,6 +64,8 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
     from trueup.engine.progress import Shown
 
     extra = _pairs(options.pop("sink_options"))
+    if options.pop("insecure"):
+        extra["insecure"] = "yes"
     if mapping := options.pop("mapping"):
         extra["map"] = ",".join(mapping)
     changes = {key: value for key in ("engine", "master", "remote") if (value := options.pop(key))}

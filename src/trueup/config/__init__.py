@@ -2,7 +2,8 @@
 
 Reading order: `model` (nodes, clusters, selection), `settings` (the sections with their rules), `load` (the whole path
 on one screen), `sources` (file, variables and options), `values` (${VAR} and types), `address` (libpq connection
-strings), `secrets` (find and mask passwords), `logs` (masked log records), `files` (private files), `process` (the
+strings), `secrets` (find and mask passwords), `logs` (masked log records), `transport` (no
+password without TLS), `files` (private files), `process` (the
 command of trueup itself), `wording` (error messages), `template` (the file that `trueup init` writes).
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -25,19 +26,28 @@ _SCHEME = r"[a-zA-Z][a-zA-Z0-9+.\-]{0,30}://"
 # "scheme://user:", directly followed by the password. The user may contain an unquoted "@" (bob@corp).
 _USER_OF_URI = rf"(?a){_SCHEME}[^\s:]*:(?=\S)"
 # A badly quoted password ends at the latest where the next URI starts.
-_NEXT_URI = rf"(?a)\s\W?{_SCHEME}|\n"
+_NEXT_URI = rf"(?a)(?=\s\W?{_SCHEME}|\n)"
 _PORT = r"(?a)\d+(?=[/?,;'\"\s]|$)"
 _AT_HOST = r"(?a)@[^\s@/:?]*(?::\d|/)"
 
-_NAMES = r"(?:password|passwd|token|secret(?:[._]key)?|scram_(?:client|server)_key)"
+_NAMES = (
+    r"(?:password|passwd|passphrase|pwd|token|secret(?:[._]key)?|scram_(?:client|server)_key|authorization"
+    r"|(?:api|access|account|private)[._-]?key)"
+)
 _ASSIGNED = rf"(?ai)(?P<lead>[?&;](?:ssl|oauth_client_)?)?{_NAMES}[\"']?\s*=\s*"
 _IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
-_SINGLE_QUOTED = r"(?as)'(?:\\.|[^'\\])*(?:'(?:\\.|[^\s\\])*|\\?\Z)"
+# A header of HTTP: the value ends with the line, or with the quote around the header.
+_HEADER = r"(?ai)(?:authorization|[\w-]{0,30}(?:-key|-token)|cookie)\s*:[ \t]*"
+_BEARER = r"(?ai)\bbearer[ \t]+(?=\S*\d)"
+
+# Ends of values. A backslash escapes the next character, so escape sequences are skipped.
+_BLANK = r"(?as)\\.|(\s)"
+_SINGLE_QUOTE = r"(?as)\\.|(')"
 # libpq has no double quotes, so the value may continue after them.
-_DOUBLE_QUOTED = r'(?as)"(?:\\.|[^"\\\n])*"(?:\\.|[^\s\\])*'
-_BARE = r"(?as)(?:\\.|[^\s\\])*"
-_UP_TO_AMPERSAND = r"(?a)[^&\s]*"
-_UP_TO_SEMICOLON = r"(?a)[^;\s]*"
+_DOUBLE_QUOTE = r'(?as)\\.|(["\n])'
+_AMPERSAND = r"(?a)([&\s])"
+_SEMICOLON = r"(?a)([;\s])"
+_END_OF_HEADER = r"([\r\n\"'])"
 
 
 class Conninfo(str):
@@ -104,48 +114,83 @@ def _forms(secret: str) -> set[str]:
     }
 
 
+class _Positions:
+    """The positions at which patterns match in a text, found once per pattern: no part of a text is searched twice.
+
+    A text that an attacker chose, for example a refused row, may contain thousands of places that look like a URI.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._found: dict[str, list[int]] = {}
+
+    def next(self, pattern: str, start: int) -> int:
+        """Return the first position of the group of the pattern from `start` on; the end of the text if none."""
+        found = self._of(pattern)
+        index = bisect_left(found, start)
+        return found[index] if index < len(found) else len(self.text)
+
+    def last(self, pattern: str, start: int, end: int) -> int:
+        """Return the last position of the group of the pattern from `start` to before `end`; -1 if none."""
+        found = self._of(pattern)
+        index = bisect_left(found, end) - 1
+        return found[index] if index >= 0 and found[index] >= start else -1
+
+    def _of(self, pattern: str) -> list[int]:
+        if pattern not in self._found:
+            matches = re.finditer(pattern, self.text)
+            group = re.compile(pattern).groups
+            self._found[pattern] = [match.start(group) for match in matches if match.start(group) >= 0]
+        return self._found[pattern]
+
+
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each password that the context identifies; spans may overlap."""
+    positions = _Positions(text)
     done, last_at = 0, text.rfind("@")
     for user in re.finditer(_USER_OF_URI, text):
-        # Skip what is inside a previous match or has no end; otherwise a long text would take minutes.
+        # Skip what is inside a previous match or has no end.
         if done <= user.end() < last_at:
-            done = _end_of_uri_password(text, user.end())
+            done = _end_of_uri_password(positions, user.end())
             if done > user.end():
                 yield user.end(), done
     for name in [*re.finditer(_ASSIGNED, text), *re.finditer(_IN_DICT, text)]:
-        end = _end_of_value(text, name.end(), name.groupdict().get("lead") or "")
+        end = _end_of_value(positions, name.end(), name.groupdict().get("lead") or "")
         if end > name.end():
             yield name.end(), end
+    for header in [*re.finditer(_HEADER, text), *re.finditer(_BEARER, text)]:
+        end = positions.next(_END_OF_HEADER if ":" in header.group() else _BLANK, header.end())
+        if end > header.end():
+            yield header.end(), end
 
 
-def _end_of_uri_password(text: str, start: int) -> int:
+def _end_of_uri_password(positions: _Positions, start: int) -> int:
     """Return the position of the "@" that ends the password (the last possible one), or -1."""
-    next_uri = re.compile(_NEXT_URI).search(text, start)
-    limit = next_uri.start() if next_uri else len(text)
-    blank = re.compile(r"(?a)\s").search(text, start, limit)
-    position = text.rfind("@", start, blank.start() if blank else limit)
-    if position < 0 and re.compile(_PORT).match(text, start):
+    limit = positions.next(_NEXT_URI, start)
+    blank = positions.next(r"(?a)\s", start)
+    position = positions.last("@", start, min(blank, limit))
+    if position < 0 and re.compile(_PORT).match(positions.text, start):
         return -1
     # After a blank, only "@host/" or "@host:5432" counts: the text may continue with a user bob@corp.
-    later = [match.start() for match in re.compile(_AT_HOST).finditer(text, max(position, start), limit)]
-    if position < 0 and not later:
-        return text.rfind("@", start, limit)
-    return max([position, *later])
+    later = positions.last(_AT_HOST, max(position, start), limit)
+    if position < 0 and later < 0:
+        return positions.last("@", start, limit)
+    return max(position, later)
 
 
-def _end_of_value(text: str, start: int, lead: str) -> int:
+def _end_of_value(positions: _Positions, start: int, lead: str) -> int:
     """Return the end of the value that starts here: in a conninfo, in the query of a URI, or quoted."""
+    text = positions.text
     if lead:
-        pattern = _UP_TO_SEMICOLON if lead.startswith(";") else _UP_TO_AMPERSAND
-    elif text.startswith("'", start):
-        pattern = _SINGLE_QUOTED
-    elif re.compile(_DOUBLE_QUOTED).match(text, start):
-        pattern = _DOUBLE_QUOTED
-    else:
-        pattern = _BARE
-    match = re.compile(pattern).match(text, start)
-    return match.end() if match else start
+        return positions.next(_SEMICOLON if lead.startswith(";") else _AMPERSAND, start)
+    if text.startswith("'", start):
+        closing = positions.next(_SINGLE_QUOTE, start + 1)
+        return positions.next(_BLANK, closing + 1)
+    if text.startswith('"', start):
+        closing = positions.next(_DOUBLE_QUOTE, start + 1)
+        if text.startswith('"', closing):
+            return positions.next(_BLANK, closing + 1)
+    return positions.next(_BLANK, start)
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from trueup.config.secrets import find_secrets, mask
+from trueup.config.transport import check_transport
 from trueup.errors import ConfigError, NodeError, QueryError
 
 _HUGE = 1_000_000_000
@@ -117,11 +118,14 @@ class Embedded:
 class Server:
     """A ClickHouse server over HTTP."""
 
-    def __init__(self, url: str, parts: SplitResult) -> None:
+    def __init__(self, url: str, parts: SplitResult, *, insecure: bool = False) -> None:
         import clickhouse_connect
 
         options: dict[str, Any] = {name: _flag(value) for name, value in parse_qsl(parts.query)}
         user, password = unquote(parts.username or "default"), unquote(parts.password or "")
+        if password and _SCHEMES[parts.scheme] == "http" and options.get("secure") is not True:
+            hosts = [parts.hostname or "localhost"]
+            check_transport("ClickHouse", hosts, encrypted="clickhouses:// or https://", insecure=insecure)
         # As written in the URL, decoded, and as sent in a header that a proxy may quote.
         self._secrets = (*find_secrets(url), password, b64encode(f"{user}:{password}".encode()).decode())
         self._place = f"{parts.hostname}:{parts.port or ''}"

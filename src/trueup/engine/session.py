@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shlex
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +37,9 @@ _ALWAYS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "8",
     "spark.log.level": "ERROR",
+    # Spark shows its settings in its log and its page: more names of secrets than its default has.
+    "spark.redaction.regex": "(?i)secret|password|passwd|pwd|passphrase|token|credential"
+    "|(access|account|api|private)[._-]?key",
 }
 
 
@@ -44,6 +50,9 @@ def start_session(
     # Workers run `python3` of the PATH by default; they must run this Python, which has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark starts workers with `python -m`, which would import from the working folder what this process does not.
+    if not {"", os.getcwd()} & set(sys.path):
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
     # Errors are raised as TrueupError; these loggers would print them again.
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -112,12 +121,12 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
     settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
     # Retry a failed slice up to 4 times, as on a cluster.
     spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
-    with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder, _settings_file(folder, settings):
         log = Path(folder, "jvm.log")
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             try:
                 # The log of the JVM is shown only if it fails to start.
-                gateway = launch_gateway(spark_conf, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
+                gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                 context = SparkContext(gateway=gateway, conf=spark_conf)
             except Exception as error:
                 raise EngineError(
@@ -127,6 +136,30 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
+
+
+@contextmanager
+def _settings_file(folder: str, settings: Mapping[str, str]) -> Iterator[None]:
+    """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
+    path = Path(folder, "spark.properties")
+    lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.writelines(lines)
+    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    arguments = f"--properties-file {shlex.quote(str(path))} --load-spark-defaults"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
+        else:
+            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+
+
+def _escaped(text: str) -> str:
+    """Escape a key or a value for a Java properties file."""
+    return re.sub(r"[\\\s=:#!]", lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def _first_error(log: Path) -> str:

@@ -50,8 +50,9 @@ class BulkSink:
         self._moves = options.yes_no("moves", True)
         self._most_bytes = options.number("bytes", 5_000_000, least=1)
         self._refresh = options.choice("refresh", "false", "true", "wait_for")
+        insecure = options.yes_no("insecure", False)
         options.end()
-        self._server = HttpServer.from_address(parts, prefix, environment)
+        self._server = HttpServer.from_address(parts, prefix, environment, insecure=insecure)
         self._tables: dict[str, tuple[str, SourceTable]] = {}
 
     def setup(self, tables: Sequence[SourceTable]) -> None:

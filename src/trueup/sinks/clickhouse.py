@@ -29,7 +29,7 @@ from trueup.sinks.options import Options
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OPTIONS = ("table", "types", "moves", "database")
+OPTIONS = ("table", "types", "moves", "database", "insecure")
 VERSION, DELETED = "trueup_version", "trueup_deleted"
 # Years that Date32 and DateTime64 can store.
 _YEARS = (1900, 2299)
@@ -63,6 +63,7 @@ class ClickHouseSink:
         self._pattern = options.text("table", "{table}")
         self._native = options.choice("types", "exact", "native") == "native"
         self._moves = options.yes_no("moves", True)
+        self._insecure = options.yes_no("insecure", False)
         options.end()
         self._tables: dict[str, tuple[str, Columns]] = {}
         self._opened: Backend | None = None
@@ -213,7 +214,7 @@ class ClickHouseSink:
             self._opened = (
                 Embedded(Path(self._place).absolute())
                 if self._embedded
-                else Server(self._place, parse_url(self._place))
+                else Server(self._place, parse_url(self._place), insecure=self._insecure)
             )
         return self._opened
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, unquote
 
+from trueup.config.transport import check_transport
 from trueup.errors import ConfigError
 from trueup.sinks.base import SinkDown
 
@@ -61,7 +62,9 @@ class HttpServer:
         self._connection: http.client.HTTPConnection | None = None
 
     @classmethod
-    def from_address(cls, parts: SplitResult, prefix: str, environment: Mapping[str, str]) -> HttpServer:
+    def from_address(
+        cls, parts: SplitResult, prefix: str, environment: Mapping[str, str], *, insecure: bool
+    ) -> HttpServer:
         """Return the server of an address. The log-in is in the address or, preferably, in the environment."""
         try:
             host, port = parts.hostname or "", parts.port
@@ -74,6 +77,8 @@ class HttpServer:
         key = environment.get(API_KEY, "")
         basic = b64encode(f"{user}:{password}".encode()).decode()
         login = f"ApiKey {key}" if key else f"Basic {basic}" if user else ""
+        if login and parts.scheme != "https":
+            check_transport("the search sink", [host], encrypted="https://", insecure=insecure)
         place = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
         return cls(place, host, port, prefix, tls=parts.scheme == "https", login=login)
 

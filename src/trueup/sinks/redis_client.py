@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from trueup.config.transport import check_transport
 from trueup.errors import ConfigError
 from trueup.sinks.options import Options
 
@@ -82,6 +83,7 @@ def parse_redis(url: str, options: Options) -> RedisAddress:
     service = options.text("sentinel")
     files = {name: options.text(name) for name in ("ca", "cert", "cert_key")}
     is_cluster = options.yes_no("cluster", False)
+    is_insecure = options.yes_no("insecure", False)
     has_sentinel_login = options.yes_no("sentinel_login", False)
     try:
         parts = urlsplit(url)
@@ -102,6 +104,9 @@ def parse_redis(url: str, options: Options) -> RedisAddress:
         raise ConfigError("ca, cert and cert_key need TLS", cure="write rediss://")
     login = parts.netloc.rpartition("@")[0]
     user, _, password = login.partition(":")
+    if password and parts.scheme != "rediss":
+        names = [host for host, _ in hosts]
+        check_transport("the Redis sink", names, encrypted="rediss://", insecure=is_insecure)
     return RedisAddress(
         hosts,
         database,

@@ -176,6 +176,17 @@ def test_mask_never_fails(text: str, secrets: list[str]) -> None:
         ('password = "a b" # my own', "password = *** # my own"),
         ('password="a"\\b host=h', "password=*** host=h"),
         ("sc://h:15002/;token=abc;user_id=x", "sc://h:15002/;token=***;user_id=x"),
+        ("Authorization: Bearer abc.def\nHost: h", "Authorization: ***\nHost: h"),
+        ("curl -H 'proxy-authorization: Basic YWJj' h", "curl -H 'proxy-authorization: ***' h"),
+        ("{'Authorization': 'ApiKey abc=='}", "{'Authorization': ***"),
+        ("X-ClickHouse-Key: abc", "X-ClickHouse-Key: ***"),
+        ("refused: bearer eyJhbGciOi1 expired", "refused: bearer *** expired"),
+        ("api_key=abc apikey = abc", "api_key=*** apikey = ***"),
+        ("https://h/?api-key=abc&x=y", "https://h/?api-key=***&x=y"),
+        ("host=h pwd=abc", "host=h pwd=***"),
+        ("passphrase='a b' x", "passphrase=*** x"),
+        ("fs.s3a.access.key=abc fs.s3a.secret.key=def", "fs.s3a.access.key=*** fs.s3a.secret.key=***"),
+        ("AccountKey=abc==", "AccountKey=***"),
     ],
 )
 def test_texts_that_are_masked(text: str, masked: str) -> None:
@@ -192,6 +203,7 @@ def test_texts_that_are_masked(text: str, masked: str) -> None:
         "postgresql://u:***@h/db: no such user bob@corp",
         "see https://example.com: write to a@b",
         "postgresql://[::1]:5432/db",
+        "the bearer of this message: the key of the row",
     ],
 )
 def test_texts_that_are_not_masked(text: str) -> None:
@@ -210,7 +222,22 @@ def test_given_secrets() -> None:
     assert mask("abcdef", "abc", "abcdef", "cde") == "***"
 
 
-@pytest.mark.parametrize("text", ["x://" * 100_000, "x://" * 100_000 + "@", "x://a:b@c " * 20_000, "a." * 200_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x://" * 100_000,
+        "x://" * 100_000 + "@",
+        "x://a:b@c " * 20_000,
+        "a." * 200_000,
+        # Each of these took minutes when every match was searched to the end of the text.
+        "http://h:80/," * 50_000 + "a@b",
+        "password=" * 60_000,
+        "password='" * 60_000,
+        "'password':'" * 60_000,
+        "authorization:" * 50_000,
+    ],
+    ids=lambda text: text[:15],
+)
 def test_masking_of_long_texts_is_fast(text: str) -> None:
     start = time.perf_counter()
     mask(text, "secret")

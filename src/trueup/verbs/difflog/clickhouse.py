@@ -219,7 +219,8 @@ def open_target(target: Target) -> ClickHouse:
     parts = parse_url(target.url)
     in_url = unquote(parts.path.strip("/"))
     database = in_url if in_url and target.database == "default" else target.database
-    return ClickHouse(Server(target.url, parts), database, target.table, f"{parts.hostname}:{parts.port or ''}")
+    server = Server(target.url, parts, insecure=target.insecure)
+    return ClickHouse(server, database, target.table, f"{parts.hostname}:{parts.port or ''}")
 
 
 def _bare(kind: str) -> str:

@@ -90,6 +90,8 @@ class Target:
     table: str = ""
     url: str = field(default="", repr=False)
     path: str = ""
+    # Send the password of the URL to another machine without TLS.
+    insecure: bool = False
 
 
 @dataclass(frozen=True)

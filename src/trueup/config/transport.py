@@ -1,0 +1,36 @@
+"""Refuse to send a password over a connection that is not encrypted."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable
+
+from trueup.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def check_transport(server: str, hosts: Iterable[str], *, encrypted: str, insecure: bool) -> None:
+    """Raise ConfigError if a host is on another machine; with `insecure`, log a warning instead.
+
+    For connections with a password and without TLS. `encrypted` is the way to write an encrypted address.
+    """
+    remote = [host for host in hosts if not _is_local(host)]
+    if not remote:
+        return
+    problem = f"the password for {server} would be sent unencrypted to {', '.join(remote)}"
+    if not insecure:
+        raise ConfigError(problem, cure=f"use TLS ({encrypted}), or accept it with --insecure")
+    _log.warning("%s, as --insecure allows", problem.replace("would be", "is"))
+
+
+def _is_local(host: str) -> bool:
+    name = host.lower().rstrip(".")
+    # A path is a Unix socket.
+    if not name or name.startswith("/") or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

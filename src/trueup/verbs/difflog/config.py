@@ -104,6 +104,10 @@ class _Table:
         """Return an integer."""
         return self._read(key, lambda setting: int(setting.convert(int, self.env)), default)
 
+    def yes_no(self, key: str) -> bool:
+        """Return a boolean; false if it is missing."""
+        return self._read(key, lambda setting: bool(setting.convert(bool, self.env)), False)
+
     def names(self, key: str, example: str = "") -> tuple[str, ...]:
         """Return a list of distinct columns; with an example, at least one is required."""
         values: tuple[str, ...] = self._read(key, lambda setting: setting.words(self.env), ())
@@ -242,7 +246,7 @@ def _state(table: _Table, folder: Path, default: str) -> StatePlace:
 
 
 def _target(table: _Table, folder: Path) -> Target:
-    table.only("database", "table", "url", "path")
+    table.only("database", "table", "url", "path", "insecure")
     present = [key for key in ("url", "path") if table.values.get(key)]
     if len(present) != 1:
         what = "cannot be used together" if present else "are both missing"
@@ -254,6 +258,7 @@ def _target(table: _Table, folder: Path) -> Target:
         # Hides the password in the repr of dataclasses.asdict as well.
         url=Conninfo(table.text("url", examples.get("url", ""))),
         path=_under(folder, table.text("path", examples.get("path", ""))),
+        insecure=table.yes_no("insecure"),
     )
 
 

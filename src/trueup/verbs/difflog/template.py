@@ -83,6 +83,8 @@ ttl_column = "StartDate"
 path = "difflog/clickhouse"
 # The address of a server, instead of a path.
 #url = "clickhouse://default:${CH_PASSWORD}@localhost:8123/default"
+# Allow to send the password of the url without TLS to a server on another machine.
+insecure = false
 # The database of the table.
 database = "default"
 # The table; it is created if it does not exist.

@@ -63,7 +63,7 @@ CHANGEABLE: tuple[Decorator, ...] = (
     option("--max-rows-per-second", "N", "Maximum rows read per second and node; 0: no limit. [default: 0]", kind=int),
     option(
         *("--max-retained-wal", "SIZE"),
-        "Drop the slot and stop when it retains more log on the source; 0: no limit. [default: 64GB]",
+        "While it runs: drop the slot and stop when it retains more log on the source; 0: no limit. [default: 64GB]",
         kind=_Bytes(),
     ),
     option(

@@ -136,3 +136,69 @@ def test_delete_of_the_last_validation_leaves_nothing(copy: Copy, tmp_path: Path
     copy.create("public.t", syncer="lag:1")
     copy.validation.delete()
     assert copy.down.execute("SELECT to_regnamespace('trueup') IS NOT NULL") == [(False,)]
+
+
+def test_a_cut_over_with_wrong_rows_before_it_ends(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.spoil("t", "IF NEW.id IN (2, 3) THEN RETURN NULL; END IF;", "INSERT")
+    copy.start("public.t", row_error_delay=1.0, sweep=0.5)
+    copy.up.execute("INSERT INTO t VALUES (1), (2), (3)")
+    copy.until(lambda: copy.status().total("failed") == 2)
+    [(cutover,)] = copy.up.execute("SELECT pg_current_wal_lsn()::text")
+    copy.validation.update(cutover=cutover)
+    # Rows that change after the cut-over: one that is pending, and one that is not part of it.
+    copy.up.execute("INSERT INTO t VALUES (4); UPDATE t SET n = 1 WHERE id = 3")
+    copy.down.execute("DELETE FROM t WHERE id = 4")
+    copy.until(lambda: copy.ended)
+    assert "all changes before the cut-over position" in copy.ended[0]
+    assert [(error.key, error.kind) for error in copy.errors()] == [(("2",), "missing"), (("3",), "missing")]
+    status = copy.status()
+    assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (3, 0, 0)
+    assert (status.is_finished, status.exit_code) == (True, 1)
+    # A validation that has ended at its cut-over is complete.
+    copy.validation.resolve(None)
+    assert copy.status().exit_code == 0
+
+
+def test_a_sweep_does_not_suspect_known_errors_again(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.up.execute("INSERT INTO t SELECT i FROM generate_series(1, 100) i")
+    copy.replicate()
+    copy.down.execute("DELETE FROM t WHERE id IN (7, 8, 9); INSERT INTO t VALUES (1000)")
+    copy.start("public.t", sweep=0.9, sweep_rows=30)
+    copy.until(lambda: len(copy.errors()) == 4 and not copy.status().total("pending"))
+    ids = {error.key[0]: error.id for error in copy.errors()}
+    assert copy.validation.ignore([ids["8"], ids["9"]]) == 2
+    passes = copy.status().total("sweep_passes")
+    seen: list[int] = []
+
+    def has_swept(count: int) -> bool:
+        seen.append(copy.status().total("pending"))
+        return copy.status().total("sweep_passes") > passes + count
+
+    copy.until(lambda: has_swept(5))
+    assert set(seen) == {0}
+    # Rows that become right are noticed, also if their errors are ignored; rows that change are shown as they are.
+    copy.up.execute("UPDATE t SET n = 5 WHERE id = 7; UPDATE t SET n = 6 WHERE id = 9")
+    copy.down.execute("INSERT INTO t VALUES (8); DELETE FROM t WHERE id = 1000")
+    copy.until(lambda: {error.key[0] for error in copy.errors("resolved")} == {"8", "1000"})
+    copy.until(lambda: [(error.source_row or {})["n"] for error in copy.errors()] == ["5"])
+    copy.until(lambda: [(error.source_row or {})["n"] for error in copy.errors("ignored")] == ["6"])
+    # A row that is wrong again after it was right is a new error.
+    copy.down.execute("DELETE FROM t WHERE id = 8")
+    copy.until(lambda: {error.key[0] for error in copy.errors()} == {"7", "8"})
+
+
+def test_a_start_after_a_stop_catches_up_before_the_limit_of_retained_log(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n text)")
+    copy.replicate()
+    copy.start("public.t", max_retained_wal=1_000_000)
+    assert copy.fence().exit_code == 0
+    copy.stop()
+    copy.up.execute("INSERT INTO t SELECT i, repeat(md5(i::text), 30) FROM generate_series(1, 3000) i")
+    copy.until(lambda: copy.down.execute("SELECT count(*) FROM t") == [(3000,)])
+    copy.go_on()
+    assert copy.fence().exit_code == 0
+    assert copy.status().total("inserts") == 3000
+    assert copy.ended == []

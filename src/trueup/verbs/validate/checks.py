@@ -168,9 +168,17 @@ class Checker:
     # ---- further checks
 
     def check_pending(
-        self, entries: Sequence[Entry], mark: Callable[[], int], is_final: Callable[[Entry], bool]
+        self,
+        entries: Sequence[Entry],
+        mark: Callable[[], int],
+        is_final: Callable[[Entry], bool],
+        *,
+        by_hash: bool = False,
     ) -> None:
-        """Check pending keys again; those that still differ become errors if `is_final`, else stay pending."""
+        """Check pending keys again; those that still differ become errors if `is_final`, else stay pending.
+
+        `by_hash`: newer changes are not read, and are recognized by the hash of the source row.
+        """
         meta, name, now = self._sessions.meta, self._sessions.name, _now()
         pairs = dict(self._tables.pairs)
         # Rows of a stopped table are not proven, and its entries are not needed any more.
@@ -182,6 +190,8 @@ class Checker:
         remaining: list[Entry] = []
         for entry in entries:
             mismatch = failed.get(entry.place)
+            if by_hash and mismatch is not None:
+                entry = entry.compared_by_hash(mismatch)
             after = None if mismatch is None else entry.failed(mismatch, position, now, self._delay)
             if mismatch is not None and after is not None and is_final(entry):
                 row_errors.add(meta, name, pairs[entry.source].target_name, entry, mismatch, now)
@@ -197,17 +207,29 @@ class Checker:
             row_errors.resolve_keys(meta, name, [place for place in decided if place not in failed], now)
 
     def check_errors(self) -> None:
-        """Check open errors again; resolve those whose rows became equal."""
-        settings, meta, now = self._sessions.settings, self._sessions.meta, _now()
-        before = now - timedelta(seconds=settings.check_interval)
-        pairs = dict(self._tables.pairs)
-        places = row_errors.to_check(meta, settings.name, list(pairs), before=before, limit=settings.page)
+        """Check a page of open errors again; resolve those whose rows became equal."""
+        before = _now() - timedelta(seconds=self._sessions.settings.check_interval)
+        self._check_errors(list(self._tables.pairs), "new", before)
+
+    def check_ignored(self, table: str) -> None:
+        """Check the ignored errors of a table again; resolve those whose rows became equal."""
+        before = _now()
+        while self._check_errors([table], "ignored", before):
+            pass
+
+    def _check_errors(self, tables: Sequence[str], state: str, before: datetime) -> bool:
+        """Check a page of errors that were last checked before a time; return whether there were any."""
+        meta, name, page = self._sessions.meta, self._sessions.name, self._sessions.settings.page
+        places = row_errors.to_check(meta, name, tables, state=state, before=before, limit=page)
         if not places:
-            return
-        failed = self.compare(pairs, _by_table(places))
+            return False
+        failed = self.compare(dict(self._tables.pairs), _by_table(places))
+        now = _now()
         for (table, _), mismatch in failed.items():
-            row_errors.still_wrong(meta, settings.name, table, mismatch, now)
-        row_errors.resolve_keys(meta, settings.name, [place for place in places if place not in failed], now)
+            row_errors.still_wrong(meta, name, table, mismatch, now)
+        equal = [place for place in places if place not in failed]
+        row_errors.resolve_keys(meta, name, equal, now, state=state)
+        return True
 
 
 def collected(results: Iterator[Any]) -> dict[TableKey, Mismatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import psycopg
@@ -20,6 +21,8 @@ _ADVANCE_SECONDS = 1.0
 # Decoding starts at the last record of running transactions, which the server writes every 15 s. When more log than
 # this must be decoded again for each read, the server is asked for such a record.
 _REREAD_BYTES = 8 * 1024 * 1024
+# After a start, how long reading may pause before the limit of retained log applies.
+_CATCH_UP_SECONDS = 60.0
 
 
 class LogSource:
@@ -32,6 +35,8 @@ class LogSource:
         self._released = 0
         self._release_at = 0.0
         self._may_log_snapshot = True
+        # At the first check after `open`: the end of the log; then how far it is read, and since when.
+        self._behind: tuple[int, int, float] | None = None
 
     @property
     def _reader(self) -> SlotReader:
@@ -41,6 +46,7 @@ class LogSource:
     def open(self, stored: Stored) -> Opened:
         """Open the slot; create it at the first start, and after changes were lost."""
         sessions, tables = self._sessions, self._tables
+        self._behind = None
         source = sessions.nodes[0]
         connection = sessions.connect(source, read_only=False)
         self._open = SlotReader(connection, source, stored.slot, stored.publication, cure=FULL_CHECK)
@@ -65,15 +71,32 @@ class LogSource:
         if self._open is not None:
             self._open.connection.close()
 
-    def check(self) -> int | None:
+    def check(self, read: int, lag: float) -> int | None:
         """Raise SlotLost if the slot is lost; drop it if it retains too much log. Return the retained bytes."""
         reader = self._reader
         with self._sessions.source_errors():
             state = reader.state()
-            self._limit_retained(state)
+            if not self._is_catching_up(state, read, lag):
+                self._limit_retained(state)
             if state.confirmed - state.restart > _REREAD_BYTES and self._may_log_snapshot:
                 self._log_snapshot()
         return state.retained
+
+    def _is_catching_up(self, state: Slot, read: int, lag: float) -> bool:
+        """Return whether log that was retained while nothing read the slot is being read now.
+
+        The limit applies again when it is read, or is not read on for a while. The server needs some time, too, to
+        notice that the log is no longer needed.
+        """
+        now = time.monotonic()
+        if self._behind is None:
+            limit = self._sessions.settings.max_retained_wal
+            is_behind = 0 < limit < state.retained
+            self._behind = (state.restart + state.retained, read, now) if is_behind else (0, read, -math.inf)
+        end, last_read, moved_at = self._behind
+        if last_read < read and last_read < end:
+            self._behind = end, read, now
+        return now < moved_at + _CATCH_UP_SECONDS + lag
 
     def _limit_retained(self, state: Slot) -> None:
         reader, limit = self._reader, self._sessions.settings.max_retained_wal

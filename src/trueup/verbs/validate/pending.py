@@ -91,6 +91,15 @@ class Entry:
             is_hot=self.is_hot or self.checks > 0,
         )
 
+    def compared_by_hash(self, mismatch: Mismatch) -> Entry:
+        """Return the entry after a check behind the cut-over position, where newer changes are not read.
+
+        A newer change shows as another row on the source than at the last check; it starts the time again.
+        """
+        if not self.samples or self.samples[-1][1] == mismatch.source_hash:
+            return self
+        return replace(self, first_failed_at=None, suspect_at=None, is_hot=True)
+
     def failed(self, mismatch: Mismatch, mark: int, now: datetime, delay: timedelta) -> Entry | None:
         """Return the entry after a check that found a difference.
 
@@ -100,7 +109,9 @@ class Entry:
         first = max([self.first_lsn, *(lsn + 1 for lsn in shown)])
         if shown and max(shown) >= self.last_lsn:
             return None
-        samples = (*(sample for sample in self.samples if sample[0] >= first), (self.last_lsn, mismatch.source_hash))
+        sample = (self.last_lsn, mismatch.source_hash)
+        # The last one is always that of the last check: see `compared_by_hash`.
+        samples = (*(earlier for earlier in self.samples if earlier[0] >= first and earlier != sample), sample)
         # A mark that is late enough is kept until the changes are read up to it; a newer one might never be reached.
         is_late = self._age() >= delay
         return replace(
@@ -110,7 +121,7 @@ class Entry:
             suspect_lsn=self.suspect_lsn if is_late else mark,
             suspect_at=self.suspect_at if is_late else now,
             checks=self.checks + 1,
-            samples=tuple(dict.fromkeys(samples))[-_MAX_SAMPLES:],
+            samples=samples[-_MAX_SAMPLES:],
         )
 
     def is_error(self, position: int, delay: timedelta) -> bool:

@@ -49,17 +49,22 @@ ON CONFLICT (validation, source, md5(key)) WHERE state <> 'resolved' DO UPDATE S
 -- name: resolve_keys
 UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, resolved_by = 'the row became equal'
   FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
- WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state = 'new'
+ WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state = %(state)s
 
--- name: open_errors
+-- name: known_errors
+SELECT e.key FROM unnest(%(keys)s::text[]) k(key)
+  JOIN trueup.validation_error e
+    ON e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
+
+-- name: errors_to_check
 SELECT source, key FROM trueup.validation_error
- WHERE validation = %(name)s AND state = 'new' AND source = ANY (%(tables)s) AND last_at <= %(before)s
+ WHERE validation = %(name)s AND state = %(state)s AND source = ANY (%(tables)s) AND last_at <= %(before)s
  ORDER BY last_at LIMIT %(limit)s
 
 -- name: still
 UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns = %(columns)s,
     source_row = %(source_row)s, target_row = %(target_row)s
- WHERE e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(%(key)s) AND e.state = 'new'
+ WHERE e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(%(key)s) AND e.state <> 'resolved'
 
 -- name: open_count
 SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new'

@@ -52,6 +52,15 @@ class Positions:
         return min(self.applied, self.flushed)
 
     @property
+    def decisive(self) -> int:
+        """Return the position before which newer changes of pending keys are known.
+
+        Changes behind the cut-over position are not read. There it is enough that the syncer has applied them; a
+        changed source row is recognized by its hash.
+        """
+        return max(self.read, self.available) if self.is_past_cutover else self.read
+
+    @property
     def is_past_cutover(self) -> bool:
         """Return whether all changes before the cut-over position have been read."""
         cutover = self._sessions.settings.cutover
@@ -73,7 +82,9 @@ class Positions:
         self.read = read
 
     def _has_caught_up(self, read: int) -> bool:
-        return self.has_caught_up or read >= self.applied > 0
+        cutover = self._sessions.settings.cutover
+        last = min(self.applied, lsn_number(cutover)) if cutover else self.applied
+        return self.has_caught_up or read >= last > 0
 
     def _lag_seconds(self, read: int) -> float:
         """Return for how many seconds the source has had changes that were not read."""

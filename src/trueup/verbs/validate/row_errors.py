@@ -51,20 +51,28 @@ def add(meta: Meta, name: str, target: str, entry: Entry, mismatch: Mismatch, no
 
 
 def still_wrong(meta: Meta, name: str, source: str, mismatch: Mismatch, now: datetime) -> None:
-    """Update an open error after a check that found the row still wrong."""
+    """Update an open or ignored error after a check that found the row still wrong."""
     meta.rows("still", FILE, name=name, source=source, key=key_text(mismatch.key), now=now, **_values(mismatch))
 
 
-def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime) -> None:
-    """Resolve the errors of rows that became equal."""
+def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime, *, state: str = "new") -> None:
+    """Resolve the errors of rows that became equal; `state` is their state until now."""
     if keys:
         sources, texts = [source for source, _ in keys], [key_text(key) for _, key in keys]
-        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now)
+        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now, state=state)
 
 
-def to_check(meta: Meta, name: str, tables: Sequence[str], *, before: datetime, limit: int) -> list[TableKey]:
-    """Return the keys of open errors of these tables that were last checked before a time."""
-    rows = meta.rows("open_errors", FILE, name=name, tables=list(tables), before=before, limit=limit)
+def known(meta: Meta, name: str, table: str, keys: Sequence[KeyValues]) -> set[KeyValues]:
+    """Return those of the keys of a table that have an open or an ignored error."""
+    rows = meta.rows("known_errors", FILE, name=name, source=table, keys=[key_text(key) for key in keys])
+    return {key_values(row["key"]) for row in rows}
+
+
+def to_check(
+    meta: Meta, name: str, tables: Sequence[str], *, state: str, before: datetime, limit: int
+) -> list[TableKey]:
+    """Return the keys of the errors of these tables in a state that were last checked before a time."""
+    rows = meta.rows("errors_to_check", FILE, name=name, tables=list(tables), state=state, before=before, limit=limit)
     return [(row["source"], key_values(row["key"])) for row in rows]
 
 

@@ -70,8 +70,11 @@ class ChangeSource(Protocol):
         """Close the sessions."""
         ...
 
-    def check(self) -> int | None:
-        """Health check, called every few seconds; raise SlotLost if changes were lost. Return the retained bytes."""
+    def check(self, read: int, lag: float) -> int | None:
+        """Health check, called every few seconds; raise SlotLost if changes were lost. Return the retained bytes.
+
+        `read` is the position before which all changes are read, `lag` the seconds for which no progress is expected.
+        """
         ...
 
     def read(self, start: int, end: int) -> Pulled | None:

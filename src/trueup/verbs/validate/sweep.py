@@ -17,7 +17,7 @@ from trueup.rows.align import differing_keys
 from trueup.rows.digest import boundaries, digest
 from trueup.rows.fetch import hashes_in_block
 from trueup.rows.keys import Block, KeyValues
-from trueup.verbs.validate import pending
+from trueup.verbs.validate import pending, row_errors
 from trueup.verbs.validate.checks import Checker, with_table
 from trueup.verbs.validate.pending import SWEEP, Entry, Touch
 from trueup.verbs.validate.plan import Pair
@@ -64,16 +64,18 @@ class Sweeper:
         started_at = datetime.now(timezone.utc)
         swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
         with meta.transaction():
-            self._suspect(name, swept.differing, Touch(SWEEP, position, position, 0, None))
+            suspected = self._suspect(name, swept.differing, Touch(SWEEP, position, position, 0, None))
             meta.rows(
                 "sweep", name=validation, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,
                 passes=0 if swept.next else 1, now=started_at,
             )  # fmt: skip
             if swept.next is None:
                 meta.rows("gap_closed", name=validation)
+                # Open errors are checked in every round, ignored ones once per pass.
+                self._checker.check_ignored(name)
         if swept.next is None:
             self._passes += 1
-        self._checker.pending += len(swept.differing)
+        self._checker.pending += suspected
 
     def sweep_truncated(self, entry: Entry) -> None:
         """Sweep a truncated table: its differing keys become pending, and the truncation is decided."""
@@ -86,11 +88,19 @@ class Sweeper:
                 break
         pending.drop(self._sessions.meta, self._sessions.name, [entry.place])
 
-    def _suspect(self, name: str, keys: tuple[KeyValues, ...], touch: Touch) -> None:
-        """Make differing keys pending, unless they are."""
+    def _suspect(self, name: str, keys: tuple[KeyValues, ...], touch: Touch) -> int:
+        """Make differing keys pending, unless they are pending or errors; return the number of new ones.
+
+        A row that is listed as an error is decided: it would hold back fences and a cut-over on each pass.
+        """
+        if not keys:
+            return 0
         meta, validation = self._sessions.meta, self._sessions.name
-        known = pending.known(meta, validation, [(name, key) for key in keys]) if keys else {}
-        self._checker.postpone([Entry.of(name, key, touch) for key in keys if (name, key) not in known], 0)
+        known = {key for _, key in pending.known(meta, validation, [(name, key) for key in keys])}
+        known |= row_errors.known(meta, validation, name, keys)
+        suspected = [Entry.of(name, key, touch) for key in keys if key not in known]
+        self._checker.postpone(suspected, 0)
+        return len(suspected)
 
     def _block(self, name: str, start: KeyValues | None) -> Swept:
         settings = self._sessions.settings

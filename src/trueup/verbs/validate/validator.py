@@ -167,7 +167,7 @@ class Validator:
         now = time.monotonic()
         if now >= self._health_at:
             self._health_at = now + _HEALTH_SECONDS
-            self.positions.retained = self.source.check()
+            self.positions.retained = self.source.check(self.positions.read, self.positions.syncer.seconds)
 
     def _note_coverage(self, coverage: Coverage) -> None:
         """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""
@@ -186,7 +186,7 @@ class Validator:
             return False
         sessions, page = self.sessions, self.sessions.settings.page
         now = datetime.now(timezone.utc)
-        entries = pending.due(sessions.meta, sessions.name, now=now, position=self.positions.read, limit=page)
+        entries = pending.due(sessions.meta, sessions.name, now=now, position=self.positions.decisive, limit=page)
         with sessions.source_errors():
             hidden = invisible(sessions.source, {entry.xid for entry in entries} - {0})
         visible = [entry for entry in entries if entry.xid not in hidden]
@@ -195,7 +195,8 @@ class Validator:
                 unseen = [entry for entry in entries if entry.xid in hidden]
                 self.checker.postpone(unseen, sessions.settings.check_interval)
                 keyed = [entry for entry in visible if entry.key != _NO_KEY]
-                self.checker.check_pending(keyed, sessions.mark, self._is_final)
+                is_past = self.positions.is_past_cutover
+                self.checker.check_pending(keyed, sessions.mark, self._is_final, by_hash=is_past)
                 for entry in visible:
                     if entry.key == _NO_KEY:
                         self.sweeper.sweep_truncated(entry)
@@ -209,7 +210,7 @@ class Validator:
         is_late = settings.initial_delay and time.monotonic() - self._started >= settings.initial_delay
         if not (positions.has_caught_up or is_late) or self.tables.routes[entry.source].target in positions.copying:
             return False
-        return entry.is_error(positions.read, timedelta(seconds=settings.row_error_delay))
+        return entry.is_error(positions.decisive, timedelta(seconds=settings.row_error_delay))
 
     def check_errors(self) -> None:
         """Check open errors again; resolve those whose rows became equal."""
@@ -219,7 +220,9 @@ class Validator:
 
     def sweep(self) -> None:
         """Sweep the next block of the tables, if the share of the time allows it."""
-        self.sweeper.sweep(self.positions.read)
+        # Behind the cut-over position, rows may change on both nodes: a difference means nothing there.
+        if not self.positions.is_past_cutover:
+            self.sweeper.sweep(self.positions.read)
 
     # ---- save progress, release
 

@@ -120,6 +120,13 @@ class Sync:
         """End the running sync after its round; return whether one was running."""
         return ending.stop(self._request, timeout=timeout)
 
+    def accept(self) -> str:
+        """Continue after a failover or a restore that lost rows; return what was accepted, or "" if nothing was lost.
+
+        Call it after all tables were compared and repaired.
+        """
+        return ending.accept(self._request)
+
     def drop(self, *, timeout: float = 30.0, force: bool = False) -> tuple[bool, bool]:
         """Remove the change log and the state of the sync; return whether each existed. The copied rows stay.
 

@@ -158,6 +158,27 @@ def stop(timeout: float, **options: Any) -> None:
 
 
 @sync.command()
+@_options()
+def accept(**options: Any) -> None:
+    """Continue a sync after a failover or a restore that lost rows on one of the nodes.
+
+    Compare and repair all tables first: a sync copies only rows that change. Rounds continue where they ended; changes
+    made in the meantime are in the change log.
+
+    \b
+    Examples:
+      trueup diff --schema public --nodes n1,n2
+      trueup repair TASK --source-of-truth n1 --execute
+      trueup sync accept --from n1 --to n2
+      trueup sync run --from n1 --to n2
+    """
+    as_json, sync = _sync(options)
+    accepted = sync.accept()
+    text = f"accepted: {accepted}; next: trueup sync run" if accepted else "there is nothing to accept"
+    show({"accepted": accepted}, text, as_json=as_json)
+
+
+@sync.command()
 @_options(timeout_option(30.0), flag("--force", "Also remove a change log whose sync into another target is lost."))
 def drop(timeout: float, force: bool, **options: Any) -> None:
     """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.

@@ -441,4 +441,4 @@ def free_port() -> int:
 
 def _is_ready(server: Server) -> bool:
     pid, status, _ = read_pid_file(server.data_dir)
-    return pid == server.pid and status == "ready"
+    return pid == server.pid and status in ("ready", "standby")

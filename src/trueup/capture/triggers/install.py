@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Increased with every change of the folder sql that changes what is in a database.
 VERSION = 4
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
-# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log.
+# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text",
 }

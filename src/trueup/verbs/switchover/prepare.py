@@ -23,7 +23,7 @@ from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import KEYS, VALIDATED, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
-from trueup.verbs.sync import changelog, ending, state
+from trueup.verbs.sync import changelog, ending, history, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
@@ -140,6 +140,7 @@ def _prepare_way_back(link: Link, *, timeout: float) -> None:
         changelog.install(log, link.name, owner, link.tables, timeout=timeout)
     state.install(link.source)
     if state.read(link.source, link.name) is None:
+        history.reader(link.name).forget(link.target)
         known = state.read(link.target, link.name)
         # The same tables; all others on the new database are excluded by name.
         scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))

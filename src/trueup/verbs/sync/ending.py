@@ -1,4 +1,7 @@
-"""The end of a sync: `stop` ends the running rounds, `drop` removes all that trueup put onto both ends."""
+"""The end of a sync: `stop` ends the running rounds, `drop` removes all that trueup put onto both ends.
+
+`accept` continues a sync after one of its databases went back.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from trueup.capture.triggers.session import Session
 from trueup.db import locks
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.link import open_ends
 from trueup.verbs.sync.request import SyncRequest
 
@@ -30,6 +33,31 @@ def stop(request: SyncRequest, *, timeout: float) -> bool:
                 )
             time.sleep(0.05)
         return True
+
+
+def accept(request: SyncRequest) -> str:
+    """Continue a sync although a database went back; return what was accepted, or "" if none did.
+
+    The caller has compared and repaired all tables since. Changes from before and during that are in the change log.
+    """
+    with (
+        open_ends(request.source, request.target, request.name) as (source, target),
+        changelog.sync_lock(source, request.source),
+    ):
+        stored = state.expect(target, request.name, state.identity(source), request.target.name)
+        problem = history.problem(source, stored, request.node_names)
+        if problem:
+            if stored.phase != "running":
+                history.refuse(source, stored, request.node_names)
+            epoch = state.take_over(target, request.name)
+            reader = history.reader(request.name)
+            mark = reader.begin(source, after=stored.round)
+            with state.writing(target, request.name, epoch):
+                # The position is of a history that does not exist any more.
+                target.execute(state.statement("clear_position"), {"sync": request.name})
+                state.set_mark(target, request.name, mark)
+            reader.done(source, mark)
+        return problem
 
 
 def drop(request: SyncRequest, *, timeout: float, force: bool = False) -> tuple[bool, bool]:

@@ -24,7 +24,7 @@ from trueup.verbs.sync import state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
-from trueup.verbs.sync.round import Changes, Checks, checked_transaction, finish, record, round_of
+from trueup.verbs.sync.round import Changes, Checks, begin, checked_transaction, finish, record, round_of
 
 KEYS_PER_TASK = 5_000
 
@@ -55,6 +55,9 @@ def large_round(
     ]
     with checked_transaction(link):
         link.target.execute(state.statement("clear_position"), {"sync": link.name})
+        # Before the first row: after a kill, the target has rows of this round.
+        state.set_mark(link.target, link.name, changes.mark)
+    link.reader.done(link.marker, changes.mark)
     deletes = [KeyTask(job, table, keys, insert=False) for table, keys in lists]
     deletes += [KeyTask(job, table, None, insert=False) for table in reloaded]
     progress.stage("delete keys", len(deletes))
@@ -63,6 +66,8 @@ def large_round(
     rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
     if reloaded:
         rows += copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
+    # Another token for the last row: a target that went back into the round lacks rows.
+    changes = begin(link, changes)
     # It also puts the earlier commits of the tasks on the disk: the log of the server is written in order.
     with state.writing(link.target, link.name, link.epoch):
         stop = one_value(record(link, changes, began))

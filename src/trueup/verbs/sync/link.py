@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.check import check_plan
 from trueup.verbs.sync.model import LOG_SCHEMA, Plan, SyncTable
 from trueup.verbs.sync.state import State
@@ -35,6 +36,8 @@ class Link:
     target_node: Node
     source: Connection
     target: Connection
+    # A second session with the source, to write while the first one reads in a snapshot.
+    marker: Connection
     plan: Plan
     # With their numbers in the change log, parents before children.
     tables: tuple[SyncTable, ...]
@@ -46,6 +49,11 @@ class Link:
     def log(self) -> sql.Identifier:
         """The table of the change log."""
         return log_table(self.name)
+
+    @property
+    def reader(self) -> Reader:
+        """The rounds of the sync, as the change log knows them."""
+        return history.reader(self.name)
 
     @property
     def application(self) -> str:
@@ -109,11 +117,16 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
                 cure="continue it: trueup sync start",
                 node=target.name,
             )
-        with changelog.sync_lock(from_source, source):
-            yield _link(source, target, stored, from_source, to_target)
+        with changelog.sync_lock(from_source, source), open_session(source, name) as marker:
+            # Read again: another process may have written until the lock was taken.
+            stored = state.expect(to_target, name, stored.source, target.name)
+            history.refuse(from_source, stored, (source.name, target.name))
+            yield _link(source, target, stored, from_source, to_target, marker)
 
 
-def _link(source: Node, target: Node, stored: State, from_source: Connection, to_target: Connection) -> Link:
+def _link(
+    source: Node, target: Node, stored: State, from_source: Connection, to_target: Connection, marker: Connection
+) -> Link:
     name = stored.sync
     # Before the pointer is read: the opening of a database ends the epoch, so this process cannot write after it.
     epoch = state.take_over(to_target, name)
@@ -128,11 +141,12 @@ def _link(source: Node, target: Node, stored: State, from_source: Connection, to
     with changelog.open_log(source) as log:
         changelog.check_owner(log, name, stored.id)
         tables = changelog.attached(log, name, plan.tables)
+    history.reader(name).done(marker, stored.mark)
     state.check_role(to_target, stored.id, target.name)
     shape = str(one_value(from_source.execute(*shape_query(name, tables))))
     if not plan.is_ordered:
         to_target.execute("SET session_replication_role = replica")
-    return Link(name, stored.id, source, target, from_source, to_target, plan, tables, epoch, shape)
+    return Link(name, stored.id, source, target, from_source, to_target, marker, plan, tables, epoch, shape)
 
 
 def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:

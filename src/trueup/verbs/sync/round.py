@@ -1,10 +1,11 @@
 """A small round: read the touched keys and their current rows, write the rows to the target, delete the log entries.
 
-It takes four round trips, whatever the number of tables: (1) read the source's log position, then the entries in one
-snapshot; (2) read the rows; (3) in one transaction of the target, delete all keys, insert the rows, record the
-position; (4) end the snapshot on the source and delete exactly these entries. After a kill at any point the entries
-still exist, and copying a key twice changes nothing. Rows travel as text that one server writes and the other
-reads: no value is converted on the way.
+It takes five round trips, whatever the number of tables: (1) read the source's log position, then the entries in one
+snapshot; (2) commit the token of the round on the source; (3) read the rows; (4) in one transaction of the target,
+delete all keys, insert the rows, record the position and the token; (5) end the snapshot on the source and delete
+exactly these entries. The tokens show later that neither database went back (`history`). After a kill at any point
+the entries still exist, and copying a key twice changes nothing. Rows travel as text that one server writes and the
+other reads: no value is converted on the way.
 
 A part of the log may not fit alone: of two rows that swapped a unique value, one cannot be written without the other.
 Then the round is repeated with all entries. That makes the target equal to the snapshot, so it always fits.
@@ -22,8 +23,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from trueup.capture.triggers.readers import Mark
 from trueup.db.connection import Cursor, one_row, one_value
 from trueup.db.durable import commit_durably
+from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.write.copy import check_arrived
@@ -63,6 +66,8 @@ class Changes:
     lag: float
     # The keys one by one, where asked for.
     texts: dict[int, list[str]] = field(default_factory=dict)
+    # The token of the round.
+    mark: Mark = field(default_factory=Mark)
 
     @property
     def taken(self) -> int:
@@ -147,6 +152,17 @@ def _changes(
     )
 
 
+def begin(link: Link, changes: Changes) -> Changes:
+    """Commit the token of the round on the source, before the target writes; return the changes with it.
+
+    It is committed after the snapshot was taken: a server that has the token has all rows of the round.
+    """
+    try:
+        return replace(changes, mark=link.reader.begin(link.marker))
+    except psycopg.Error as error:
+        raise error_from_server(error, link.source_node) from None
+
+
 def is_small(link: Link, changes: Changes, limit: int) -> bool:
     """Return whether the rows may pass through the driver: at most `limit` keys, and no table as a whole."""
     tables = link.by_number()
@@ -217,6 +233,7 @@ def record(link: Link, changes: Changes, began: float) -> Cursor:
     if changes.is_all:
         # After a part of the entries, the target lacks commits before this position.
         _set_position(link, changes)
+    state.set_mark(link.target, link.name, changes.mark)
     seconds = max(time.monotonic() - began, 1e-6)
     facts = {
         "sync": link.name,
@@ -239,12 +256,21 @@ def record_empty(link: Link, changes: Changes) -> bool:
 
 def finish(link: Link, changes: Changes, checks: Checks) -> None:
     """Check what was applied, end the snapshot, and delete exactly the entries of the round."""
-    checks.applied(changes)
+    try:
+        checks.applied(changes)
+    except BaseException:
+        if changes.entries and not link.marker.broken:
+            link.reader.done(link.marker, changes.mark)
+        raise
     query = sql.SQL(load("trueup.verbs.sync", "round.sql")["delete"]).format(log=link.log)
     with link.source.pipeline():
         link.source.execute("COMMIT")
-        for numbers in changes.entries:
-            link.source.execute(query, (numbers,))
+        if changes.entries:
+            link.source.execute("BEGIN")
+            link.reader.done(link.source, changes.mark)
+            for numbers in changes.entries:
+                link.source.execute(query, (numbers,))
+            link.source.execute("COMMIT")
 
 
 def small_round(link: Link, changes: Changes, began: float, checks: Checks = NO_CHECKS) -> Round:

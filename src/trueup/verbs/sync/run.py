@@ -14,7 +14,7 @@ from typing import Any
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
-from trueup.verbs.sync import changelog, check, create_schema, snapshot_copy, state
+from trueup.verbs.sync import changelog, check, create_schema, history, snapshot_copy, state
 from trueup.verbs.sync.link import open_ends, open_link
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import make_plan
@@ -44,6 +44,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         stack.enter_context(changelog.sync_lock(source, request.source))
         stored = state.read(target, request.name) or check.create(request, source, target)
         state.check_source(stored, state.identity(source), request.target.name)
+        if stored.snapshots:
+            history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)
         if stored.phase == "making":
             with state.writing(target, request.name, epoch):
@@ -60,6 +62,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
                 owner = changelog.Owner(stored.id, state.identity(target))
                 tables = changelog.install(log, request.name, owner, checked.tables, timeout=request.timeout)
+                if not stored.snapshots:
+                    history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
             rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
             state.set_phase(target, request.name, epoch, "copied")

@@ -86,11 +86,11 @@ class Runner:
                 small.finish(link, changes, checks)
                 return replace(small.round_of(link, changes, began), stop_asked=small.record_empty(link, changes))
             if link.plan.is_ordered:
-                return self._ordered(changes, began, checks)
+                return self._ordered(small.begin(link, changes), began, checks)
             if small.is_small(link, changes, small_keys) and changes.is_all:
-                return small.small_round(link, changes, began, checks)
+                return small.small_round(link, small.begin(link, changes), began, checks)
             link.source.execute("ROLLBACK")
-            changes = small.read_changes(link, None if limit is None else LARGE, texts=True)
+            changes = small.begin(link, small.read_changes(link, None if limit is None else LARGE, texts=True))
             return large_round(link, changes, self._engine(changes.taken), self._progress, began, checks)
         except BaseException:
             if not link.source.closed and link.source.info.transaction_status != 0:

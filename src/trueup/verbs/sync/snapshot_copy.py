@@ -15,7 +15,7 @@ from trueup.db.node import connect, error_from_server
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import create_schema, state
+from trueup.verbs.sync import changelog, create_schema, history, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import Link, application, open_link
 from trueup.verbs.sync.model import Plan, SyncTable
@@ -41,6 +41,7 @@ def copy_all(
     reader.allow(title)
     try:
         with hold_snapshot(source, tables) as snapshot:
+            _set_mark(request, target, epoch)
             job = Job(
                 request.name, request.source, request.target, snapshot, title, epoch, silent=not plan.is_ordered,
                 continued=snapshots > 1,
@@ -57,6 +58,16 @@ def copy_all(
             return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
     finally:
         reader.stop_all(title)
+
+
+def _set_mark(request: SyncRequest, target: Connection, epoch: int) -> None:
+    """Commit the token of the snapshot on both databases: see `history`."""
+    reader = history.reader(request.name)
+    with changelog.open_log(request.source) as log, log.errors():
+        mark = reader.begin(log.connection)
+        with state.writing(target, request.name, epoch):
+            state.set_mark(target, request.name, mark)
+        reader.done(log.connection, mark)
 
 
 def _copy_in_order(

@@ -12,6 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.triggers.readers import Mark
 from trueup.db.connection import Connection, one_value
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
@@ -52,9 +53,16 @@ class State:
     pending_keys: int | None
     keys_per_second: float | None
     stop_asked_at: datetime | None
+    round: int
+    token: str
     source_lsn: str | None
     source_at: datetime | None
     applied_at: datetime | None
+
+    @property
+    def mark(self) -> Mark:
+        """The last round that the target has."""
+        return Mark(self.round, self.token)
 
 
 _LISTS = ("tables", "named", "left_out")
@@ -133,6 +141,11 @@ def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:
             " WHERE sync = %(sync)s",
             {"phase": phase, "sync": name},
         )
+
+
+def set_mark(target: Connection, name: str, mark: Mark) -> None:
+    """Record the last round that the target has, in the transaction of its rows."""
+    target.execute(statement("set_mark"), {"sync": name, "round": mark.round, "token": mark.token})
 
 
 def take_over(target: Connection, name: str) -> int:

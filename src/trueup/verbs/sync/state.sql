@@ -27,7 +27,10 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     lag_seconds float8,
     pending_keys bigint,
     keys_per_second float8,
-    stop_asked_at timestamptz
+    stop_asked_at timestamptz,
+    -- The last round that is here. The change log has the same values; others mean that a database was restored.
+    round bigint NOT NULL DEFAULT 0,
+    token text NOT NULL DEFAULT ''
 );
 COMMENT ON TABLE trueup.syncs IS 'The syncs into this database, how far they are, and the last round of each.';
 CREATE TABLE IF NOT EXISTS trueup.copied (
@@ -75,7 +78,7 @@ VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(tables)s, %(named)s
 
 -- name: read
 SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
-       s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at,
+       s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at, s.round, s.token,
        m.source_lsn::text AS source_lsn, m.source_at, m.applied_at
   FROM trueup.syncs s LEFT JOIN trueup.sync_mark m USING (sync) WHERE s.sync = %s
 
@@ -92,6 +95,9 @@ UPDATE trueup.sync_mark SET source_lsn = '0/0', applied_at = clock_timestamp() W
 UPDATE trueup.sync_mark
    SET source_lsn = greatest(source_lsn, %(position)s::pg_lsn), source_at = clock_timestamp(), applied_at = clock_timestamp()
  WHERE sync = %(sync)s
+
+-- name: set_mark
+UPDATE trueup.syncs SET round = %(round)s, token = %(token)s WHERE sync = %(sync)s
 
 -- name: count_round
 UPDATE trueup.syncs

@@ -11,7 +11,7 @@ from psycopg import sql
 from trueup.db import locks
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
-from trueup.verbs.sync import state
+from trueup.verbs.sync import history, state
 from trueup.verbs.sync.link import log_table, open_ends
 from trueup.verbs.sync.request import SyncRequest
 
@@ -25,6 +25,8 @@ class SyncStatus:
     waiting: tuple[int, int, float] | None
     # The sessions that hold the sync lock.
     running: tuple[str, ...]
+    # Which database went back by a failover or a restore; "" if none did.
+    problem: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as plain values."""
@@ -40,6 +42,7 @@ class SyncStatus:
             "waiting_keys": keys,
             "oldest_seconds": seconds,
             "running": list(self.running),
+            "problem": self.problem,
         }
 
 
@@ -48,7 +51,8 @@ def status(request: SyncRequest) -> SyncStatus:
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         known = state.expect(target, request.name, state.identity(source), request.target.name)
         running = tuple(str(holder) for holder in locks.holders(source, locks.SYNC))
-        return SyncStatus(known, waiting(source, request.name), running)
+        went_back = history.problem(source, known, request.node_names)
+        return SyncStatus(known, waiting(source, request.name), running, went_back)
 
 
 def waiting(source: Connection, name: str) -> tuple[int, int, float] | None:

@@ -54,7 +54,9 @@ def status_text(status: SyncStatus) -> str:
             f"  last round: {known.last_keys:,} keys in {known.last_ms:,.0f} ms, lag {known.lag_seconds or 0:.1f} s,"
             f" {known.pending_keys or 0:,} keys pending"
         )
-    if known.source_lsn == "0/0":
+    if status.problem:
+        lines.append(f"  STOPPED: {status.problem}; see trueup sync run")
+    elif known.source_lsn == "0/0":
         lines.append("  a large round is not complete: the target is between two states")
     elif known.source_at:
         lines.append(

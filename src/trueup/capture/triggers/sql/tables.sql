@@ -101,3 +101,15 @@ CREATE TABLE IF NOT EXISTS @schema@.dead_letters (
 );
 COMMENT ON TABLE @schema@.dead_letters IS
     'Keys whose rows could not be read or were refused by the sink. A later successful touch removes them.';
+
+CREATE TABLE IF NOT EXISTS @schema@.readers (
+    tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
+    reader text NOT NULL,
+    round bigint NOT NULL,
+    -- The tokens of the round that began last, and of the one whose pods were deleted last.
+    begun text NOT NULL,
+    done text NOT NULL DEFAULT '',
+    PRIMARY KEY (tube, reader)
+) WITH (fillfactor = 25);
+COMMENT ON TABLE @schema@.readers IS
+    'Syncs and validations that read a tube, with the tokens of their last rounds. They detect a restored database.';

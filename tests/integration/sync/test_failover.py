@@ -1,0 +1,146 @@
+"""A failover or a restore that lost rows on one of the databases is refused; one that lost nothing is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+import trueup
+from support.fixtures import FreshServer
+from support.servers import Backup, fail_over, wait_for_replay
+from support.sync import Pair, make_pair
+from trueup.config.model import Node
+from trueup.errors import CheckFailed
+from trueup.testing.postgres import Server
+from trueup.verbs.sync import ending
+from trueup.verbs.sync import round as rounds
+
+LOST = "went back .a failover to a standby that was behind, or a restore."
+
+
+@pytest.fixture
+def servers(fresh_server: FreshServer) -> Iterator[tuple[Server, Server, list[Backup]]]:
+    """Two servers, and the backups to remove."""
+    backups: list[Backup] = []
+    yield fresh_server(name="first"), fresh_server(name="second"), backups
+    for backup in backups:
+        backup.remove()
+
+
+@pytest.fixture
+def synced(servers: tuple[Server, Server, list[Backup]]) -> Pair:
+    return start(make_pair(servers[0].create_database("shop"), servers[1].create_database("shop")))
+
+
+def start(pair: Pair) -> Pair:
+    pair.both("CREATE TABLE items (id int PRIMARY KEY, v text)")
+    pair.source.execute("INSERT INTO items SELECT g, 'old' FROM generate_series(1, 100) g")
+    pair.start()
+    pair.run()
+    return pair
+
+
+def moved_to(pair: Pair, source: Server) -> Pair:
+    """Return the same sync, whose source is another server now."""
+    node = Node("n1", source.uri("shop"))
+    return replace(pair, source=source.database("shop"), request=replace(pair.request, source=node))
+
+
+def test_a_source_that_fails_over_without_and_with_lost_rows(
+    synced: Pair, servers: tuple[Server, Server, list[Backup]]
+) -> None:
+    first, second, backups = servers
+    backups += [Backup(first), Backup(first)]
+    harmless, behind = (backup.standby() for backup in backups)
+    try:
+        # The standby `behind` ends here; `harmless` has everything.
+        wait_for_replay(first, behind)
+        behind.stop()
+        synced.source.execute("UPDATE items SET v = 'new' WHERE id <= 50; DELETE FROM items WHERE id = 60")
+        synced.run()
+        wait_for_replay(first, harmless)
+        synced.source.execute("INSERT INTO items VALUES (101, 'not carried over')")
+        fail_over(first, harmless)
+        after = moved_to(synced, harmless)
+        harmless.database("shop").execute("INSERT INTO items VALUES (102, 'of the new primary')")
+        after.run()
+        after.check_equal(["items"])
+        assert not after.status().problem
+
+        fail_over(harmless, behind)
+        after = moved_to(synced, behind)
+        # Row 102 and the updates are on the target; the new primary does not have them, and grows beyond the lost log.
+        behind.database("shop").execute("INSERT INTO items SELECT g, 'after' FROM generate_series(1000, 60000) g")
+        for attempt in (after.run, after.start):
+            with pytest.raises(CheckFailed, match=f"n1 {LOST}: n2 has rows that n1 lost"):
+                attempt()
+        assert "n2 has rows that n1 lost" in after.status().problem
+        nodes = {"n1": after.source.uri, "n2": second.uri("shop")}
+        accept(after, nodes)
+    finally:
+        for standby in (harmless, behind):
+            standby.remove()
+
+
+def accept(pair: Pair, nodes: dict[str, str]) -> None:
+    """Use the cure: compare, repair, accept; then rounds make both databases equal."""
+    result = trueup.diff("items", nodes=nodes, engine="local", recheck=0, recheck_wait=0)
+    assert result.verdict == "DIFFER"
+    trueup.repair(result.task_id, source_of_truth="n1", execute=True, nodes=nodes)
+    pair.source.execute("INSERT INTO items VALUES (-1, 'during the repair')")
+    assert "went back" in ending.accept(pair.request)
+    assert ending.accept(pair.request) == ""
+    pair.run()
+    pair.check_equal(["items"])
+    assert not pair.status().problem
+
+
+@pytest.mark.parametrize("side", ["n1", "n2"])
+def test_a_database_that_is_restored_from_a_copy_of_its_files(
+    synced: Pair, servers: tuple[Server, Server, list[Backup]], side: str
+) -> None:
+    """It has the same system identifier and timeline, and its log grows beyond the position that it had."""
+    restored = servers[0] if side == "n1" else servers[1]
+    synced.source.execute("UPDATE items SET v = 'in the backup' WHERE id = 1")
+    synced.run()
+    backup = Backup(restored)
+    servers[2].append(backup)
+    # Nothing was carried over since: nothing is lost.
+    backup.restore()
+    synced.run()
+    assert not synced.status().problem
+    synced.source.execute("UPDATE items SET v = 'lost' WHERE id = 2")
+    synced.run()
+    backup.restore()
+    restored.database("shop").execute(
+        "CREATE TABLE growth AS SELECT g FROM generate_series(1, 100000) g; DROP TABLE growth; CHECKPOINT"
+    )
+    expected = "n2 has rows that n1 lost" if side == "n1" else "it lost rows that were copied to it"
+    with pytest.raises(CheckFailed, match=f"{side} {LOST}: {expected}") as error:
+        synced.run()
+    assert "trueup sync accept" in (error.value.cure or "")
+    accept(synced, {"n1": synced.source.uri, "n2": synced.target.uri})
+
+
+def test_a_round_that_ends_between_its_commits_is_not_a_loss(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the target commits, and killed before the entries are deleted; twice in a row, as a crash loop."""
+    synced = start(pair)
+    for function in ("apply_rows", "finish", "apply_rows", "apply_rows", "finish", "finish"):
+        synced.source.execute("UPDATE items SET v = v || '!' WHERE id = 3")
+        with monkeypatch.context() as patch:
+            patch.setattr(rounds, function, kill)
+            with pytest.raises(Killed):
+                synced.run()
+        assert not synced.status().problem
+    synced.run()
+    synced.check_equal(["items"])
+
+
+class Killed(BaseException):
+    """Not caught by the code of a round."""
+
+
+def kill(*arguments: object, **options: object) -> None:
+    raise Killed

@@ -61,7 +61,7 @@ def test_a_source_that_fails_over_without_and_with_lost_rows(
         synced.source.execute("UPDATE items SET v = 'new' WHERE id <= 50; DELETE FROM items WHERE id = 60")
         synced.run()
         wait_for_replay(first, harmless)
-        synced.source.execute("INSERT INTO items VALUES (101, 'not carried over')")
+        synced.source.execute("INSERT INTO items VALUES (101, 'not copied')")
         fail_over(first, harmless)
         after = moved_to(synced, harmless)
         harmless.database("shop").execute("INSERT INTO items VALUES (102, 'of the new primary')")
@@ -107,7 +107,7 @@ def test_a_database_that_is_restored_from_a_copy_of_its_files(
     synced.run()
     backup = Backup(restored)
     servers[2].append(backup)
-    # Nothing was carried over since: nothing is lost.
+    # Nothing was copied since: nothing is lost.
     backup.restore()
     synced.run()
     assert not synced.status().problem

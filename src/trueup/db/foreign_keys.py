@@ -130,10 +130,6 @@ def orphans(
     foreign key were disabled are found only this way.
     """
     own = [sql.Identifier(child, name) for name in key.child_columns]
-    pairs = [
-        sql.SQL("p.{} {} {}").format(sql.Identifier(parent), sql.SQL(operator), column)
-        for parent, operator, column in zip(key.parent_columns, key.operators, own, strict=True)
-    ]
     is_set = [sql.SQL("{} IS NOT NULL").format(column) for column in own]
     # MATCH FULL: all columns are set, or none. Otherwise a row with one NULL has no parent.
     refers = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
@@ -146,8 +142,35 @@ def orphans(
         alias=sql.Identifier(child),
         parent=sql.Identifier(*key.parent),
         refers=refers,
-        pairs=sql.SQL(" AND ").join(pairs),
+        pairs=_pairs(key, child),
         among=sql.SQL(" AND {}").format(among) if among is not None else sql.SQL(""),
         limit=sql.Literal(limit),
     )
     return [tuple(row) for row in connection.execute(query).fetchall()]
+
+
+def lock_parents(connection: Connection, key: ForeignKey, *, among: sql.Composable, child: str = "c") -> None:
+    """Lock the parents of these rows of the child until the transaction ends, so that they are not deleted meanwhile.
+
+    This waits for a transaction that is deleting one of them.
+    """
+    query = sql.SQL(
+        "WITH locked AS MATERIALIZED (SELECT FROM (SELECT {columns} FROM {child} WHERE {among}) {alias}"
+        " JOIN {parent} p ON {pairs} FOR KEY SHARE OF p) SELECT count(*) FROM locked"
+    ).format(
+        columns=sql.SQL(", ").join(map(sql.Identifier, key.child_columns)),
+        child=sql.Identifier(*key.child),
+        alias=sql.Identifier(child),
+        parent=sql.Identifier(*key.parent),
+        pairs=_pairs(key, child),
+        among=among,
+    )
+    connection.execute(query)
+
+
+def _pairs(key: ForeignKey, child: str) -> sql.Composed:
+    """Return the condition that a parent (alias p) is the one that a row of the child refers to."""
+    return sql.SQL(" AND ").join(
+        sql.SQL("p.{} {} {}").format(sql.Identifier(parent), sql.SQL(operator), sql.Identifier(child, name))
+        for parent, operator, name in zip(key.parent_columns, key.operators, key.child_columns, strict=True)
+    )

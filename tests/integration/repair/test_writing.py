@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 import trueup
 from support.repair import NodesWith
 from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
-from trueup.verbs.repair import decide, undo
+from trueup.rows.write.references import check_references
+from trueup.verbs.repair import decide, undo, write_node
 from trueup.verbs.repair.request import RepairRequest
 
 EVERYTHING = """
@@ -232,3 +235,70 @@ def test_an_undo_leaves_rows_that_changed_since(nodes_with: NodesWith) -> None:
     nodes[2].execute("ALTER TABLE items ALTER name TYPE varchar(9)")
     with pytest.raises(CheckFailed, match="columns or their types changed"):
         nodes.undo(done)
+
+
+def test_a_parent_is_not_deleted_between_the_check_and_the_commit(
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion waits for the repair; so does the same value of a deferrable unique constraint."""
+    schema = """
+        CREATE TABLE parents (id int PRIMARY KEY);
+        CREATE TABLE items (id int PRIMARY KEY, parent int REFERENCES parents, late int UNIQUE DEFERRABLE);
+        INSERT INTO parents VALUES (1), (2)
+    """
+    nodes = nodes_with(schema, "INSERT INTO items VALUES (1, 1, 1)", "")
+    report = nodes.diff()
+    refused: list[str] = []
+
+    def check_then_disturb(*args: Any) -> None:
+        check_references(*args)
+        for statement in ("DELETE FROM parents WHERE id = 1", "INSERT INTO items VALUES (7, 2, 1)"):
+            try:
+                nodes[2].execute(f"SET lock_timeout = '300ms'; {statement}")
+            except psycopg.errors.LockNotAvailable:
+                refused.append(statement.split()[0])
+
+    monkeypatch.setattr(write_node, "check_references", check_then_disturb)
+    assert nodes.repair(report, source_of_truth="n1", execute=True).verdict == "REPAIRED"
+    assert refused == ["DELETE", "INSERT"]
+    assert nodes[2].execute("SELECT * FROM items") == [(1, 1, 1)]
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        nodes[2].execute("DELETE FROM parents WHERE id = 1")
+
+
+def test_foreign_keys_of_a_partitioned_table_are_checked_for_its_partitions(nodes_with: NodesWith) -> None:
+    schema = """
+        CREATE TABLE parents (id int PRIMARY KEY);
+        CREATE TABLE whole (id int, parent int REFERENCES parents, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+        CREATE TABLE items PARTITION OF whole FOR VALUES FROM (0) TO (100);
+        CREATE TABLE notes (item int REFERENCES whole);
+    """
+    nodes = nodes_with(schema, "INSERT INTO parents VALUES (1); INSERT INTO items VALUES (1, 1)", "")
+    done = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    assert "whole_parent_fkey" in done.failed["n2"]
+    nodes[2].execute("INSERT INTO parents VALUES (1); INSERT INTO items VALUES (2, 1); INSERT INTO notes VALUES (2)")
+    done = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    assert "notes_item_fkey" in done.failed["n2"]
+
+
+def test_a_role_that_may_not_lock_parents_lets_foreign_keys_fire(nodes_with: NodesWith) -> None:
+    schema = """
+        CREATE TABLE parents (id int PRIMARY KEY);
+        CREATE TABLE items (id int PRIMARY KEY, parent int REFERENCES parents);
+        INSERT INTO parents VALUES (1)
+    """
+    nodes = nodes_with(schema, "INSERT INTO items VALUES (1, 1)", "")
+    report, name = nodes.diff(), nodes[2].name
+    nodes[2].execute(
+        f"CREATE ROLE {name} LOGIN PASSWORD 'p'; GRANT SELECT, INSERT, UPDATE, DELETE ON items TO {name};"
+        f" GRANT SET ON PARAMETER session_replication_role TO {name}"
+    )
+    nodes.addresses["n2"] = nodes[2].server.uri(name, user=name, password="p")
+    try:
+        done = nodes.repair(report, source_of_truth="n1", execute=True)
+        assert done.verdict == "REPAIRED"
+        assert any("may not lock rows of public.parents" in remark for remark in done.remarks)
+    finally:
+        nodes[2].execute(
+            f"REVOKE SET ON PARAMETER session_replication_role FROM {name}; DROP OWNED BY {name}; DROP ROLE {name}"
+        )

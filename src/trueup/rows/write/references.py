@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.foreign_keys import ForeignKey, orphans, read_foreign_keys
+from trueup.db.foreign_keys import ForeignKey, TableName, lock_parents, orphans, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import QueryError
@@ -21,18 +22,41 @@ KeyBatches = Callable[[], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues
 
 
 def check_references(connection: Connection, spec: TableSpec, batches: KeyBatches) -> None:
-    """Raise if a written row refers to no row, a deleted row is still referred to, or a unique value occurs twice."""
-    table = (spec.schema, spec.table)
-    for key in read_foreign_keys(connection, [table]):
-        if key.child == table:
+    """Raise if a written row refers to no row, a deleted row is still referred to, or a unique value occurs twice.
+
+    The parents of written rows are locked until the transaction ends, as the triggers would do.
+    """
+    tables = table_and_ancestors(connection, spec)
+    for key in read_foreign_keys(connection, tables):
+        if key.child in tables:
+            # The foreign keys of a partitioned table are those of its partitions.
+            own = replace(key, child=(spec.schema, spec.table))
             for written, _ in batches():
-                _check(key, orphans(connection, key, among=among(spec, written), limit=1) if written else ())
-        if key.parent == table:
+                if written:
+                    lock_parents(connection, own, among=among(spec, written))
+                    _check(key, orphans(connection, own, among=among(spec, written), limit=1))
+        if key.parent in tables:
             _check_children(connection, spec, key, batches)
     for name, columns in deferrable_constraints(connection, spec, kinds=("p", "u")):
         for written, _ in batches():
             if written:
                 _check_unique(connection, spec, name, columns, written)
+
+
+def lock_for_deferrable(connection: Connection, spec: TableSpec) -> None:
+    """Before the first write: keep other writers out of a table with a deferrable unique constraint.
+
+    Its trigger is silenced, and `check_references` cannot see the same value in a row that is not committed yet.
+    """
+    if any(deferrable_constraints(connection, spec, kinds=("p", "u"))):
+        connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table_name(spec)))
+
+
+def table_and_ancestors(connection: Connection, spec: TableSpec) -> list[TableName]:
+    """Return the table and, if it is a partition, all tables that it is a partition of."""
+    query = load("trueup.rows.write", "references.sql")["ancestors"]
+    rows = connection.execute(query, {"schema": spec.schema, "table": spec.table}).fetchall()
+    return [(spec.schema, spec.table), *((schema, name) for schema, name in rows)]
 
 
 def deferrable_constraints(

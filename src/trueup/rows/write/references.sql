@@ -6,3 +6,10 @@ SELECT conname::text AS name, contype::text AS kind,
   FROM pg_constraint x
  WHERE x.conrelid = format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass
    AND x.contype IN ('p', 'u', 'x') AND x.condeferrable
+
+-- name: ancestors
+-- The tables that a partition belongs to, directly or through others.
+SELECT n.nspname::text AS schema, c.relname::text AS name
+  FROM pg_partition_ancestors(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) AS a(relid)
+  JOIN pg_class c ON c.oid = a.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid <> format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass

@@ -10,10 +10,12 @@ from psycopg.rows import dict_row
 
 from trueup.db.catalog import READABLE_KINDS
 from trueup.db.connection import one_value
+from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
-from trueup.rows.write.references import deferrable_constraints
+from trueup.rows.spec import TableSpec
+from trueup.rows.write.references import deferrable_constraints, table_and_ancestors
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
 
@@ -41,7 +43,9 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
         ).fetchone()
     assert row is not None
     excluded = [name for name, _ in deferrable_constraints(control.connection, spec, kinds=("x",))]
-    silent = _may_silence(control, row) and not fire_triggers and not excluded
+    may_silence = _may_silence(control, row)
+    parents = _parents_without_lock(control, spec) if may_silence else []
+    silent = may_silence and not (fire_triggers or excluded or parents)
     shown = display_name(spec.schema, spec.table)
     reasons = [f"node {node}: {reason}" for reason in _reasons(row, shown, acts, silent=silent)]
     remarks = []
@@ -49,12 +53,23 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
         why = (
             f"deferrable constraint {excluded[0]} is checked by a trigger"
             if excluded
+            else f"role {row['role']} may not lock rows of {parents[0]} (GRANT UPDATE ON it)"
+            if parents
             else f"role {row['role']} may not set session_replication_role"
         )
         fires = f": {row['triggers']} triggers of the table fire" if row["triggers"] else ""
         remarks.append(f"{node}: {why}, so triggers are not silenced{fires}, and rows are written in foreign-key order")
     watched = bool(row["always"] or (row["triggers"] and not silent))
     return Rights(silent, watched, tuple(reasons), tuple(remarks))
+
+
+def _parents_without_lock(control: Control, spec: TableSpec) -> list[str]:
+    """Return the tables that the table refers to, and whose rows this role may not lock."""
+    tables = table_and_ancestors(control.connection, spec)
+    keys = read_foreign_keys(control.connection, tables)
+    parents = sorted({key.parent for key in keys if key.child in tables})
+    query = "SELECT has_any_column_privilege(format('%%I.%%I', %s::text, %s::text), 'UPDATE')"
+    return [display_name(*each) for each in parents if not one_value(control.connection.execute(query, each))]
 
 
 def _may_silence(control: Control, row: Mapping[str, Any]) -> bool:

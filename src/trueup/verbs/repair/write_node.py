@@ -35,7 +35,7 @@ from trueup.rows.write.guarded import (
     lock_unchanged,
     read_hashes,
 )
-from trueup.rows.write.references import check_references
+from trueup.rows.write.references import check_references, lock_for_deferrable
 from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target
 from trueup.rows.write.triggers import require_silent_triggers
@@ -135,6 +135,7 @@ def _keys(spool: Spool, changed: set[bytes]) -> Iterator[tuple[list[KeyValues], 
 def _replace(connection: Connection, work: NodeWork, progress: Progress) -> set[bytes]:
     """Delete all keys, then copy the rows in: no order is needed, and rows can swap unique values."""
     require_silent_triggers(connection)
+    lock_for_deferrable(connection, work.guard)
     changed: set[bytes] = set()
     for writes in work.spool:
         changed |= delete_unchanged(connection, work.guard, writes.expected())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +15,12 @@ import trueup
 from support.sync import Pair, Wire, wire
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import large, round
+from trueup.verbs.sync import ending, large, round
+from trueup.verbs.sync import run as sync
 from trueup.verbs.sync import runner as runner_module
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.totals import Until
 
 TABLES = """
 CREATE TABLE customers (id bigint PRIMARY KEY, email text UNIQUE, note jsonb, chief bigint REFERENCES customers);
@@ -239,3 +243,39 @@ def test_the_position_moves_only_when_a_round_took_all_entries(
                 assert known == ([before] if mode == "ordered" else [("0/0",)])
     assert synced.target.execute("SELECT source_lsn >= %s FROM trueup.sync_mark", last) == [(True,)]
     synced.check_equal(["tags"])
+
+
+def test_a_running_sync_notices_partitions_that_come_and_go(pair: Pair) -> None:
+    pair.both("""CREATE TABLE e (id int, day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+                 CREATE TABLE e1 PARTITION OF e FOR VALUES FROM (0) TO (10);
+                 CREATE TABLE e2 PARTITION OF e FOR VALUES FROM (10) TO (20)""")
+    pair.target.execute("CREATE TABLE e3 PARTITION OF e FOR VALUES FROM (20) TO (30)")
+    pair.source.execute("INSERT INTO e SELECT g, g % 20 FROM generate_series(1, 40) g")
+    pair.start()
+    errors: list[BaseException] = []
+
+    def follow() -> None:
+        try:
+            sync.run(pair.request, Until(follow=True, interval=0.02), Silent(), pair.messages.append)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        for statements in (
+            "INSERT INTO e VALUES (100, 1)",
+            "DROP TABLE e1",
+            "CREATE TABLE e3 (LIKE e INCLUDING ALL); INSERT INTO e3 VALUES (7, 25);"
+            "ALTER TABLE e ATTACH PARTITION e3 FOR VALUES FROM (20) TO (30)",
+            "ALTER TABLE e DETACH PARTITION e2; DROP TABLE e2",
+        ):
+            pair.source.execute(statements)
+            give_up = time.monotonic() + 60
+            while len({tuple(rows) for rows in pair.rows("SELECT * FROM e ORDER BY 1, 2")}) > 1:
+                assert not errors, errors
+                assert time.monotonic() < give_up, statements
+                time.sleep(0.02)
+    finally:
+        ending.stop(pair.request, timeout=30)
+        thread.join(30)

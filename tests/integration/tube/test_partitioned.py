@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.errors import QueryError
 
@@ -108,12 +111,7 @@ def test_partitions_that_are_added_later(events: TubeDatabase) -> None:
     assert "partitions" in (events.tubes()[0].tables[0].problem or "")
     assert events.tube.cover() == 1
     assert events.tube.cover() == 0
-    (scheduled,) = events.take()
-    assert (scheduled.op, scheduled.message["type"], scheduled.message["table"]) == (
-        "{",
-        "backfill_schedule",
-        "public.events_3",
-    )
+    assert [(pod.op, len(pod.keys or ())) for pod in events.take()] == [("T", 3)]
     events.run("INSERT INTO events_3 SELECT g, 101 FROM generate_series(1, 3) g")
     assert [len(pod.keys or ()) for pod in events.take()] == [3]
     assert events.tubes()[0].tables[0].problem is None
@@ -126,17 +124,43 @@ def test_a_table_with_rows_is_attached_as_a_partition_and_detached(events: TubeD
     events.run("UPDATE other SET note = 'x' WHERE id = 1")
     assert events.keys() == ['["1", "200"]']
     events.tube.attach("events", shard=1)
-    (scheduled,) = events.take()
-    done = events.tube.backfill(scheduled.message["table"])
-    assert done.keys == 5
     assert events.keys() == [f'["{n}", "200"]' for n in range(1, 6)]
-    assert [pod.op for pod in events.take()] == ["}"]
     events.run("ALTER TABLE events DETACH PARTITION other")
+    assert "dropped or detached" in (events.tubes()[0].tables[0].problem or "")
     events.tube.cover()
+    assert events.tubes()[0].tables[0].problem is None
     (scheduled,) = events.take()
     assert (scheduled.message["table"], scheduled.message["reason"]) == ("public.events", "a partition is gone")
     assert events.tube.detach("events")
     assert events.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]
+
+
+def test_a_large_partition_is_backfilled_and_a_truncated_one_is_noticed(events: TubeDatabase) -> None:
+    events.run("""CREATE TABLE large (LIKE events INCLUDING ALL); TRUNCATE large;
+                  INSERT INTO large SELECT g, 200 FROM generate_series(1, 10001) g;
+                  ALTER TABLE events ATTACH PARTITION large FOR VALUES FROM (200) TO (300)""")
+    events.tube.cover()
+    (scheduled,) = events.take()
+    assert (scheduled.op, scheduled.message["table"]) == ("{", "public.large")
+    events.run("CREATE TABLE later PARTITION OF events FOR VALUES FROM (300) TO (400)")
+    events.run("INSERT INTO later VALUES (1, 300)")
+    assert events.keys() == ['["1", "300"]']
+    events.run("TRUNCATE later")
+    events.tube.cover()
+    (scheduled,) = events.take()
+    assert (scheduled.message["table"], scheduled.message["reason"]) == ("public.events", "a partition is gone")
+    events.run("TRUNCATE later")
+    assert [pod.op for pod in events.take()] == ["X"]
+
+
+def test_the_sink_loses_the_rows_of_a_dropped_partition(events: TubeDatabase, tmp_path: Path) -> None:
+    sink = str(tmp_path / "kept.db")
+    events.run("INSERT INTO events VALUES (1, 1), (2, 10), (3, 50)")
+    events.tube.run(SqliteSink(sink), until_empty=True)
+    assert len(SqliteSink(sink).rows("public.events")) == 3
+    events.run("DROP TABLE events_1")
+    events.tube.run(SqliteSink(sink), until_empty=True)
+    assert [key[1][0] for key in sorted(SqliteSink(sink).rows("public.events"))] == ["2", "3"]
 
 
 def test_cascades_onto_partitions(tube_db: TubeDatabase) -> None:

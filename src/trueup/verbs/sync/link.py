@@ -12,7 +12,7 @@ from psycopg import sql
 
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -42,8 +42,8 @@ class Link:
     # With their numbers in the change log, parents before children.
     tables: tuple[SyncTable, ...]
     epoch: int
-    # The fingerprint of the source's tables and of the triggers on them when the link was opened.
-    shape: str
+    # The fingerprints of the source's tables with their triggers, and of their partitions, when the link was opened.
+    shape: tuple[str, str]
 
     @property
     def log(self) -> sql.Identifier:
@@ -138,18 +138,21 @@ def _link(
             node=target.name,
         )
     plan = check_plan(from_source, to_target, stored, (source.name, target.name))
+    # Before the change log is checked: a partition that changes meanwhile ends the first round.
+    partitions = one_row(from_source.execute(*shape_query(name, plan.tables)))[1]
     with changelog.open_log(source) as log:
         changelog.check_owner(log, name, stored.id)
         tables = changelog.attached(log, name, plan.tables)
     history.reader(name).done(marker, stored.mark)
     state.check_role(to_target, stored.id, target.name)
-    shape = str(one_value(from_source.execute(*shape_query(name, tables))))
+    definition = one_value(from_source.execute(*shape_query(name, tables)))
     if not plan.is_ordered:
         to_target.execute("SET session_replication_role = replica")
+    shape = (definition, partitions)
     return Link(name, stored.id, source, target, from_source, to_target, marker, plan, tables, epoch, shape)
 
 
 def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:
-    """Return the query for the fingerprint of the source's tables and of the triggers on them."""
+    """Return the query for the fingerprints of the source's tables with their triggers, and of their partitions."""
     oids = [table.oid for table in tables]
     return load("trueup.verbs.sync", "round.sql")["shape"], {"oids": oids, "prefix": f"{LOG_SCHEMA}_{name}_"}

@@ -2,14 +2,20 @@
 SELECT pg_current_wal_lsn()::text, clock_timestamp()
 
 -- name: shape
--- A fingerprint of the source's tables and of the triggers on them: another value means that one was changed.
+-- Fingerprints of the source's tables and of the triggers on them, and of their partitions: another value means that one
+-- was changed.
 SELECT concat_ws('/',
     (SELECT md5(string_agg(concat_ws(':', c.oid, c.relnamespace, c.relname, a.attnum, a.attname, a.atttypid, a.atttypmod,
                                      a.attisdropped, a.attgenerated, a.attidentity), ',' ORDER BY c.oid, a.attnum))
        FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
       WHERE c.oid = ANY(%(oids)s::oid[])),
     (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.tgenabled, g.tgfoid), ',' ORDER BY g.tgrelid, g.tgname))
-       FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s)))
+       FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s))),
+    (WITH RECURSIVE tree AS (
+        SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
+        UNION ALL
+        SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid WHERE NOT i.inhdetachpending)
+     SELECT coalesce(md5(string_agg(concat_ws(':', root, oid), ',' ORDER BY root, oid)), '') FROM tree)
 
 -- name: waiting
 -- What is in the change log: entries, keys, and the age of the oldest entry in seconds.

@@ -19,6 +19,7 @@ from trueup.verbs.sync.link import open_ends, open_link
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.round import PartitionsChanged
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.totals import Totals, Until
 
@@ -90,6 +91,8 @@ def run(
                     heartbeat(totals.as_json())
                     progress.say(totals.text())
             return totals
+        except PartitionsChanged as error:
+            progress.say(f"{error.message}: checking the change log again")
         except NodeError as error:
             if not until.follow:
                 raise

@@ -41,6 +41,8 @@ class Run:
         """Deliver batches until the job is stopped, or until the tube is empty if that is requested."""
         stop = self.job.stop
         self._setup()
+        # A partition that was dropped while no job ran: its rows must leave the sink.
+        self.waiting.cover()
         writing: tuple[EnrichedBatch, Future[Outcome]] | None = None
         while True:
             self.waiting.beat()

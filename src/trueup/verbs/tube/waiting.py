@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _BEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 30.0
-_COVER_SECONDS = 60.0
+_COVER_SECONDS = 10.0
 
 
 class Waiting:
@@ -40,7 +40,7 @@ class Waiting:
         self._letters.refresh()
         if now - self._covered_at >= _COVER_SECONDS:
             self._covered_at = now
-            self._cover()
+            self.cover()
         if now - self._progress_at >= _PROGRESS_SECONDS:
             self._progress_at = now
             if rate := job.hold.rate():
@@ -99,9 +99,9 @@ class Waiting:
             self._job.progress.wait("")
             self._job.say("resumed")
 
-    def _cover(self) -> None:
-        """Create the triggers of new partitions of partitioned tables; after a failure, try again next time."""
+    def cover(self) -> None:
+        """Notice new and removed partitions of partitioned tables; after a failure, try again next time."""
         try:
             self._job.session.call("tube_partitions_ensure_attached", self._job.tube, "1 s")
         except QueryError as error:
-            self._job.say(f"could not create the triggers of new partitions, trying again later: {error}")
+            self._job.say(f"could not check the partitions of attached tables, trying again later: {error}")

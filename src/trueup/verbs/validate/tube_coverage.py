@@ -48,7 +48,7 @@ class TubeCoverage:
     def check(self, keys: Mapping[str, tuple[str, ...]]) -> Coverage:
         """Check the tables of `keys`; return what changed since the last check. Creates triggers on new partitions."""
         before, triggers = self._triggers, self._read_triggers()
-        if any(number in before and before[number][0] != hashes[0] for number, hashes in triggers.items()):
+        if triggers and (not before or any(before.get(n, hashes)[0] != hashes[0] for n, hashes in triggers.items())):
             # Partitions were added or removed. Rows that came with them are reported by a control pod.
             tube_functions.cover(self._session, self._tube)
             triggers = self._read_triggers()

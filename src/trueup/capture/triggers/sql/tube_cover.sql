@@ -5,6 +5,8 @@ DECLARE
     statements text[];
     there regclass[];
     place regclass;
+    gone boolean;
+    found_rows bigint;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_cover.source FOR UPDATE;
     there := ARRAY(SELECT * FROM @schema@.tube_relations(s."table"));
@@ -14,12 +16,23 @@ BEGIN
     END IF;
     IF NOT is_new THEN
         -- No statement touched the rows that were added or removed with a partition.
-        FOREACH place IN ARRAY there LOOP
-            IF place <> ALL (s.covered) THEN
+        gone := EXISTS (SELECT FROM unnest(s.covered) was(place) WHERE was.place <> ALL (there));
+        FOR place IN SELECT c.oid::regclass FROM unnest(there) n(relation) JOIN pg_class c ON c.oid = n.relation
+                      WHERE n.relation <> ALL (s.covered) AND c.relkind = 'r' LOOP
+            -- A TRUNCATE of a new partition fires no trigger. It has given the table another file, and the row of the
+            -- table in the catalog is newer than that of the partition.
+            gone := gone OR EXISTS (SELECT FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
+                                     WHERE c.oid = place AND c.relfilenode <> c.oid AND c.xmin <> i.xmin);
+            EXECUTE format('SELECT count(*) FROM (SELECT FROM ONLY %s LIMIT 10001) r', place) INTO found_rows;
+            IF found_rows > 10000 THEN
                 PERFORM @schema@.tube_backfill_schedule(s.tube, place, reason => 'a new partition');
+            ELSIF found_rows > 0 THEN
+                PERFORM @schema@.tube_pods_insert(s.tube, s."table", format('SELECT %s%s FROM ONLY %s r WHERE %s',
+                    CASE WHEN s.shard IS NULL THEN @schema@.tube_shard_sql(source) || ', ' ELSE '' END,
+                    (@schema@.tube_key_sql(s."table", s.key_numbers)).expression, place, @schema@.tube_where(source)));
             END IF;
         END LOOP;
-        IF EXISTS (SELECT FROM unnest(s.covered) was(place) WHERE was.place <> ALL (there)) THEN
+        IF gone THEN
             PERFORM @schema@.tube_backfill_schedule(s.tube, s."table", reason => 'a partition is gone');
         END IF;
     END IF;
@@ -29,4 +42,4 @@ END
 $$;
 COMMENT ON FUNCTION @schema@.tube_cover(integer, boolean, interval) IS
     'Creates the missing triggers of an attached table and its partitions, '
-    'and schedules backfills of new and removed partitions.';
+    'touches the rows of new partitions, and schedules backfills after large new and after removed partitions.';

@@ -14,6 +14,11 @@ BEGIN
                       AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ s.key_numbers) THEN
         RETURN 'its key has changed: attach it again, then run a backfill';
     END IF;
+    IF EXISTS (SELECT FROM unnest(s.covered) was(place)
+                WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN
+        RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run, or attach the'
+               ' table again';
+    END IF;
     missing := cardinality(@schema@.tube_trigger_ddl(source));
     IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"
                                       AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.capture.triggers.session import Session
+from trueup.db.private import install_privately
 from trueup.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -34,26 +35,33 @@ class Installed:
 
 def install(session: Session) -> Installed:
     """Create the schema, or upgrade it in place; a second call changes nothing."""
-    with session.errors(), session.connection.transaction():
-        connection = session.connection
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup tube install', 0))")
-        _check_server(session)
-        before = installed_version(session)
-        if before is not None and before > VERSION:
-            raise CheckFailed(
-                [f"the tubes in the schema {session.schema} have version {before}; this trueup supports {VERSION}"],
-                cure="upgrade trueup",
-                node=session.node.name,
-            )
-        refuse_all_tables(connection, f"{session.schema}.installation")
-        _make_schema(session, is_new=before is None)
-        connection.execute(_filled(session, "tables.sql"))
-        for version in range((before or VERSION) + 1, VERSION + 1):
-            if version in MIGRATIONS:
-                connection.execute(_sql(MIGRATIONS[version], session))
-        _make_functions(session)
-        _write_version(session, before)
-    return Installed(session.node.name, session.schema, before, VERSION)
+    installed: list[int | None] = []
+    with session.errors():
+        install_privately(session.connection, session.schema, lambda: installed.append(_install(session)))
+    return Installed(session.node.name, session.schema, installed[-1], VERSION)
+
+
+def _install(session: Session) -> int | None:
+    """Create or upgrade everything; return the previous version."""
+    connection = session.connection
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup tube install', 0))")
+    _check_server(session)
+    before = installed_version(session)
+    if before is not None and before > VERSION:
+        raise CheckFailed(
+            [f"the tubes in the schema {session.schema} have version {before}; this trueup supports {VERSION}"],
+            cure="upgrade trueup",
+            node=session.node.name,
+        )
+    refuse_all_tables(connection, f"{session.schema}.installation")
+    _make_schema(session, is_new=before is None)
+    connection.execute(_filled(session, "tables.sql"))
+    for version in range((before or VERSION) + 1, VERSION + 1):
+        if version in MIGRATIONS:
+            connection.execute(_sql(MIGRATIONS[version], session))
+    _make_functions(session)
+    _write_version(session, before)
+    return before
 
 
 def installed_version(session: Session) -> int | None:

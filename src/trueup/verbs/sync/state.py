@@ -16,6 +16,7 @@ from trueup.capture.triggers.readers import Mark
 from trueup.db.connection import Connection, one_value
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
+from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
@@ -75,10 +76,12 @@ def statement(name: str) -> LiteralString:
 
 def install(target: Connection) -> None:
     """Create the tables and functions of the state if they do not exist."""
-    with target.transaction():
-        target.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup marks', 0))")
+
+    def create_objects() -> None:
         refuse_all_tables(target, "trueup.syncs")
         target.execute(statement("install"))
+
+    install_privately(target, STATE_SCHEMA, create_objects)
 
 
 def read(target: Connection, name: str) -> State | None:

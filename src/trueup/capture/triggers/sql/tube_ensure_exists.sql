@@ -24,6 +24,7 @@ BEGIN
             -- Compressing a pod of 250 integers is not worth it. Queues need early and frequent vacuum.
             ' WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,'
             ' autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000)', pods, '@schema@.pod_seq');
+        PERFORM @schema@.tube_make_private('TABLE', pods);
         EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('Pods of the tube %s.', tube));
         EXECUTE format('CREATE INDEX ON %s (source) WHERE op = ''!''', pods);
         PERFORM @schema@.tube_order_index(tube, partitions);

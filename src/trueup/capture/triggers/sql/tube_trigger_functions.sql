@@ -14,7 +14,7 @@ BEGIN
             ' SET search_path = pg_catalog, pg_temp %s AS %L',
             name, (@schema@.tube_key_sql(s."table", s.key_numbers)).pins, @schema@.tube_trigger_body(source, each_row));
         -- Another table with this trigger could make it run any code.
-        EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', name);
+        PERFORM @schema@.tube_make_private('FUNCTION', name || '()');
         EXECUTE format('COMMENT ON FUNCTION %s() IS %L', name,
                        format('Created by trueup: records touches of %s in the tube %s.', s."table", s.tube));
     END LOOP;

@@ -1,0 +1,53 @@
+"""Create objects of trueup in a database so that only their owner may use them, whatever the default privileges are."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from trueup.db.connection import Connection
+from trueup.db.statements import load
+
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
+# Two sessions that create the same objects at the same time: the second one finds them when it tries again.
+_CONFLICTS = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateFunction,
+    # "tuple concurrently updated"
+    psycopg.errors.InternalError_,
+)
+_ATTEMPTS = 10
+
+
+def install_privately(connection: Connection, schema: str, install: Callable[[], None]) -> None:
+    """Call `install` in one transaction, and revoke what ALTER DEFAULT PRIVILEGES granted on the objects it created.
+
+    Objects that exist keep their privileges. A lock that excludes a concurrent installation is not needed: if the other
+    session was faster, `install` is called again.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with connection.transaction():
+                known = set(_rows(connection, "objects", schema))
+                install()
+                for catalog, oid, revoke in _rows(connection, "granted", schema):
+                    if (catalog, oid) not in known:
+                        connection.execute(revoke)
+            return
+        except _CONFLICTS:
+            if attempt == _ATTEMPTS:
+                raise
+            time.sleep(random.uniform(0.01, 0.1))
+
+
+def _rows(connection: Connection, statement: str, schema: str) -> list[tuple[LiteralString, ...]]:
+    return connection.execute(load("trueup.db", "private.sql")[statement], {"schema": schema}).fetchall()

@@ -5,8 +5,6 @@ Locks with two numbers and locks with one number never conflict. The first of tw
 
 | lock | holder |
 |---|---|
-| `(FAMILY, APPLICATION)` | shared: an application, per transaction; exclusive: a switchover, during the pause |
-| `(FAMILY, SWITCHOVER)` | a switchover that executes, rolls back or finishes; one at a time per database |
 | `(FAMILY, SYNC)` | on the source: a sync that copies or runs rounds; one at a time per database |
 | one number, `hashtextextended('trueup tube …', 0)` | tubes and their installation: `tube_lock_key.sql` |
 | one number, `hashtextextended('trueup validate …', 0)` | in the meta database: a running validation |
@@ -15,21 +13,12 @@ Locks with two numbers and locks with one number never conflict. The first of tw
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from trueup.db.connection import Connection
 
-if TYPE_CHECKING:
-    from typing_extensions import LiteralString
-
 # "trup" as four bytes.
 FAMILY = 0x74727570
-APPLICATION = 1
-SWITCHOVER = 2
 SYNC = 3
-
-# The first statement of each transaction of an application, for documentation and other languages.
-APPLICATION_SQL: LiteralString = "SELECT pg_advisory_xact_lock_shared(1953658224, 1)"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,8 @@ import psycopg
 import pytest
 
 import trueup
-from support.switchover import Moving, wait_until
+from support.fixtures import Databases, FreshServer
+from support.switchover import SCHEMA, Moving, begin, wait_until
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
@@ -90,13 +93,13 @@ def test_abort_and_reset(moving: Moving) -> None:
     ending.reset(request)
     moving.prepare()
     ending.reset(request)
-    assert moving.old.execute("SELECT count(*) FROM pg_trigger WHERE tgname = 'trueup_guard'") == [(0,)]
+    assert moving.old.execute("SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'trueup_guard%'") == [(0,)]
     moving.prepare()
     with psycopg.connect(moving.old.uri) as client:
         client.execute("UPDATE visits SET price = 0 WHERE id = 1")
         process = multiprocessing.get_context("fork").Process(target=_run_and_exit, args=(moving.execute,))
         process.start()
-        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'relation' AND NOT granted"
         wait_until(lambda: moving.old.execute(waiting) != [])
         seen = status(request)
         assert seen.phase == "preparing"
@@ -132,6 +135,38 @@ def _run_and_exit(action: Callable[[], object]) -> None:
         action()
     finally:
         os._exit(0)
+
+
+def test_a_commit_that_waits_for_a_standby_is_looked_up_at_its_end(
+    fresh_server: FreshServer, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection breaks while the commit of the decision waits: the session is ended, then the pointer is read."""
+    server = fresh_server(name="standby")
+    old, (new,) = server.create_database("old"), databases(1)
+    for database in (old, new):
+        database.execute(SCHEMA)
+    moving = begin(old, new)
+    moving.prepare()
+    original = pointer.decide
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+    def decide(connection: Connection, *arguments: Any) -> None:
+        original(connection, *arguments)
+        old.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+        old.execute("SELECT pg_reload_conf()")
+        name = "SELECT 1 FROM pg_settings WHERE name = 'synchronous_standby_names' AND setting = 'missing'"
+        wait_until(lambda: old.execute(name) != [])
+        threading.Thread(target=break_connection, args=(os.dup(connection.fileno()),)).start()
+
+    def break_connection(number: int) -> None:
+        wait_until(lambda: old.execute(waits) != [])
+        with socket.socket(fileno=number) as client:
+            client.shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(pointer, "decide", decide)
+    assert moving.execute().target == "new"
+    assert old.execute(waits) == []
+    assert moving.accepts_writes(WRITE) == ["new"]
 
 
 def test_a_lost_answer_to_the_commit_is_looked_up(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,81 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import psycopg
 import pytest
 
 import trueup
 from support.fixtures import Databases
+from support.pointer import AS_SYNC, NAMES, TOKEN, WAITING, admin, fenced, move
 from support.switchover import wait_until
-from trueup.config.model import Node
-from trueup.db.node import connect as pinned
 from trueup.errors import ConfigError, QueryError
 from trueup.testing.postgres import Database
 from trueup.verbs.switchover import guard, pointer
-from trueup.verbs.switchover.fence import Fence
-from trueup.verbs.switchover.phases import Budget, BudgetSpent
-
-TABLES = """
-CREATE TABLE public.t (id int PRIMARY KEY, v int);
-CREATE TABLE public.p (id int, part int, PRIMARY KEY (id, part)) PARTITION BY LIST (part);
-CREATE TABLE public.p1 PARTITION OF public.p FOR VALUES IN (1);
-INSERT INTO public.t VALUES (1, 1), (2, 2);
-"""
-NAMES = [("public", "t"), ("public", "p")]
-TOKEN = "a token"
-# The identity of the sync, and what its transactions set.
-SYNC = "0f" * 16
-AS_SYNC = f"SET trueup.sync = '{SYNC}';"
-
-WAITING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-
-
-@pytest.fixture
-def pair(databases: Databases) -> tuple[Database, Database]:
-    """Two databases with the same tables, pointers and guards; the first is in use."""
-    old, new = databases(2)
-    with admin(old) as first, admin(new) as second:
-        for connection in (first, second):
-            connection.execute(TABLES)
-            pointer.install(connection)
-        pointer.create(first, "main", SYNC, names=("old", "new"), address=pointer.address_of(second), is_first=True)
-        pointer.create(second, "main", SYNC, names=("new", "old"), address=pointer.address_of(first), is_first=False)
-        for connection in (first, second):
-            assert guard.install(connection, NAMES, "main", timeout=10) == 3
-            assert guard.install(connection, NAMES, "main", timeout=10) == 0
-    return old, new
-
-
-@contextmanager
-def admin(database: Database) -> Iterator[Any]:
-    with pinned(Node("n", database.uri), application="test", read_only=False) as connection:
-        yield connection
-
-
-@contextmanager
-def fenced(database: Database, seconds: float = 30) -> Iterator[Fence]:
-    fence = Fence(Node("n", database.uri))
-    try:
-        pointer.begin_attempt(fence.connection, "main", "one")
-        fence.acquire(Budget(seconds))
-        yield fence
-    finally:
-        fence.close()
-
-
-def move(old: Database, new: Database) -> None:
-    """The decision and the opening, without any rows."""
-    with admin(new) as connection:
-        pointer.expect_token(connection, "main", TOKEN)
-    with fenced(old) as fence:
-        pointer.decide(fence.connection, "main", "one", TOKEN)
-        fence.connection.execute("COMMIT")
-    with admin(new) as connection:
-        assert pointer.open_database(connection, "main", TOKEN)
+from trueup.verbs.switchover.phases import BudgetSpent
 
 
 def refused(database: Database, statement: str) -> str:
@@ -172,14 +109,14 @@ def test_the_fence_waits_for_writers_and_names_them(pair: tuple[Database, Databa
 def test_a_guard_without_a_lock_is_an_error(pair: tuple[Database, Database]) -> None:
     old, _ = pair
     with psycopg.connect(old.uri) as reader, admin(old) as connection:
-        assert guard.remove(connection, timeout=10) == 3
+        assert guard.remove(connection, "main", timeout=10) == 3
         reader.execute("UPDATE public.t SET v = 1")
         with pytest.raises(QueryError, match="other sessions use the table"):
             guard.install(connection, NAMES, "main", timeout=0.3)
         reader.rollback()
         connection.execute("ALTER TABLE public.p DISABLE TRIGGER USER")
         assert guard.install(connection, NAMES, "main", timeout=10) >= 1
-        assert guard.unguarded(connection, NAMES) == []
+        assert guard.unguarded(connection, NAMES, "main") == []
 
 
 def test_applications_follow_the_pointer(pair: tuple[Database, Database]) -> None:
@@ -248,8 +185,8 @@ def test_an_application_opens_the_database_after_a_killed_switchover(pair: tuple
 def test_connect_reports_a_missing_pointer(pair: tuple[Database, Database], databases: Databases) -> None:
     old, new = pair
     with admin(old) as connection:
-        assert guard.remove(connection, timeout=5) == 3
-        pointer.remove(connection)
+        assert guard.remove(connection, "main", timeout=5) == 3
+        guard.remove_pointer(connection, "main", timeout=5)
         assert connection.execute("SELECT to_regnamespace('trueup')").fetchone() == (None,)
     with trueup.connect(old.uri) as db, pytest.raises(ConfigError, match="has no pointer"):
         db.execute("SELECT 1")

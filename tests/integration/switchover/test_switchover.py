@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,6 +228,10 @@ def test_the_gate_names_every_failed_condition(moving: Moving) -> None:
         with pytest.raises(kind, match=words):
             moving.execute(**options)
         assert moving.accepts_writes("DELETE FROM visits") == ["old"]
+        # The text of an error may contain values of rows, and the phase is shown to everyone who may see the status.
+        ((phase,),) = moving.old.execute("SELECT phase FROM trueup.switchover")
+        reason = r"the gate was closed \([a-z ,]+\)|the budget was spent|the error is in the task [0-9a-f-]+"
+        assert re.fullmatch(f"not switched: ({reason})", phase)
 
     moving.execute()
     moving.rollback()

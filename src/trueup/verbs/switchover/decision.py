@@ -6,15 +6,17 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 
-from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.durable import FOR_TRANSACTION
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
-from trueup.verbs.switchover import pointer
+from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
+from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.outcome import Outcome
+from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import Route
@@ -36,31 +38,45 @@ def decide(sync: str, ready: Ready) -> None:
         # A crash of the server must not take the decision back: the new database has been opened by then.
         fence.connection.execute(f"{FOR_TRANSACTION}; COMMIT", prepare=False)
     except BaseException as error:
-        if not _was_decided(fence.node, sync, ready.token):
+        if not _was_decided(fence, sync, ready.token):
             if isinstance(error, Exception):
                 raise error_from_server(error, fence.node) from None
             raise
     fence.is_held = False
 
 
-def _was_decided(node: Node, sync: str, token: str) -> bool:
+def _was_decided(fence: Fence, sync: str, token: str) -> bool:
     """Return whether the decision was committed."""
     until = time.monotonic() + _LOOKUP_SECONDS
     while True:
         try:
-            with connect(node, application=APPLICATION_NAME, read_only=True) as connection:
+            with connect(fence.node, application=APPLICATION_NAME, read_only=True) as connection:
+                _end_session(connection, fence.session, until)
                 stored = pointer.read(connection, sync)
                 return stored is not None and not stored.is_in_use and stored.token == token
         except Exception as error:
             if time.monotonic() > until:
                 raise NodeError(
                     "the connection was lost during the commit of the decision, and its result is unknown"
-                    f" ({error_from_server(error, node).message})",
+                    f" ({error_from_server(error, fence.node).message})",
                     cure="run the same command when the node answers again: it completes a committed decision, and"
                     " otherwise starts again",
-                    node=node.name,
+                    node=fence.node.name,
                 ) from None
             time.sleep(0.2)
+
+
+def _end_session(connection: Connection, session: tuple[int, datetime], until: float) -> None:
+    """Terminate the session that made the decision, and wait until it has ended.
+
+    Its commit may still be in progress, for example because it waits for a synchronous standby: what the pointer says
+    is final only afterwards.
+    """
+    pid, since = session
+    while connection.execute(pointer.statement("end_session"), {"pid": pid, "since": since}).fetchone() is not None:
+        if time.monotonic() > until:
+            raise TrueupError(f"process {pid}, which commits the decision, does not end")
+        time.sleep(0.02)
 
 
 def open_target(route: Route, target: Connection, sync: str, token: str) -> None:
@@ -98,13 +114,22 @@ def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, tar
 
 def release(sync: str, fence: Fence, attempt: str, error: BaseException) -> None:
     """Record that an attempt ended without a decision, if possible; the fence is released already."""
-    text = f"not switched: {error}"[:500] if isinstance(error, TrueupError) else "not switched"
+    text = _reason(error, attempt)
     with suppress(Exception):
         if not fence.connection.closed:
             pointer.end_attempt(fence.connection, sync, attempt, text)
             return
     with suppress(Exception), connect(fence.node, application=APPLICATION_NAME, read_only=False) as connection:
         pointer.end_attempt(connection, sync, attempt, text)
+
+
+def _reason(error: BaseException, attempt: str) -> str:
+    """Return why an attempt failed, without values of rows, which the text of an error may contain."""
+    if isinstance(error, GateClosed):
+        return f"not switched: the gate was closed ({', '.join(name for name in gate.ALL if name in error.message)})"
+    if isinstance(error, BudgetSpent):
+        return "not switched: the budget was spent"
+    return f"not switched: the error is in the task {attempt}"
 
 
 def keep_report(outcome: Outcome, fence: Fence, target: Connection) -> None:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection
 from trueup.db.drop_schema import drop_schema_if_empty
-from trueup.db.locks import FAMILY, SWITCHOVER, holders, try_lock, unlock
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import guard, pointer
@@ -42,8 +41,10 @@ def abort(request: SwitchoverRequest) -> Ended:
     with ExitStack() as stack:
         sides = [(node, stack.enter_context(open_session(node))) for node in (request.first, request.second)]
         done: list[str] = []
+        pair = pointer.pair_of(sides[0][1], sides[1][1])
         for node, connection in sides:
-            done += _end_sessions(node, connection)
+            pointer.check_pair(pointer.read(connection, request.sync), pair, node.name)
+            done += _end_sessions(node, connection, request.sync)
         pointers = {node.name: pointer.read(connection, request.sync) for node, connection in sides}
         for node, connection in sides:
             if not pointer.is_installed(connection):
@@ -63,24 +64,23 @@ def abort(request: SwitchoverRequest) -> Ended:
         )
 
 
-def _end_sessions(node: Node, connection: Connection) -> list[str]:
-    """Terminate the sessions that hold the lock of a switchover, and wait until they have ended."""
-    if not holders(connection, SWITCHOVER):
-        return []
-    values = {"family": FAMILY, "number": SWITCHOVER}
-    count = one_value(connection.execute(load("trueup.verbs.switchover", "status.sql")["end"], values))
+def _end_sessions(node: Node, connection: Connection, sync: str) -> list[str]:
+    """Terminate the session that executes the switchover of this sync, and wait until it has ended."""
+    running = pointer.holders(connection, sync)
     until = time.monotonic() + _END_SECONDS
-    while left := holders(connection, SWITCHOVER):
+    for holder in running:
+        connection.execute("SELECT pg_terminate_backend(%s)", [holder.pid])
+    while left := pointer.holders(connection, sync):
         if time.monotonic() > until:
             raise TrueupError(
                 f"{left[0]} did not end within {_END_SECONDS:g} s", cure="terminate that process", node=node.name
             )
         time.sleep(0.02)
-    return [f"ended {count} session of a switchover on {node.name}"]
+    return [f"ended {len(running)} session of a switchover on {node.name}"] if running else []
 
 
 def reset(request: SwitchoverRequest) -> Ended:
-    """Remove pointers, guards and the way back from both databases; the sync stays."""
+    """Remove pointers, guards and the way back of a sync from both databases; the sync and other syncs stay."""
     with _exclusive(request) as (first, second):
         if _is_moved(request, first, second):
             raise CheckFailed(
@@ -99,7 +99,7 @@ def reset(request: SwitchoverRequest) -> Ended:
 
 
 def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
-    """Remove everything of trueup from both databases; the one in use stays in use. There is no way back afterwards.
+    """Remove the sync and its switchover from both databases; the one in use stays in use. There is no way back then.
 
     With `keep_refusal` the other database continues to refuse writes, and keeps its pointer and guards.
     """
@@ -143,25 +143,20 @@ def _is_moved(request: SwitchoverRequest, first: Connection, second: Connection)
 
 @contextmanager
 def _exclusive(request: SwitchoverRequest) -> Iterator[tuple[Connection, Connection]]:
-    """Open sessions with both databases and hold the lock of a switchover in both."""
+    """Open sessions with both databases, as the only ones that change the switchover of this sync."""
     with ExitStack() as stack:
-        connections = []
-        for node in (request.first, request.second):
-            connection = stack.enter_context(open_session(node))
-            if not try_lock(connection, SWITCHOVER):
-                raise CheckFailed(
-                    ["a switchover is running in this database"],
-                    cure="wait until it ends, or end it: trueup switchover abort",
-                    node=node.name,
-                )
-            stack.callback(_unlock, connection)
-            connections.append(connection)
-        yield connections[0], connections[1]
+        first, second = (stack.enter_context(open_session(node)) for node in (request.first, request.second))
+        pair = pointer.pair_of(first, second)
+        for node, connection in ((request.first, first), (request.second, second)):
+            pointer.check_pair(pointer.read(connection, request.sync), pair, node.name)
+            pointer.claim(connection, request.sync, node.name)
+            stack.callback(_unclaim, connection, request.sync)
+        yield first, second
 
 
-def _unlock(connection: Connection) -> None:
+def _unclaim(connection: Connection, sync: str) -> None:
     if not connection.closed:
-        unlock(connection, SWITCHOVER)
+        pointer.unclaim(connection, sync)
 
 
 def _clear(
@@ -183,11 +178,11 @@ def _clear(
     if sync and state.remove(connection, request.sync, sync_id):
         done.append("removed the state of the sync")
     if pointers:
-        guards = guard.remove(connection, timeout=request.timeout)
+        guards = guard.remove(connection, request.sync, timeout=request.timeout)
         if guards:
             done.append(f"removed {guards} guards")
-        if pointer.is_installed(connection):
-            pointer.remove(connection)
+        if pointer.read(connection, request.sync) is not None:
+            guard.remove_pointer(connection, request.sync, timeout=request.timeout)
             done.append("removed the pointer")
         drop_schema_if_empty(connection, STATE_SCHEMA)
     return [f"{node.name}: {text}" for text in done]

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 import psycopg
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection
-from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, holders, try_lock
+from trueup.db.connection import Connection, one_row
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
-from trueup.errors import CheckFailed
+from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.phases import FENCE, Budget, spent
 
 APPLICATION_NAME = "trueup switchover"
@@ -61,18 +61,15 @@ class Fence:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.connection = open_session(node)
+        # The process of the session on the server, and its start: a later process may have the same number.
+        self.session: tuple[int, datetime] = one_row(self.connection.execute(pointer.statement("session")))
         self.is_held = False
+        self._claimed = ""
 
-    def lock_exclusively(self) -> None:
-        """Take the lock for one switchover at a time; if it is held, the error names the holder."""
-        if try_lock(self.connection, SWITCHOVER):
-            return
-        others = ", ".join(str(holder) for holder in holders(self.connection, SWITCHOVER)) or "it has just ended"
-        raise CheckFailed(
-            [f"another switchover is running in this database ({others})"],
-            cure="wait until it ends, or end it: trueup switchover abort",
-            node=self.node.name,
-        )
+    def claim(self, sync: str) -> None:
+        """Become the only session that executes the switchover of a sync; if another one does, the error names it."""
+        pointer.claim(self.connection, sync, self.node.name)
+        self._claimed = sync
 
     def acquire(self, budget: Budget) -> None:
         """Wait until all writers have ended their transactions; new writers wait. Raise when the budget is spent."""
@@ -82,7 +79,7 @@ class Fence:
         statement = (
             f"BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {left};"
             f" SET LOCAL idle_in_transaction_session_timeout = {left};"
-            f" SELECT pg_advisory_xact_lock({FAMILY}, {APPLICATION})"
+            " LOCK TABLE trueup.switchover_lock IN EXCLUSIVE MODE"
         )
         try:
             self.connection.execute(statement)
@@ -114,19 +111,20 @@ class Fence:
 
     def blockers(self) -> list[Blocker]:
         """Return the holders of the lock that writers share."""
-        rows = self.connection.execute(
-            load("trueup.verbs.switchover", "fence.sql")["blockers"], {"family": FAMILY, "number": APPLICATION}
-        ).fetchall()
+        rows = self.connection.execute(load("trueup.verbs.switchover", "fence.sql")["blockers"]).fetchall()
         return [Blocker(*row) for row in rows]
 
     def release(self) -> None:
         """Let the writers continue, without a decision."""
         self.is_held = False
         with suppress(Exception):
-            self.connection.execute("ROLLBACK")
+            if self.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                self.connection.execute("ROLLBACK")
 
     def close(self) -> None:
         """End the session and release all its locks."""
-        self.is_held = False
+        self.release()
+        with suppress(Exception):
+            pointer.unclaim(self.connection, self._claimed)
         with suppress(Exception):
             self.connection.close()

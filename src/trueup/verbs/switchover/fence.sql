@@ -1,12 +1,12 @@
 -- name: blockers
--- The holders of the lock that writers share; a prepared transaction has no process.
+-- The holders of the lock that writers share; a prepared transaction has no process. Readers of the table (pg_dump) do not block.
 SELECT l.pid, coalesce(a.usename::text, ''), coalesce(a.application_name, ''),
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8,
        coalesce(CASE WHEN l.pid IS NULL
                      THEN (SELECT string_agg(x.gid, ', ') FROM pg_prepared_xacts x WHERE x.database = current_database())
                      ELSE a.state END, '')
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = %(family)s AND l.objid = %(number)s AND l.granted
+ WHERE l.locktype = 'relation' AND l.relation = to_regclass('trueup.switchover_lock') AND l.granted
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND l.pid IS DISTINCT FROM pg_backend_pid()
+   AND l.mode <> 'AccessShareLock' AND l.pid IS DISTINCT FROM pg_backend_pid()
  ORDER BY a.xact_start NULLS FIRST, l.pid

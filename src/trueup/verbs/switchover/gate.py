@@ -101,7 +101,8 @@ def schema_differences(
 
 def relations(connection: Connection, table: TableName) -> list[TableName]:
     """Return a table and its partitions."""
-    rows = connection.execute(pointer.statement("relations"), {"schema": table[0], "table": table[1]}).fetchall()
+    values = {"schema": table[0], "table": table[1], "trigger": ""}
+    rows = connection.execute(pointer.statement("relations"), values).fetchall()
     return [(row[0], row[1]) for row in rows]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import psycopg
 from psycopg import sql
@@ -12,55 +13,68 @@ from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.errors import QueryError
+from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.pointer import statement
 
-TRIGGER = "trueup_guard"
 # All writers of a table queue behind a waiting request for its lock: so every attempt is short.
 _ATTEMPT = "200ms"
 _BETWEEN = 0.1
 
 
-def unguarded(connection: Connection, tables: Iterable[TableName]) -> list[TableName]:
-    """Return the tables and partitions without a guard that always fires."""
+def trigger(sync: str) -> str:
+    """Return the name of the guards of a sync: a table of several syncs has a guard of each."""
+    return f"trueup_guard_{sync}"
+
+
+def unguarded(connection: Connection, tables: Iterable[TableName], sync: str) -> list[TableName]:
+    """Return the tables and partitions without a guard of the sync that always fires."""
     relations: list[TableName] = []
     for schema, table in tables:
-        rows = connection.execute(statement("relations"), {"schema": schema, "table": table}).fetchall()
+        values = {"schema": schema, "table": table, "trigger": trigger(sync)}
+        rows = connection.execute(statement("relations"), values).fetchall()
         relations += [(row[0], row[1]) for row in rows if row[2] != "A"]
     return relations
 
 
 def install(connection: Connection, tables: Iterable[TableName], sync: str, *, timeout: float) -> int:
     """Create guards on the tables and partitions that have none; return how many. Waits for their writers."""
-    names = unguarded(connection, tables)
+    names = unguarded(connection, tables, sync)
     for name in names:
         create = sql.SQL(
             "CREATE OR REPLACE TRIGGER {trigger} BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table}"
             " FOR EACH STATEMENT EXECUTE FUNCTION trueup.switchover_guard({sync});"
             " ALTER TABLE ONLY {table} ENABLE ALWAYS TRIGGER {trigger}"
-        ).format(trigger=sql.Identifier(TRIGGER), table=sql.Identifier(*name), sync=sql.Literal(sync))
-        _with_retries(connection, name, create, timeout)
-    if names:
-        connection.execute(statement("guarded_now"), {"sync": sync})
+        ).format(trigger=sql.Identifier(trigger(sync)), table=sql.Identifier(*name), sync=sql.Literal(sync))
+        _with_retries(connection, display_name(*name), timeout, partial(connection.execute, create))
+    values = {"sync": sync, "trigger": trigger(sync), "is_new": bool(names)}
+    connection.execute(statement("guarded_now"), values)
     return len(names)
 
 
-def remove(connection: Connection, *, timeout: float) -> int:
-    """Remove all guards of a database; return how many."""
-    guarded = connection.execute(statement("guarded")).fetchall()
+def remove(connection: Connection, sync: str, *, timeout: float) -> int:
+    """Remove all guards of a sync; return how many."""
+    guarded = connection.execute(statement("guarded"), {"trigger": trigger(sync)}).fetchall()
     for schema, table in guarded:
-        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(sql.Identifier(TRIGGER), sql.Identifier(schema, table))
-        _with_retries(connection, (schema, table), drop, timeout)
+        drop = sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(
+            sql.Identifier(trigger(sync)), sql.Identifier(schema, table)
+        )
+        _with_retries(connection, display_name(schema, table), timeout, partial(connection.execute, drop))
     return len(guarded)
 
 
-def _with_retries(connection: Connection, name: TableName, command: sql.Composed, timeout: float) -> None:
-    """Run a command in its own transaction; retry while other sessions lock the table."""
+def remove_pointer(connection: Connection, sync: str, *, timeout: float) -> None:
+    """Remove the pointer of a sync, which applications read in all their transactions."""
+    _with_retries(connection, "trueup.switchover", timeout, lambda: pointer.remove(connection, sync))
+
+
+def _with_retries(connection: Connection, table: str, timeout: float, action: Callable[[], object]) -> None:
+    """Run an action in its own transaction; retry while other sessions lock the table."""
     until = time.monotonic() + timeout
     while True:
         try:
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_ATTEMPT}'; SET LOCAL client_min_messages = warning")
-                connection.execute(command)
+                action()
             return
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > until:
@@ -69,6 +83,6 @@ def _with_retries(connection: Connection, name: TableName, command: sql.Composed
                     cure="find the holder of the lock in pg_locks and try again when it has ended, or wait longer:"
                     " --timeout",
                     sqlstate=error.sqlstate or "",
-                    table=display_name(*name),
+                    table=table,
                 ) from None
             time.sleep(_BETWEEN)

@@ -7,6 +7,7 @@ in which both accept writes, whatever process is killed when.
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,11 @@ from psycopg.rows import dict_row
 from trueup.capture.log.publications import refuse_all_tables
 from trueup.config.address import join, parse
 from trueup.db.connection import Connection, one_value
-from trueup.db.locks import APPLICATION, FAMILY
+from trueup.db.locks import Holder
+from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.verbs.sync.state import identity
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -28,6 +31,9 @@ IDLE = "idle"
 IN_PROGRESS = "in_progress"
 USE_NEXT = "use_next"
 
+# Seconds to wait for a session of an earlier call, which may be about to end.
+_CLAIM_SECONDS = 1.0
+
 
 @dataclass(frozen=True)
 class Pointer:
@@ -35,6 +41,8 @@ class Pointer:
 
     sync: str
     sync_id: str
+    # The identities of the two databases.
+    pair: str
     state: str
     # Whether the sync was started from this database.
     is_first: bool
@@ -58,7 +66,7 @@ class Pointer:
 
     def as_json(self) -> dict[str, Any]:
         """Return the pointer as plain values, without the token."""
-        hidden = ("token", "expects_token", "report")
+        hidden = ("token", "expects_token", "report", "pair")
         return {name: value for name, value in asdict(self).items() if name not in hidden}
 
 
@@ -68,14 +76,15 @@ def statement(name: str) -> LiteralString:
 
 
 def install(connection: Connection) -> None:
-    """Create the table and the functions; a second call changes nothing."""
-    text = statement("install").replace("@family@", str(FAMILY)).replace("@application@", str(APPLICATION))
-    with connection.transaction():
-        # Two concurrent installations would fail on the catalog.
-        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup switchover install', 0))")
+    """Create the tables and the functions; a second call changes nothing."""
+
+    def create_objects() -> None:
         refuse_all_tables(connection, "trueup.switchover")
         connection.execute("SET LOCAL client_min_messages = warning")
-        connection.execute(text)
+        connection.execute(statement("install"))
+
+    install_privately(connection, "trueup", create_objects)
+    connection.execute(statement("grant"))
 
 
 def is_installed(connection: Connection) -> bool:
@@ -84,29 +93,95 @@ def is_installed(connection: Connection) -> bool:
 
 
 def create(
-    connection: Connection, sync: str, sync_id: str, *, names: tuple[str, str], address: str, is_first: bool
+    connection: Connection,
+    sync: str,
+    sync_id: str,
+    *,
+    pair: str,
+    names: tuple[str, str],
+    address: str,
+    is_first: bool,
 ) -> None:
     """Create the pointer of this database, or update its names and address; the state of an existing one stays.
 
     Raise if the pointer with this name belongs to another sync.
     """
-    cursor = connection.execute(
-        statement("create"),
-        {
-            "sync": sync,
-            "id": sync_id,
-            "state": IDLE if is_first else USE_NEXT,
-            "is_first": is_first,
-            "name": names[0],
-            "next_name": names[1],
-            "next_address": address,
-        },
-    )
-    if cursor.rowcount != 1:
+    values = {
+        "sync": sync,
+        "id": sync_id,
+        "pair": pair,
+        "state": IDLE if is_first else USE_NEXT,
+        "is_first": is_first,
+        "name": names[0],
+        "next_name": names[1],
+        "next_address": address,
+    }
+
+    def create_row() -> None:
+        connection.execute("SET LOCAL client_min_messages = warning")
+        connection.execute(sql.SQL("CREATE SEQUENCE IF NOT EXISTS {}").format(_sequence(sync)))
+        if connection.execute(statement("create"), values).rowcount:
+            if not is_first:
+                # A transaction with an older snapshot does not see that this database is closed.
+                connection.execute(statement("changed"), values)
+            return
+        check_pair(read(connection, sync), pair, names[0])
+        if connection.execute(statement("rename"), values).rowcount != 1:
+            raise CheckFailed(
+                [f"the pointer {sync} of {names[0]} belongs to another sync"],
+                cure="end that switchover (trueup switchover finish), or start the sync with another name: --name",
+            )
+
+    install_privately(connection, "trueup", create_row)
+
+
+def _sequence(sync: str) -> sql.Identifier:
+    """Return the sequence that contains the transaction of the last decision or opening."""
+    return sql.Identifier("trueup", f"switchover_changed_{sync}")
+
+
+def pair_of(first: Connection, second: Connection) -> str:
+    """Return the identities of the two databases of a switchover."""
+    return f"{identity(first)} {identity(second)}"
+
+
+def check_pair(stored: Pointer | None, pair: str, node: str) -> None:
+    """Raise if the pointer belongs to a sync of the same name between other databases."""
+    if stored is not None and stored.pair != pair:
         raise CheckFailed(
-            [f"the pointer {sync} of {names[0]} belongs to a switchover with another database"],
-            cure="end that switchover (trueup switchover finish), or start the sync with another name: --name",
+            [f"the sync {stored.sync} of this database is another one: its switchover is with {stored.next_name}"],
+            cure="name both nodes of the sync (--from, --to); two syncs of a database need different names (--name)",
+            node=node,
         )
+
+
+def claim(connection: Connection, sync: str, node: str) -> None:
+    """Become the only session that changes the switchover; if another one is running, the error names it."""
+    until = time.monotonic() + _CLAIM_SECONDS
+    while is_installed(connection) and connection.execute(statement("claim"), {"sync": sync}).rowcount == 0:
+        others = holders(connection, sync)
+        if read(connection, sync) is None:
+            return
+        if time.monotonic() > until:
+            raise CheckFailed(
+                [f"another switchover is running ({', '.join(map(str, others)) or 'it has just ended'})"],
+                cure="wait until it ends, or end it: trueup switchover abort",
+                node=node,
+            )
+        time.sleep(0.02)
+
+
+def unclaim(connection: Connection, sync: str) -> None:
+    """End the claim of this session; the end of the session ends it too."""
+    if is_installed(connection):
+        connection.execute(statement("unclaim"), {"sync": sync})
+
+
+def holders(connection: Connection, sync: str) -> list[Holder]:
+    """Return the session that executes, resets or finishes the switchover, if one is running."""
+    if not is_installed(connection):
+        return []
+    return [Holder(*row) for row in connection.execute(statement("holders"), {"sync": sync}).fetchall()]
 
 
 def read(connection: Connection, sync: str) -> Pointer | None:
@@ -185,13 +260,17 @@ def keep_report(connection: Connection, sync: str, report: str, phase: str) -> N
     connection.execute(statement("keep_report"), {"sync": sync, "report": report, "phase": phase})
 
 
-def remove(connection: Connection) -> None:
-    """Remove the pointer from a database, and the schema `trueup` if it is empty."""
-    with connection.transaction():
-        connection.execute("SET LOCAL client_min_messages = warning")
+def remove(connection: Connection, sync: str) -> None:
+    """Remove the pointer of a sync; with the last one the tables, the functions, and an empty schema `trueup`."""
+    connection.execute("SET LOCAL client_min_messages = warning")
+    # A pointer of another sync that is created now waits, and is counted or finds no table.
+    connection.execute("LOCK TABLE trueup.switchover IN EXCLUSIVE MODE")
+    connection.execute(statement("remove_one"), {"sync": sync})
+    connection.execute(sql.SQL("DROP SEQUENCE IF EXISTS {}").format(_sequence(sync)))
+    if one_value(connection.execute(statement("is_last"))):
         connection.execute(statement("remove"))
-        if one_value(connection.execute(statement("schema_is_empty"))):
-            connection.execute("DROP SCHEMA trueup")
+    if one_value(connection.execute(statement("schema_is_empty"))):
+        connection.execute("DROP SCHEMA trueup")
 
 
 def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tuple[Pointer, Pointer]:

@@ -1,35 +1,66 @@
 -- name: install
 -- Installed in both databases of a switchover. A row says whether this database is in use; the row of the other one
--- says the opposite. @family@ and @application@ are the advisory lock of db/locks.py.
+-- says the opposite.
 CREATE SCHEMA IF NOT EXISTS trueup;
-GRANT USAGE ON SCHEMA trueup TO PUBLIC;
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,
     -- The identity of the sync and its way back, which the transactions of its rounds show in the setting trueup.sync.
     sync_id text NOT NULL,
+    -- The two databases: several syncs of one database may have the same name elsewhere.
+    pair text NOT NULL,
     -- idle, in_progress: this database is in use; use_next: the next one is in use, and this one refuses writes.
     state text NOT NULL CHECK (state IN ('idle', 'in_progress', 'use_next')),
     is_first boolean NOT NULL,
     name text NOT NULL,
     next_name text NOT NULL,
     next_address text NOT NULL,
-    -- Grows with each decision, as does a sequence: a transaction with an older snapshot sees the decision there.
-    epoch bigint NOT NULL,
+    -- The number of decisions and openings.
+    epoch bigint NOT NULL DEFAULT 0,
     attempt text,
+    -- The session that executes, resets or finishes the switchover. It is not running any more if no such session exists.
+    holder integer,
+    holder_since timestamptz,
     phase text NOT NULL DEFAULT '',
     -- Opens the next database; set by the decision here. The next database has its hash before that.
     token text,
     token_hash bytea,
     changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the last guard was created here.
+    -- The tables and partitions with a guard of this sync, and when the last guard was created.
+    guarded oid[] NOT NULL DEFAULT '{}',
     guarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at timestamptz,
     opened_at timestamptz,
     report jsonb
 );
-GRANT SELECT ON trueup.switchover TO PUBLIC;
-CREATE SEQUENCE IF NOT EXISTS trueup.switchover_epoch;
+
+-- Always empty. Writers lock it in ROW SHARE mode until their transaction ends, a switchover in EXCLUSIVE mode: unlike an
+-- advisory lock, that needs a privilege on the table, and no role but the owner has one.
+CREATE TABLE IF NOT EXISTS trueup.switchover_lock ();
+COMMENT ON TABLE trueup.switchover_lock IS
+    'Writers of guarded tables hold this table in ROW SHARE mode, a switchover in EXCLUSIVE mode.';
+
+-- Raises an error if the snapshot of the transaction does not show the last decision or opening. The sequence has the
+-- transaction of that change: its value is visible without a snapshot, and after a crash exactly as it was set.
+CREATE OR REPLACE FUNCTION trueup.switchover_check_snapshot(sync text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    changed bigint := pg_sequence_last_value(to_regclass(format('trueup.%I', 'switchover_changed_' || sync)));
+BEGIN
+    IF NOT pg_visible_in_snapshot(changed::text::xid8, pg_current_snapshot()) THEN
+        RAISE EXCEPTION 'a switchover was decided after this transaction began'
+              USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
+    END IF;
+END
+$$;
+
+-- Called by the transaction of each decision and opening.
+CREATE OR REPLACE FUNCTION trueup.switchover_changed(sync text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM setval(format('trueup.%I', 'switchover_changed_' || sync)::regclass, pg_current_xact_id()::text::bigint);
+END
+$$;
 
 -- Runs before every statement that writes. Every writer holds the shared lock until its transaction ends, so the holder
 -- of the exclusive lock is the only writer. Transactions of the sync may write only to a database that is not in use: any role
@@ -40,20 +71,17 @@ DECLARE
     p record;
     is_sync boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(@family@, @application@);
-    SELECT s.state, s.name, s.next_name, s.next_address, s.epoch, s.sync_id INTO p
+    LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM trueup.switchover_check_snapshot(TG_ARGV[0]);
+    END IF;
+    SELECT s.state, s.name, s.next_name, s.next_address, s.sync_id INTO p
       FROM trueup.switchover s WHERE s.sync = TG_ARGV[0];
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     is_sync := coalesce(current_setting('trueup.sync', true) = p.sync_id, false)
                AND pg_has_role(session_user, current_user, 'MEMBER');
-    -- A snapshot that is older than the decision does not show it; the sequence does.
-    IF current_setting('transaction_isolation') <> 'read committed'
-       AND p.epoch <> (SELECT e.last_value FROM trueup.switchover_epoch e) THEN
-        RAISE EXCEPTION 'a switchover of % was decided after this transaction began', p.name
-              USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
-    END IF;
     IF is_sync AND p.state <> 'use_next' THEN
         RAISE EXCEPTION '% is in use: a sync must not write to it', p.name
               USING ERRCODE = 'read_only_sql_transaction',
@@ -69,23 +97,30 @@ END
 $$;
 
 -- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
+-- A role that may not write to a guarded table takes no lock, and so cannot delay a switchover.
 CREATE OR REPLACE FUNCTION trueup.switchover_enter(sync text DEFAULT 'main',
     OUT state text, OUT next_name text, OUT next_address text, OUT token text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    epoch bigint;
+    -- The role of the caller: current_user is the owner of this function.
+    caller name := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role')::name END;
+    is_writer boolean;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(@family@, @application@);
-    SELECT s.state, s.next_name, s.next_address, s.token, s.epoch INTO state, next_name, next_address, token, epoch
+    SELECT has_table_privilege(caller, 'trueup.switchover_lock', 'SELECT') OR EXISTS (
+               SELECT FROM unnest(s.guarded) g WHERE has_any_column_privilege(caller, g, 'INSERT, UPDATE')
+                                                  OR has_table_privilege(caller, g, 'DELETE, TRUNCATE'))
+      INTO is_writer FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
+    IF is_writer THEN
+        LOCK TABLE trueup.switchover_lock IN ROW SHARE MODE;
+    END IF;
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM trueup.switchover_check_snapshot(sync);
+    END IF;
+    SELECT s.state, s.next_name, s.next_address, s.token INTO state, next_name, next_address, token
       FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this database has no pointer of the sync %', sync
               USING ERRCODE = 'undefined_object', HINT = 'Run trueup switchover prepare.';
-    END IF;
-    IF current_setting('transaction_isolation') <> 'read committed'
-       AND epoch <> (SELECT e.last_value FROM trueup.switchover_epoch e) THEN
-        RAISE EXCEPTION 'a switchover was decided after this transaction began'
-              USING ERRCODE = 'serialization_failure', HINT = 'Retry the transaction.';
     END IF;
 END
 $$;
@@ -95,10 +130,16 @@ $$;
 CREATE OR REPLACE FUNCTION trueup.switchover_open(sync text, token text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    -- Checked before the lock: every role may call this function.
+    PERFORM FROM trueup.switchover s WHERE s.sync = switchover_open.sync AND s.state = 'use_next'
+        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     -- Wait for transactions of the sync.
-    PERFORM pg_advisory_xact_lock(@family@, @application@);
+    LOCK TABLE trueup.switchover_lock IN EXCLUSIVE MODE;
     UPDATE trueup.switchover s
-       SET state = 'idle', token = NULL, token_hash = NULL, epoch = nextval('trueup.switchover_epoch'),
+       SET state = 'idle', token = NULL, token_hash = NULL, epoch = epoch + 1,
            phase = 'in use', opened_at = clock_timestamp(), changed_at = clock_timestamp()
      WHERE s.sync = switchover_open.sync AND s.state = 'use_next'
        AND s.token_hash = sha256(convert_to(switchover_open.token, 'UTF8'));
@@ -110,24 +151,66 @@ BEGIN
         UPDATE trueup.syncs s SET epoch = s.epoch + 1
           FROM trueup.switchover p WHERE p.sync = switchover_open.sync AND s.id = p.sync_id;
     END IF;
+    PERFORM trueup.switchover_changed(sync);
     RETURN true;
 END
 $$;
 
+-- name: grant
+-- Only what applications call. A role whose writes go through views or functions needs SELECT on trueup.switchover_lock,
+-- so that it waits during a pause.
+GRANT USAGE ON SCHEMA trueup TO PUBLIC;
+GRANT EXECUTE ON FUNCTION trueup.switchover_enter(text), trueup.switchover_open(text, text) TO PUBLIC
+
 -- name: create
-INSERT INTO trueup.switchover (sync, sync_id, state, is_first, name, next_name, next_address, epoch)
-VALUES (%(sync)s, %(id)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s, nextval('trueup.switchover_epoch'))
-ON CONFLICT (sync) DO UPDATE SET name = excluded.name, next_name = excluded.next_name, next_address = excluded.next_address
- WHERE switchover.sync_id = excluded.sync_id
+INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address)
+VALUES (%(sync)s, %(id)s, %(pair)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s)
+ON CONFLICT (sync) DO NOTHING
+
+-- name: rename
+UPDATE trueup.switchover SET name = %(name)s, next_name = %(next_name)s, next_address = %(next_address)s
+ WHERE sync = %(sync)s AND sync_id = %(id)s
+
+-- name: changed
+SELECT trueup.switchover_changed(%(sync)s)
 
 -- name: read
-SELECT sync, sync_id, state, is_first, name, next_name, next_address, epoch, coalesce(attempt, '') AS attempt, phase, token,
+SELECT sync, sync_id, pair, state, is_first, name, next_name, next_address, epoch, coalesce(attempt, '') AS attempt, phase, token,
        changed_at::text AS changed_at, decided_at::text AS decided_at, opened_at::text AS opened_at, report,
        s.token_hash IS NOT NULL AS expects_token
   FROM trueup.switchover s WHERE sync = %(sync)s
 
+-- name: claim
+-- One session at a time. Other roles may not see when a session began: then the process is enough.
+UPDATE trueup.switchover s
+   SET holder = pg_backend_pid(),
+       holder_since = (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid())
+ WHERE s.sync = %(sync)s
+   AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = s.holder AND a.pid <> pg_backend_pid()
+                      AND coalesce(a.backend_start = s.holder_since, true))
+
+-- name: unclaim
+UPDATE trueup.switchover SET holder = NULL, holder_since = NULL WHERE sync = %(sync)s AND holder = pg_backend_pid()
+
+-- name: holders
+-- The session that executes, resets or finishes the switchover, if there is one.
+SELECT a.pid, 'ExclusiveLock', coalesce(a.application_name, ''), coalesce(a.usename::text, '')
+  FROM trueup.switchover s JOIN pg_stat_activity a ON a.pid = s.holder AND coalesce(a.backend_start = s.holder_since, true)
+ WHERE s.sync = %(sync)s
+
+-- name: session
+SELECT a.pid, a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()
+
+-- name: end_session
+-- No rows: the session has ended.
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE a.pid = %(pid)s AND a.backend_start = %(since)s
+
 -- name: guarded_now
-UPDATE trueup.switchover SET guarded_at = clock_timestamp() WHERE sync = %(sync)s
+UPDATE trueup.switchover
+   SET guarded_at = CASE WHEN %(is_new)s THEN clock_timestamp() ELSE guarded_at END,
+       guarded = ARRAY(SELECT g.tgrelid FROM pg_trigger g WHERE g.tgname = %(trigger)s
+                          AND g.tgfoid = to_regprocedure('trueup.switchover_guard()') ORDER BY 1)
+ WHERE sync = %(sync)s
 
 -- name: closed_since
 -- Since when only the sync can write to a database that is not in use.
@@ -135,7 +218,7 @@ SELECT greatest(guarded_at, decided_at) FROM trueup.switchover WHERE sync = %(sy
 
 -- name: begin_attempt
 UPDATE trueup.switchover SET state = 'in_progress', attempt = %(attempt)s, phase = %(phase)s, changed_at = clock_timestamp()
- WHERE sync = %(sync)s AND state <> 'use_next'
+ WHERE sync = %(sync)s AND state <> 'use_next' AND holder = pg_backend_pid()
 
 -- name: expect_token
 UPDATE trueup.switchover SET token_hash = sha256(convert_to(%(token)s, 'UTF8')), changed_at = clock_timestamp()
@@ -149,20 +232,29 @@ UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = %(phase)s, 
 -- name: decide
 -- The commit of this statement is the decision: the next database is in use.
 UPDATE trueup.switchover
-   SET state = 'use_next', token = %(token)s, token_hash = NULL, epoch = nextval('trueup.switchover_epoch'),
+   SET state = 'use_next', token = %(token)s, token_hash = NULL, epoch = epoch + 1,
        phase = 'moved', decided_at = clock_timestamp(), changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
+RETURNING trueup.switchover_changed(sync)
 
 -- name: keep_report
 UPDATE trueup.switchover SET report = %(report)s::jsonb, phase = %(phase)s, attempt = NULL, changed_at = clock_timestamp()
  WHERE sync = %(sync)s
 
+-- name: remove_one
+DELETE FROM trueup.switchover WHERE sync = %(sync)s
+
+-- name: is_last
+SELECT NOT EXISTS (SELECT FROM trueup.switchover)
+
 -- name: remove
 DROP FUNCTION IF EXISTS trueup.switchover_enter(text);
 DROP FUNCTION IF EXISTS trueup.switchover_open(text, text);
 DROP FUNCTION IF EXISTS trueup.switchover_guard();
+DROP FUNCTION IF EXISTS trueup.switchover_check_snapshot(text);
+DROP FUNCTION IF EXISTS trueup.switchover_changed(text);
+DROP TABLE IF EXISTS trueup.switchover_lock;
 DROP TABLE IF EXISTS trueup.switchover;
-DROP SEQUENCE IF EXISTS trueup.switchover_epoch;
 
 -- name: schema_is_empty
 SELECT to_regnamespace('trueup') IS NOT NULL
@@ -175,12 +267,13 @@ SELECT n.nspname::text, c.relname::text, coalesce(g.tgenabled::text, '')
   FROM (SELECT to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)) AS root) r,
        LATERAL (SELECT r.root AS relid UNION SELECT t.relid FROM pg_partition_tree(r.root) t) p
   JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-  LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = 'trueup_guard'
+  LEFT JOIN pg_trigger g ON g.tgrelid = c.oid AND g.tgname = %(trigger)s
+                        AND g.tgfoid = to_regprocedure('trueup.switchover_guard()')
  WHERE c.relkind IN ('r', 'p')
  ORDER BY 1, 2
 
 -- name: guarded
--- All tables and partitions with a guard.
+-- All tables and partitions with a guard of this sync.
 SELECT n.nspname::text, c.relname::text
   FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE g.tgname = 'trueup_guard' AND NOT g.tgisinternal ORDER BY 1, 2
+ WHERE g.tgname = %(trigger)s AND g.tgfoid = to_regprocedure('trueup.switchover_guard()') ORDER BY 1, 2

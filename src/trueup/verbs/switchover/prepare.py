@@ -76,6 +76,7 @@ def prepare(
         current, _ = pointer.check_both(
             pointer.read(source, request.sync), pointer.read(target, request.sync), request.sync
         )
+        fence.claim(request.sync)
         pointer.begin_attempt(source, request.sync, attempt)
         names = [table.name for table in link.tables]
         for connection in (source, target):
@@ -114,10 +115,12 @@ def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection
     first_address = pointer.application_address(request.first_address) or pointer.address_of(first)
     second_address = pointer.application_address(request.second_address) or pointer.address_of(second)
     names = (request.first.name, request.second.name)
-    for connection in (first, second):
+    pair = pointer.pair_of(first, second)
+    for connection, node in ((first, names[0]), (second, names[1])):
+        pointer.check_pair(pointer.read(connection, request.sync), pair, node)
         pointer.install(connection)
-    pointer.create(first, request.sync, sync_id, names=names, address=second_address, is_first=True)
-    pointer.create(second, request.sync, sync_id, names=names[::-1], address=first_address, is_first=False)
+    pointer.create(first, request.sync, sync_id, pair=pair, names=names, address=second_address, is_first=True)
+    pointer.create(second, request.sync, sync_id, pair=pair, names=names[::-1], address=first_address, is_first=False)
 
 
 def _check_names(link: Link) -> None:
@@ -183,7 +186,9 @@ def _await_validation(request: SwitchoverRequest, validated: Validated, rounds: 
 
 def _settle(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[gate.Condition, ...]:
     """Check the conditions that cannot change without the catalog, whose fingerprint the gate compares."""
-    bare = [f"{schema}.{table}" for node in (source, target) for schema, table in guard.unguarded(node, names)]
+    bare = [
+        f"{schema}.{table}" for node in (source, target) for schema, table in guard.unguarded(node, names, link.name)
+    ]
     guarded = gate.condition(gate.GUARDED, [f"{name} has no guard" for name in bare])
     with changelog.open_log(link.target_node) as log:
         is_ready = changelog.is_installed(log, link.name)

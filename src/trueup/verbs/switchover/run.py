@@ -55,7 +55,7 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
     with ExitStack() as stack:
         fence = Fence(route.source)
         stack.callback(fence.close)
-        fence.lock_exclusively()
+        fence.claim(request.sync)
         target = stack.enter_context(open_session(route.target))
         outcome = Outcome(
             sync=request.sync,

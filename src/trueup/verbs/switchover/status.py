@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.config.model import Node
-from trueup.db.locks import APPLICATION, FAMILY, SWITCHOVER, SYNC
+from trueup.db.locks import FAMILY, SYNC
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.verbs.switchover import pointer
@@ -15,8 +15,6 @@ from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync.status import waiting
-
-_LOCKS = {APPLICATION: "applications", SWITCHOVER: "switchover", SYNC: "sync"}
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,11 @@ def status(request: SwitchoverRequest) -> SwitchStatus:
 
 def _side(node: Node, sync: str) -> SideStatus:
     with connect(node, application=f"{APPLICATION_NAME} status") as connection:
-        rows = connection.execute(load("trueup.verbs.switchover", "status.sql")["locks"], {"family": FAMILY}).fetchall()
-        locks = tuple(Held(_LOCKS.get(row[0], str(row[0])), *row[1:]) for row in rows)
+        statements = load("trueup.verbs.switchover", "status.sql")
+        rows = connection.execute(statements["locks"], {"family": FAMILY, "sync_lock": SYNC}).fetchall()
+        if pointer.is_installed(connection):
+            rows += connection.execute(statements["running"], {"sync": sync}).fetchall()
+        locks = tuple(Held(*row) for row in rows)
         return SideStatus(node.name, pointer.read(connection, sync), locks, waiting(connection, sync))
 
 

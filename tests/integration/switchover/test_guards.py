@@ -1,0 +1,224 @@
+"""Guards: several syncs of one database, transactions with old snapshots, and roles without privileges."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from support.fixtures import Databases, FreshServer
+from support.pointer import TABLES, TOKEN, fenced, move, prepare
+from support.switchover import ROWS, SCHEMA, Moving
+from trueup.config.model import Node
+from trueup.config.settings import SparkSettings
+from trueup.engine.progress import Silent
+from trueup.errors import CheckFailed
+from trueup.store import TaskStore
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.switchover import ending, pointer
+from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import EXECUTE, SwitchoverRequest
+from trueup.verbs.switchover.status import status
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.request import Scope, SyncRequest
+
+WRITE = "UPDATE public.t SET v = v + 1 WHERE id = 1"
+LEVELS = (psycopg.IsolationLevel.REPEATABLE_READ, psycopg.IsolationLevel.SERIALIZABLE)
+
+
+def accepts(database: Database, statement: str) -> bool:
+    """Return whether the database accepts a statement; it is rolled back."""
+    with suppress(psycopg.errors.ReadOnlySqlTransaction):
+        database.execute(f"BEGIN; {statement}; ROLLBACK")
+        return True
+    return False
+
+
+def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
+    """Two syncs of one database, over different tables and over the same table, are guarded separately."""
+    old, new, third = databases(3)
+    for database in (old, new, third):
+        database.execute(SCHEMA)
+    old.execute(ROWS)
+    first, second, other = (Node(name, at.uri) for name, at in (("old", old), ("new", new), ("third", third)))
+    main = SwitchoverRequest("main", first, second, budget=60.0, jobs=1)
+    side = SwitchoverRequest("side", first, other, budget=60.0, jobs=1)
+    both = ("public.people", "public.visits")
+    for request, tables in ((main, both), (side, (*both, "public.places"))):
+        scope = Scope(request.sync, tables)
+        sync.start(SyncRequest(request.first, request.second, scope, SparkSettings(engine="local")), Silent())
+        prepare_only(request)
+    with TaskStore(Path("tasks.db")) as store:
+        switchover.move(main, EXECUTE, store=store, progress=Silent())
+    assert (accepts(old, "DELETE FROM visits"), accepts(old, "DELETE FROM places")) == (False, True)
+    assert not accepts(old, "UPDATE people SET name = name || '!'")
+    assert status(side).in_use == "old"
+    # Nodes of another sync with the same name are refused.
+    for action in (ending.abort, ending.reset, ending.finish):
+        with pytest.raises(CheckFailed, match="is another one: its switchover is with new"):
+            action(SwitchoverRequest("main", first, other))
+    ending.abort(side)
+    ending.reset(side)
+    assert status(side).phase == "not prepared"
+    prepare_only(side)
+    # The same table stays closed until both let it go; the databases that are not in use stay closed too.
+    ending.finish(side)
+    assert [accepts(at, "UPDATE people SET name = name || '!'") for at in (old, new, third)] == [False, True, True]
+    assert accepts(old, "DELETE FROM places")
+    assert status(main).in_use == "new"
+    ending.finish(main)
+    assert accepts(old, "UPDATE people SET name = name || '!'")
+    for database in (old, new, third):
+        assert database.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == []
+
+
+class Snapshots:
+    """Sessions with an open transaction and an old snapshot."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+
+    def begin(self, database: Database) -> list[psycopg.Connection]:
+        """Begin a transaction in each of the isolation levels that keep their snapshot, and read."""
+        connections = [self._stack.enter_context(psycopg.connect(database.uri)) for _ in LEVELS]
+        for connection, level in zip(connections, LEVELS, strict=True):
+            connection.isolation_level = level
+            connection.execute("SELECT * FROM public.t")
+        return connections
+
+    def write(self, connections: list[psycopg.Connection]) -> None:
+        """Write in each transaction, and roll back."""
+        for connection in connections:
+            connection.execute(WRITE)
+            connection.rollback()
+
+    def refused(self, connections: list[psycopg.Connection]) -> None:
+        """Check that each transaction has to be retried."""
+        for connection in connections:
+            with pytest.raises(psycopg.errors.SerializationFailure, match="decided after"):
+                connection.execute(WRITE)
+            connection.rollback()
+
+
+def test_an_old_snapshot_is_refused_only_after_a_change(databases: Databases) -> None:
+    """A transaction that keeps its snapshot writes to the database in use at any time, and never to a closed one."""
+    old, new = databases(2)
+    for database in (old, new):
+        database.execute(TABLES)
+    with ExitStack() as stack:
+        snapshots = Snapshots(stack)
+        # Older than the pointers: the database in use accepts the write, the closed one does not.
+        oldest, older, closed = snapshots.begin(old), snapshots.begin(old), snapshots.begin(new)
+        prepare(old, new)
+        snapshots.write(older)
+        snapshots.refused(closed)
+        # A second preparation, an attempt without a decision, and a decision that is not committed.
+        during = snapshots.begin(old)
+        prepare(old, new)
+        with fenced(old) as fence:
+            fence.release()
+            assert pointer.end_attempt(fence.connection, "main", "one", "")
+        snapshots.write(during)
+        with fenced(old) as fence:
+            pointer.decide(fence.connection, "main", "one", TOKEN)
+            fence.connection.execute("ROLLBACK")
+        snapshots.write(snapshots.begin(old))
+        before, before_opening = snapshots.begin(old), snapshots.begin(new)
+        move(old, new)
+        for connections in (oldest, before, before_opening):
+            snapshots.refused(connections)
+        snapshots.write(snapshots.begin(new))
+        assert not accepts(old, WRITE)
+        # A later decision of another sync does not hide the first one, and refuses nothing of this one.
+        prepare(new, old, sync="side", tables=[("public", "p")])
+        later = snapshots.begin(new)
+        move(new, old, sync="side")
+        snapshots.write(later)
+        assert (accepts(old, WRITE), accepts(new, "DELETE FROM public.p")) == (False, False)
+
+
+def test_old_snapshots_after_a_crash(fresh_server: FreshServer) -> None:
+    """After a crash the number of the last decision is exactly as before: nothing is refused."""
+    server = fresh_server(name="crash")
+    old, new = server.create_database("old"), server.create_database("new")
+    for database in (old, new):
+        database.execute(TABLES)
+    prepare(old, new)
+    move(old, new)
+    with fenced(new) as fence:
+        pointer.decide(fence.connection, "main", "one", TOKEN)
+        server.kill()
+    server.restart()
+    with psycopg.connect(new.uri) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute(WRITE)
+    assert not accepts(old, WRITE)
+
+
+@pytest.fixture
+def stranger(server: Server) -> Iterator[str]:
+    """A role that can connect to every database, and has no privileges."""
+    role, admin_database = f"stranger_{os.getpid()}", server.database("postgres")
+    name = sql.Identifier(role)
+    admin_database.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'x'").format(name))
+    yield role
+    admin_database.execute(sql.SQL("DROP ROLE {}").format(name))
+
+
+def test_a_role_without_privileges_stops_no_one(server: Server, moving: Moving, stranger: str) -> None:
+    """It takes every lock that it can, and writers and a switchover do not wait for it."""
+    old, new = moving.old, moving.new
+    # What ALTER DEFAULT PRIVILEGES grants on new objects is taken away again.
+    for database in (old, new):
+        for kind in ("TABLES", "SEQUENCES", "FUNCTIONS", "SCHEMAS"):
+            database.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO PUBLIC, {stranger}")
+        database.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    moving.prepare()
+    try:
+        with ExitStack() as stack:
+            for database in (old, new):
+                connection = stack.enter_context(psycopg.connect(server.uri(database.name, stranger, "x")))
+                assert not any(
+                    connection.execute(f"SELECT trueup.switchover_open('main', '{guess}')").fetchone() != (False,)
+                    for guess in ("", "a guess")
+                )
+                assert connection.execute("SELECT state FROM trueup.switchover_enter('main')").fetchone()
+                assert _forbidden(connection) == []
+                held = "SELECT mode FROM pg_locks WHERE relation = 'trueup.switchover_lock'::regclass AND pid = %s"
+                assert database.execute(held, [connection.info.backend_pid]) == []
+            moving.old.execute("UPDATE visits SET price = 1 WHERE id = 1")
+            moving.execute(budget=30.0)
+            moving.rollback(budget=30.0)
+    finally:
+        for database in (old, new):
+            database.execute(f"DROP OWNED BY {stranger}")
+
+
+def _forbidden(connection: psycopg.Connection) -> list[str]:
+    """Return what the role may do and should not."""
+    done = []
+    for statement in (
+        "LOCK TABLE trueup.switchover_lock IN ACCESS SHARE MODE",
+        "LOCK TABLE trueup.switchover_lock IN EXCLUSIVE MODE",
+        "SELECT FROM trueup.switchover_lock FOR KEY SHARE",
+        "SELECT * FROM trueup.switchover",
+        "UPDATE trueup.switchover SET state = 'idle'",
+        "SELECT last_value FROM trueup.switchover_changed_main",
+        "SELECT setval('trueup.switchover_changed_main', 1)",
+        "SELECT trueup.switchover_changed('main')",
+        "SELECT * FROM trueup.syncs",
+        "CREATE TABLE trueup.mine ()",
+        "CREATE TABLE public.mine (); CREATE TRIGGER g BEFORE INSERT ON public.mine"
+        " EXECUTE FUNCTION trueup.switchover_guard('main')",
+    ):
+        with suppress(psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
+            with connection.transaction():
+                connection.execute(statement.encode())
+            done.append(statement)
+    return done

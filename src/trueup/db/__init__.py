@@ -2,12 +2,12 @@
 
 Reading order: `connection` (the type of a session), `node` (opens a session with fixed settings, converts errors),
 `durable` (commits that wait for the disk), `snapshot` (a consistent view of a node, held by the driver), `reader` (the
-sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow batches and as COPY data), `catalog`
-(columns, keys and rights of a table), `schema` (all objects of a database, compared across nodes), `foreign_keys`
-(order of tables, broken references), `locks` (the advisory locks of trueup), `private` (objects of trueup that only
-their owner may use), `watch` (load of the nodes during a run), `names` and `patterns` (names of tables as users write
-them), `drop_schema` (the last step of an uninstall), `statements` (SQL from files), `clickhouse` (a ClickHouse server
-and the embedded one).
+sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow batches and as COPY data), `casts`
+(expressions that call no cast of a type's owner), `catalog` (columns, keys and rights of a table), `schema` (all
+objects of a database, compared across nodes), `foreign_keys` (order of tables, broken references), `locks` (the
+advisory locks of trueup), `private` (objects of trueup that only their owner may use), `watch` (load of the nodes
+during a run), `names` and `patterns` (names of tables as users write them), `drop_schema` (the last step of an
+uninstall), `statements` (SQL from files), `clickhouse` (a ClickHouse server and the embedded one).
 """
 
 from __future__ import annotations

@@ -56,6 +56,8 @@ class Column:
     length: int
     # Whether the role may use the name of the type: it may lack USAGE on its schema.
     nameable: bool
+    # Whether the owner of the type is a superuser, or has all rights of the role anyway.
+    trusted: bool
     is_domain: bool
     not_null: bool
     generated: str
@@ -65,6 +67,8 @@ class Column:
     collation_actual: str | None
     collation_is_default: bool
     labels: tuple[str, ...]
+    # The equality operator, with its schema; None for types of pg_catalog, enums and other types without their own.
+    equality: str | None = None
     # Definitions of the composites, domains and ranges in the type; None without any.
     made_of: str | None = None
     # For an identity column: a (always) or d (by default).

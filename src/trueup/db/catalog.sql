@@ -54,6 +54,15 @@ SELECT a.attname::text AS name,
        t.typtype::text AS base_kind,
        t.typlen AS length,
        has_schema_privilege(n.oid, 'USAGE') AS nameable,
+       -- Whether nothing is gained by the rights of this session: by its own role, a superuser, or a member of the role.
+       owner.rolsuper OR pg_has_role(owner.oid, current_user, 'MEMBER') AS trusted,
+       -- The equality operator of a type of an extension. Only a superuser can put an operator into a default class.
+       (SELECT format('OPERATOR(%%I.%%s)', opn.nspname, op.oprname)
+          FROM pg_opclass oc JOIN pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree'
+          JOIN pg_amop ao ON ao.amopfamily = oc.opcfamily AND ao.amopstrategy = 3
+                         AND ao.amoplefttype = oc.opcintype AND ao.amoprighttype = oc.opcintype
+          JOIN pg_operator op ON op.oid = ao.amopopr JOIN pg_namespace opn ON opn.oid = op.oprnamespace
+         WHERE oc.opcintype = t.oid AND oc.opcdefault AND n.nspname <> 'pg_catalog') AS equality,
        b.start <> b.oid AS is_domain,
        a.attnotnull AS not_null,
        a.attgenerated::text AS generated,
@@ -72,6 +81,7 @@ SELECT a.attname::text AS name,
   JOIN base b ON b.start = a.atttypid AND b.typtype <> 'd'
   JOIN pg_type t ON t.oid = b.oid
   JOIN pg_namespace n ON n.oid = t.typnamespace
+  JOIN pg_roles owner ON owner.oid = t.typowner
   LEFT JOIN pg_collation co ON co.oid = a.attcollation
   LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
  WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from trueup.db.casts import as_type, is_scalar, output_of
 from trueup.db.connection import Connection
 from trueup.db.names import display_name
 from trueup.db.statements import load
+from trueup.errors import CheckFailed
 
 TableName = tuple[str, str]  # schema and name
 
@@ -25,6 +27,9 @@ class ForeignKey:
     child_columns: tuple[str, ...]
     parent_columns: tuple[str, ...]
     operators: tuple[str, ...]  # parent column OP child column
+    # The types of the columns below any domain, quoted and with their schemas.
+    child_types: tuple[str, ...]
+    parent_types: tuple[str, ...]
     deferrable: bool
     validated: bool
     match_full: bool
@@ -65,6 +70,8 @@ def read_foreign_keys(connection: Connection, tables: Iterable[TableName] | None
             child_columns=tuple(row["child_columns"]),
             parent_columns=tuple(row["parent_columns"]),
             operators=tuple(row["operators"]),
+            child_types=tuple(row["child_types"]),
+            parent_types=tuple(row["parent_types"]),
             **{name: row[name] for name in _PLAIN},
         )
         for row in rows
@@ -121,6 +128,35 @@ def _components(tables: Sequence[TableName], parents: dict[TableName, set[TableN
     return components
 
 
+def refers(key: ForeignKey, parent: str = "p", child: str = "c") -> sql.Composed:
+    """Return the condition that a row of the child refers to a row of the parent, given by their aliases."""
+    return sql.SQL(" AND ").join(
+        sql.SQL("{} {} {}").format(
+            as_type(sql.Identifier(parent, parent_column), parent_type),
+            sql.SQL(operator),
+            as_type(sql.Identifier(child, child_column), child_type),
+        )
+        for parent_column, parent_type, operator, child_column, child_type in _columns(key)
+    )
+
+
+def _columns(key: ForeignKey) -> list[tuple[str, str, str, str, str]]:
+    columns = list(
+        zip(key.parent_columns, key.parent_types, key.operators, key.child_columns, key.child_types, strict=True)
+    )
+    for parent_column, parent_type, _, child_column, child_type in columns:
+        if parent_type != child_type and not (is_scalar(parent_type) and is_scalar(child_type)):
+            # PostgreSQL compares them through an implicit cast, which runs with the rights of this session.
+            raise CheckFailed(
+                [
+                    f"foreign key {key}: column {child_column} ({child_type}) and column {parent_column}"
+                    f" ({parent_type}) have different types, and a cast of their owner compares them"
+                ],
+                cure="give both columns the same type",
+            )
+    return columns
+
+
 def orphans(
     connection: Connection, key: ForeignKey, *, among: sql.Composable | None = None, limit: int = 5, child: str = "c"
 ) -> list[tuple[str, ...]]:
@@ -132,17 +168,17 @@ def orphans(
     own = [sql.Identifier(child, name) for name in key.child_columns]
     is_set = [sql.SQL("{} IS NOT NULL").format(column) for column in own]
     # MATCH FULL: all columns are set, or none. Otherwise a row with one NULL has no parent.
-    refers = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
+    is_referring = (sql.SQL(" OR ") if key.match_full else sql.SQL(" AND ")).join(is_set)
     query = sql.SQL(
         "SELECT {shown} FROM {child} {alias} WHERE ({refers}) AND NOT EXISTS (SELECT FROM {parent} p WHERE {pairs})"
         "{among} LIMIT {limit}"
     ).format(
-        shown=sql.SQL(", ").join(sql.SQL("{}::text").format(column) for column in own),
+        shown=sql.SQL(", ").join(output_of(column) for column in own),
         child=sql.Identifier(*key.child),
         alias=sql.Identifier(child),
         parent=sql.Identifier(*key.parent),
-        refers=refers,
-        pairs=_pairs(key, child),
+        refers=is_referring,
+        pairs=refers(key, "p", child),
         among=sql.SQL(" AND {}").format(among) if among is not None else sql.SQL(""),
         limit=sql.Literal(limit),
     )
@@ -162,15 +198,7 @@ def lock_parents(connection: Connection, key: ForeignKey, *, among: sql.Composab
         child=sql.Identifier(*key.child),
         alias=sql.Identifier(child),
         parent=sql.Identifier(*key.parent),
-        pairs=_pairs(key, child),
+        pairs=refers(key, "p", child),
         among=among,
     )
     connection.execute(query)
-
-
-def _pairs(key: ForeignKey, child: str) -> sql.Composed:
-    """Return the condition that a parent (alias p) is the one that a row of the child refers to."""
-    return sql.SQL(" AND ").join(
-        sql.SQL("p.{} {} {}").format(sql.Identifier(parent), sql.SQL(operator), sql.Identifier(child, name))
-        for parent, operator, name in zip(key.parent_columns, key.operators, key.child_columns, strict=True)
-    )

@@ -1,5 +1,15 @@
 -- name: foreign_keys
 -- The foreign keys of a database, without the copies of partitions.
+WITH RECURSIVE below AS (
+    SELECT t.oid AS start, t.typbasetype AS oid FROM pg_type t WHERE t.typtype = 'd'
+    UNION ALL
+    SELECT b.start, t.typbasetype FROM below b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd'
+), bases AS (
+    -- Quoted, with the schema.
+    SELECT x.start, '"' || replace(n.nspname, '"', '""') || '"."' || replace(t.typname, '"', '""') || '"' AS name
+      FROM (SELECT start, oid FROM below UNION ALL SELECT oid, oid FROM pg_type) x
+      JOIN pg_type t ON t.oid = x.oid JOIN pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype <> 'd'
+)
 SELECT c.conname::text AS name,
        cn.nspname::text AS child_schema, cc.relname::text AS child_table,
        pn.nspname::text AS parent_schema, pc.relname::text AS parent_table,
@@ -10,6 +20,12 @@ SELECT c.conname::text AS name,
        (SELECT array_agg(format('OPERATOR(%%I.%%s)', n.nspname, o.oprname) ORDER BY k.ord)
           FROM unnest(c.conpfeqop) WITH ORDINALITY k(oid, ord)
           JOIN pg_operator o ON o.oid = k.oid JOIN pg_namespace n ON n.oid = o.oprnamespace) AS operators,
+       (SELECT array_agg(b.name ORDER BY k.ord) FROM unnest(c.conkey) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.attnum
+          JOIN bases b ON b.start = a.atttypid) AS child_types,
+       (SELECT array_agg(b.name ORDER BY k.ord) FROM unnest(c.confkey) WITH ORDINALITY k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.confrelid AND a.attnum = k.attnum
+          JOIN bases b ON b.start = a.atttypid) AS parent_types,
        c.condeferrable AS deferrable, c.convalidated AS validated, c.confmatchtype = 'f' AS match_full,
        c.confdeltype::text AS on_delete, c.confupdtype::text AS on_update,
        NOT EXISTS (SELECT FROM unnest(c.conkey) k(attnum)

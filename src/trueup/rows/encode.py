@@ -1,6 +1,8 @@
 """SQL expressions for a column: what enters the row hash, what is fetched, and when two fetched values are equal.
 
 How each type is treated is in `trueup.rows.types`.
+
+No expression calls a cast that the owner of a type made: see `trueup.db.casts`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from trueup.db.casts import as_type, is_array, is_built_in, is_scalar, output_of
 from trueup.db.catalog import Column
 from trueup.rows.spec import ColumnSpec, KeyOrder, NumericRule, TableSpec
 from trueup.rows.types import Transfer, type_named, type_of
@@ -42,20 +45,37 @@ def column_spec(column: Column) -> ColumnSpec:
 def key_order(columns: Sequence[Column]) -> KeyOrder:
     """Return how a key column is ordered on all nodes, given the column of each node.
 
-    By bytes: enums whose labels are not in the same order everywhere, and types outside pg_catalog, whose operators are
-    not looked up.
+    By bytes: enums whose labels are not in the same order everywhere or whose owner is not trusted, and other types
+    outside pg_catalog, whose operators are not looked up; domains over types that are not scalar.
     """
     first = columns[0]
     if first.base_kind == "e":
         same_labels = len({column.labels for column in columns}) == 1
-        return "type" if same_labels and all(column.nameable for column in columns) else "bytes"
-    return "type" if first.base_schema == "pg_catalog" else "bytes"
+        # A literal of the type would run the CHECK of a domain that its owner creates under the name of the enum.
+        usable = all(column.nameable and column.trusted and not column.is_domain for column in columns)
+        return "type" if same_labels and usable else "bytes"
+    specs = [column_spec(column) for column in columns]
+    usable = all(is_scalar(spec.type) or (is_built_in(spec.type) and not spec.is_domain) for spec in specs)
+    return "type" if usable else "bytes"
 
 
-def base_value(column: ColumnSpec) -> sql.Composable:
-    """Return the column as a value of its base type: the column, with a cast if its type is a domain."""
-    name = sql.Identifier(column.name)
-    return sql.SQL("{}::{}").format(name, sql.SQL(column.type)) if column.is_domain else name
+def equality(column: Column) -> str | None:
+    """Return the operator that finds a key by a literal of its base type; None: compare the texts instead."""
+    spec = column_spec(column)
+    if is_array(spec.type):
+        return None
+    if key_order([column]) == "type":
+        return "="
+    return column.equality if column.trusted and column.nameable and not column.is_domain else None
+
+
+def base_value(column: ColumnSpec, row: str = "") -> sql.Composable:
+    """Return the column, of the row `row`, as a value of its base type."""
+    return as_type(_name(column, row), column.type, is_domain=column.is_domain)
+
+
+def _name(column: ColumnSpec, row: str) -> sql.Identifier:
+    return sql.Identifier(row, column.name) if row else sql.Identifier(column.name)
 
 
 def transferred(column: ColumnSpec, transfer: Transfer) -> sql.Composable:
@@ -77,11 +97,11 @@ def scalar_value(column: Column) -> sql.Composable:
 def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
     """Return the expression that the row hash contains for the column."""
     if column.encoding == "numeric" and spec.numeric == "value":
-        text: sql.Composable = sql.SQL("trim_scale({})::text").format(sql.Identifier(column.name))
+        text: sql.Composable = sql.SQL("trim_scale({})::text").format(base_value(column))
     elif column.encoding == "native" and spec.digest == "native":
         row = type_of(column)
         if row.hash == "bytes":
-            return sql.SQL("{}({})").format(sql.SQL(row.send), sql.Identifier(column.name))
+            return sql.SQL("{}({})").format(sql.SQL(row.send), base_value(column))
         if row.hash == "value":
             return base_value(column)
         text = base_value(column)
@@ -106,13 +126,13 @@ def row_hash(spec: TableSpec) -> sql.Composed:
     )
 
 
-def text_of(column: ColumnSpec) -> sql.Composed:
-    """Return the expression of the exact text of the value."""
-    name = sql.Identifier(column.name)
-    if column.encoding == "bpchar":
-        # The cast to text would drop trailing blanks.
-        return sql.SQL("textin(bpcharout({}))").format(name)
-    return sql.SQL("{}::text").format(name)
+def text_of(column: ColumnSpec, row: str = "") -> sql.Composed:
+    """Return the expression of the exact text of the value, in the row `row`."""
+    is_cast = is_scalar(column.type) or (is_built_in(column.type) and not column.is_domain)
+    # The cast of bpchar to text would drop trailing blanks.
+    if not is_cast or column.encoding == "bpchar":
+        return output_of(_name(column, row))
+    return sql.SQL("{}::text").format(base_value(column, row))
 
 
 def value_of(column: ColumnSpec, spec: TableSpec) -> sql.Composed:
@@ -123,9 +143,9 @@ def value_of(column: ColumnSpec, spec: TableSpec) -> sql.Composed:
     text = text_of(column)
     if not column.may_be_long:
         return text
-    name = sql.Identifier(column.name)
-    length = sql.SQL("octet_length({})").format(name if column.is_bytea else text)
-    content = name if column.is_bytea else sql.SQL("convert_to({}, 'UTF8')").format(text)
+    value = base_value(column) if column.is_bytea else text
+    length = sql.SQL("octet_length({})").format(value)
+    content = value if column.is_bytea else sql.SQL("convert_to({}, 'UTF8')").format(text)
     return sql.SQL(
         "CASE WHEN {length} > {limit} THEN 'h' || {length} || ':' || encode(sha256({content}), 'hex')"
         " ELSE 'v' || {text} END"

@@ -70,11 +70,11 @@ def order_by(spec: TableSpec) -> sql.Composed:
     return sql.SQL(", ").join(ordered(part) for part in spec.key)
 
 
-def ordered(part: KeySpec) -> sql.Composable:
-    """Return the expression by which a key column is ordered and looked up."""
+def ordered(part: KeySpec, row: str = "") -> sql.Composable:
+    """Return the expression by which a key column, of the row `row`, is ordered and looked up."""
     if part.order == "bytes":
-        return sql.SQL('({} COLLATE "C")').format(text_of(part.column))
-    return base_value(part.column)
+        return sql.SQL('({} COLLATE "C")').format(text_of(part.column, row))
+    return base_value(part.column, row)
 
 
 def literals(key: Sequence[KeySpec], values: KeyValues) -> list[sql.Composable]:

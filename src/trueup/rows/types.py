@@ -1,7 +1,8 @@
 """The table of types: how trueup hashes, fetches, writes and shows the values of each PostgreSQL type.
 
 To add a type, add one row to `_ROWS`; no other module lists types. A type without a row (types of extensions, enums,
-composites, ranges) is treated as text: hashed and fetched as its output function prints it. Arrays are hashed as text;
+composites, ranges) is treated as text: hashed and fetched as its output function prints it, because a cast to text may
+be a function of the type's owner. Arrays are hashed as text;
 `type_named` derives their Spark type from the row of the element.
 
 The row hash takes the value itself only where equal values have equal representations. All other types enter it as

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from trueup.db.casts import is_scalar
 from trueup.db.catalog import Column, Table, read_table
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
+from trueup.rows.encode import base_value, column_spec, equality, text_of
+from trueup.rows.spec import ColumnSpec
 from trueup.rows.types import type_from_sql
 from trueup.rows.write.target import identifier
 from trueup.sinks.base import SourceTable
@@ -26,38 +29,42 @@ MARKS = ("trueup_shard", "trueup_seq", "trueup_at")
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A key column of the target; `is_plain`: its type is built into PostgreSQL."""
+    """A key column of the target: its type as the server writes it, and how it is compared."""
 
     name: str
     type: str
-    is_plain: bool
-    # The schema of the equality operator of a type of an extension, because the search path is pinned.
-    schema: str
+    spec: ColumnSpec
+    # The operator for literals of the base type; None: only the texts are compared.
+    operator: str | None
 
     def equal(self, text: sql.Composable) -> sql.Composed:
         """Return the condition that finds rows of the table t by the text of the key, through the index.
 
         The text is compared too: numeric 1.0 and 1.00 are equal, but different documents.
         """
-        operator = sql.SQL("OPERATOR({}.=)").format(identifier(self.schema)) if self.schema else sql.SQL("=")
-        return sql.SQL("t.{0} {1} {2}::{3} AND {4} = {2}").format(
-            identifier(self.name), operator, text, trusted(self.type), self.text
+        same_text = sql.SQL("{} = {}").format(self.text, text)
+        if self.operator is None:
+            return same_text
+        return sql.SQL("{} {} {}::{} AND {}").format(
+            base_value(self.spec, "t"), sql.SQL(self.operator), text, sql.SQL(self.spec.type), same_text
         )
 
     @property
     def text(self) -> sql.Composed:
         """Return the text of the column in the table t."""
-        return sql.SQL('t.{}::text COLLATE "C"').format(identifier(self.name))
+        if is_scalar(self.spec.type):
+            return sql.SQL('{}::text COLLATE "C"').format(base_value(self.spec, "t"))
+        return sql.SQL('{} COLLATE "C"').format(text_of(self.spec, "t"))
 
     @property
     def ordered(self) -> sql.Composable:
         """Return the order of pages: the column, or its text if its type is not built in."""
-        return identifier("t", self.name) if self.is_plain else self.text
+        return base_value(self.spec, "t") if is_scalar(self.spec.type) else self.text
 
     def edge(self, placeholder: str) -> sql.Composed:
         """Return a text parameter as a value that can be compared with `ordered`."""
         text = sql.SQL("{}::text").format(sql.Placeholder(placeholder))
-        return sql.SQL("{}::{}").format(text, trusted(self.type)) if self.is_plain else text
+        return sql.SQL("{}::{}").format(text, sql.SQL(self.spec.type)) if is_scalar(self.spec.type) else text
 
 
 @dataclass(frozen=True)
@@ -104,11 +111,6 @@ def ensure_target(
     current = read_table(connection, schema, table)
     assert current is not None
     return _checked(source, current, columns, routed=routed)
-
-
-def trusted(kind: str) -> sql.SQL:
-    """A type as a server's format_type wrote it, which quotes what must be."""
-    return sql.SQL(kind.replace("%", "%%"))  # type: ignore[arg-type, unused-ignore]
 
 
 def statements() -> dict[str, LiteralString]:
@@ -220,9 +222,10 @@ def _checked(source: SourceTable, current: Table, columns: list[tuple[str, str, 
 
 
 def _key_column(column: Column) -> KeyColumn:
-    is_plain = column.base_schema == "pg_catalog" and not column.is_domain
-    has_own = column.base_schema != "pg_catalog" and column.base_kind == "b" and not column.base_name.startswith("_")
-    return KeyColumn(column.name, column.type, is_plain, column.base_schema if has_own else "")
+    spec = column_spec(column)
+    # In statements with parameters, a percent sign is doubled.
+    quoted = replace(spec, name=spec.name.replace("%", "%%"), type=spec.type.replace("%", "%%"))
+    return KeyColumn(column.name, column.type, quoted, (equality(column) or "").replace("%", "%%") or None)
 
 
 def _same_text(source: str, target: str) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from psycopg import sql
 
 import trueup
 from trueup.db.catalog import Column
@@ -23,6 +25,8 @@ from trueup.spark.table.columns import fetched
 
 HOME = Path(trueup.__file__).parent
 TEXT = '("c"::text) COLLATE "C"'
+OUTPUT = '(CASE WHEN "c" IS DISTINCT FROM NULL THEN concat("c") END)'
+HASHED_OUTPUT = f'({OUTPUT}) COLLATE "C"'
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Pin:
             base_kind="b",
             length=self.length,
             nameable=True,
+            trusted=True,
             is_domain=False,
             not_null=False,
             generated="",
@@ -208,10 +213,10 @@ PINS = (
         "bpchar",
         "character(3)",
         -1,
-        native='(textin(bpcharout("c"))) COLLATE "C"',
-        portable='(textin(bpcharout("c"))) COLLATE "C"',
-        spark_sql='textin(bpcharout("c"))',
-        tube_sql='textin(bpcharout("c"))',
+        native=HASHED_OUTPUT,
+        portable=HASHED_OUTPUT,
+        spark_sql=OUTPUT,
+        tube_sql=OUTPUT,
         long=True,
         binary=True,
     ),
@@ -275,9 +280,15 @@ PINS = (
     Pin("_text", "text[]", -1, spark="array<string>", spark_sql='"c"', long=True),
     Pin("_numeric", "numeric[]", -1, long=True),
     Pin("int4range", "int4range", -1, long=True),
-    Pin("citext", "public.citext", -1, long=True),
+    Pin("citext", "public.citext", -1, HASHED_OUTPUT, HASHED_OUTPUT, spark_sql=OUTPUT, tube_sql=OUTPUT, long=True),
 )
 each_type = pytest.mark.parametrize("pin", PINS, ids=lambda pin: pin.type)
+
+
+def plain(expression: sql.Composable) -> str:
+    """Return an expression without the checks of a column's type, which the planner removes."""
+    checks = r'\(CASE WHEN (?:true|array_eq\([^)]*\) IS NULL) THEN ("c")(?: ELSE NULL::\S+)? END\)'
+    return re.sub(checks, r"\1", expression.as_string(None))
 
 
 def test_every_row_of_the_table_is_pinned() -> None:
@@ -289,8 +300,8 @@ def test_the_row_hash_of_a_type_does_not_change(pin: Pin) -> None:
     column = column_spec(pin.column)
     native = TableSpec("s", "t", (), (column,))
     portable = TableSpec("s", "t", (), (column,), digest="portable")
-    assert hash_input(column, native).as_string(None) == pin.native
-    assert hash_input(column, portable).as_string(None) == pin.portable
+    assert plain(hash_input(column, native)) == pin.native
+    assert plain(hash_input(column, portable)) == pin.portable
 
 
 @each_type
@@ -301,7 +312,7 @@ def test_values_of_a_type_are_fetched_as_before(pin: Pin) -> None:
     assert ("ANY" in among(spec, [("1",), ("2",)]).as_string(None)) == pin.unquoted
     assert is_whole_number(spec) == bool(pin.integer)
     assert not pin.integer or largest(spec) == pin.integer
-    assert scalar_value(pin.column).as_string(None) == pin.tube_sql
+    assert plain(scalar_value(pin.column)) == pin.tube_sql
     assert (type_of(column).binary_copy, type_of(column).page_scan) == (pin.binary, pin.pages)
 
 
@@ -309,7 +320,7 @@ def test_values_of_a_type_are_fetched_as_before(pin: Pin) -> None:
 def test_a_type_has_the_same_type_in_spark_and_in_sinks_as_before(pin: Pin) -> None:
     read = fetched(pin.column)
     assert read is not None
-    assert (read.spark, read.selected().as_string(None)) == (pin.spark, pin.spark_sql)
+    assert (read.spark, plain(read.selected())) == (pin.spark, pin.spark_sql)
     assert arrow_type(read.arrow)
     source = SourceTable("t", (("k", "integer"), ("c", pin.type)), ("k",))
     assert str(Columns(source, False).schema().field("c").type) == pin.arrow

@@ -159,8 +159,8 @@ def _select(shape: Shape, keys: set[Key]) -> sql.Composed:
         for column, kind in zip(columns, ("int8",) if shape.is_integer else shape.key_types, strict=True)
     ]
     joined = [
-        sql.SQL("t.{} {} k.{}").format(sql.Identifier(column), _raw(equals), name)
-        for column, equals, name in zip(shape.key, shape.equals, names, strict=True)
+        sql.SQL("{} {} k.{}").format(_raw(column), _raw(equals), name)
+        for column, equals, name in zip(shape.looked_up, shape.equals, names, strict=True)
     ]
     selected = [shape.key_sql, shape.shard_sql, shape.values_sql]
     return sql.SQL(

@@ -10,8 +10,9 @@ from psycopg import sql
 
 from trueup.capture.triggers.document import SourceTable
 from trueup.capture.triggers.session import Session, block
+from trueup.db.casts import is_scalar, output_of
 from trueup.db.catalog import Column, read_table
-from trueup.rows.encode import column_spec, scalar_value
+from trueup.rows.encode import base_value, column_spec, equality, scalar_value, text_of
 from trueup.rows.types import TypeRow, type_named
 
 
@@ -25,8 +26,9 @@ class Shape:
     relation: str | None
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
-    # SQL: base type and equality operator of each key column, the key as in pods, and the values of the columns.
+    # SQL: type, column of a row t and equality operator of each part of the key, the key as in pods, and the values.
     key_types: tuple[str, ...]
+    looked_up: tuple[str, ...]
     equals: tuple[str, ...]
     key_sql: str
     values_sql: str
@@ -94,20 +96,27 @@ def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
         with session.errors():
             table = read_table(session.connection, row["schema"], row["relation"])
     if table is None:
-        return Shape(row["source"], row["name"], None, (), (), (), (), "", "", False, None, "true", (), ())
+        return Shape(row["source"], row["name"], None, (), (), (), (), (), "", "", False, None, "true", (), ())
     only = "" if row["kind"] == "p" else "ONLY "
     keys = [column for name in row["key"] if (column := table.column(name)) is not None]
     is_integer = len(keys) == 1 and _type(keys[0]).integer_bytes > 0
     relation = sql.SQL("{}{}").format(sql.SQL(only), sql.Identifier(table.schema, table.name))
     types = [_type(column) for column in table.columns]
+    operators = [equality(column) for column in keys]
     return Shape(
         source=row["source"],
         table=row["name"],
         relation=relation.as_string(session.connection),
         columns=tuple((column.name, column.type) for column in table.columns),
         key=tuple(column.name for column in keys),
-        key_types=tuple(column_spec(column).type for column in keys),
-        equals=tuple(_equality(column) for column in keys),
+        key_types=tuple(
+            column_spec(column).type if operator else "text" for column, operator in zip(keys, operators, strict=True)
+        ),
+        looked_up=tuple(
+            _looked_up(column, operator).as_string(session.connection)
+            for column, operator in zip(keys, operators, strict=True)
+        ),
+        equals=tuple(operator or "=" for operator in operators),
         key_sql=_joined([_key_text(column, plain=is_integer) for column in keys], session),
         values_sql=_joined([scalar_value(column) for column in table.columns], session),
         is_integer=is_integer,
@@ -126,13 +135,15 @@ def _joined(parts: Sequence[sql.Composable], session: Session) -> str:
     return sql.SQL(", ").join(parts).as_string(session.connection)
 
 
-def _equality(column: Column) -> str:
-    """Return the equality operator of a type; with its schema for types of extensions, as the search path is pinned."""
-    if column.base_schema == "pg_catalog" or column.base_kind != "b" or column.base_name.startswith("_"):
-        return "="
-    return sql.SQL("OPERATOR({}.=)").format(sql.Identifier(column.base_schema)).as_string(None)
+def _looked_up(column: Column, operator: str | None) -> sql.Composable:
+    """Return the key column of a row t as it is compared with a list of keys."""
+    spec = column_spec(column)
+    return base_value(spec, "t") if operator else output_of(sql.Identifier("t", column.name))
 
 
 def _key_text(column: Column, *, plain: bool) -> sql.Composed:
     """Return the key column as it is in pods: an integer, or text."""
-    return sql.SQL("r.{}::{}").format(sql.Identifier(column.name), sql.SQL("int8" if plain else "text"))
+    spec = column_spec(column)
+    if plain:
+        return sql.SQL("{}::int8").format(base_value(spec, "r"))
+    return sql.SQL("{}::text").format(base_value(spec, "r")) if is_scalar(spec.type) else text_of(spec, "r")

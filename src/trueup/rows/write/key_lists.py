@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 
+from trueup.db.casts import is_array
+from trueup.rows.keys import ordered
 from trueup.rows.spec import KeySpec, TableSpec
 
 
@@ -54,36 +56,37 @@ def in_key_list(spec: TableSpec, keys: KeyList | None = None) -> sql.Composed:
     """Return the condition that the key of a row `t` is in a list; without `keys`, the literals are parameters."""
     key = spec.key
     values: list[sql.Composable] = [sql.Placeholder()] * len(key)
-    # In a statement with parameters, a percent sign is doubled.
-    percent = "%%"
     if keys is not None:
         values = [sql.Literal(text) for text in keys.literals]
-        percent = "%"
-    types = [sql.SQL(part.column.type.replace("%", percent)) for part in key]
-    columns = [
-        _column(part, sql.Identifier("t", part.column.name.replace("%", percent)), type_name)
-        for part, type_name in zip(key, types, strict=True)
-    ]
-    if len(key) == 1 and not _is_array(key[0]):
+    else:
+        # In a statement with parameters, a percent sign is doubled.
+        key = tuple(_with_parameters(part) for part in key)
+    columns = [ordered(part, "t") for part in key]
+    types = [sql.SQL("text" if part.order == "bytes" else part.column.type) for part in key]
+    arrays = [_is_array(part) for part in key]
+    if len(key) == 1 and not arrays[0]:
         return sql.SQL("{} = ANY({}::{}[])").format(columns[0], values[0], types[0])
     names = [sql.Identifier(f"k{number}") for number in range(len(key))]
     # unnest would split an array of arrays into its elements: such keys are unnested as texts and cast one by one.
-    arrays = sql.SQL(", ").join(
-        sql.SQL("{}::{}[]").format(value, sql.SQL("text") if _is_array(part) else type_name)
-        for part, value, type_name in zip(key, values, types, strict=True)
+    lists = sql.SQL(", ").join(
+        sql.SQL("{}::{}[]").format(value, sql.SQL("text") if is_array else type_name)
+        for value, type_name, is_array in zip(values, types, arrays, strict=True)
     )
     selected = sql.SQL(", ").join(
-        sql.SQL("l.{}::{}").format(name, type_name) if _is_array(part) else sql.SQL("l.{}").format(name)
-        for part, name, type_name in zip(key, names, types, strict=True)
+        sql.SQL("l.{}::{}").format(name, type_name) if is_array else sql.SQL("l.{}").format(name)
+        for name, type_name, is_array in zip(names, types, arrays, strict=True)
     )
-    return sql.SQL("({key}) IN (SELECT {selected} FROM unnest({arrays}) l({names}))").format(
-        key=sql.SQL(", ").join(columns), selected=selected, arrays=arrays, names=sql.SQL(", ").join(names)
+    return sql.SQL("({key}) IN (SELECT {selected} FROM unnest({lists}) l({names}))").format(
+        key=sql.SQL(", ").join(columns), selected=selected, lists=lists, names=sql.SQL(", ").join(names)
     )
 
 
-def _column(part: KeySpec, name: sql.Identifier, type_name: sql.SQL) -> sql.Composable:
-    return sql.SQL("{}::{}").format(name, type_name) if part.column.is_domain else name
+def _with_parameters(part: KeySpec) -> KeySpec:
+    column = part.column
+    return replace(
+        part, column=replace(column, name=column.name.replace("%", "%%"), type=column.type.replace("%", "%%"))
+    )
 
 
 def _is_array(part: KeySpec) -> bool:
-    return part.column.type.rpartition(".")[2].startswith('"_')
+    return part.order == "type" and is_array(part.column.type)

@@ -16,7 +16,7 @@ from itertools import count
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.foreign_keys import ForeignKey, TableName, in_order
+from trueup.db.foreign_keys import ForeignKey, TableName, in_order, refers
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.copy_text import key_id
 from trueup.rows.write.guarded import KEYS_PER_STATEMENT
@@ -121,14 +121,6 @@ def _is_gone(staged: Staged) -> sql.Composed:
     )
 
 
-def _refers(key: ForeignKey) -> sql.Composed:
-    """Return the condition that a row `c` of the child refers to a row `t` of the parent."""
-    return sql.SQL(" AND ").join(
-        sql.SQL("{} {} {}").format(sql.Identifier("t", parent), sql.SQL(operator), sql.Identifier("c", child))
-        for parent, operator, child in zip(key.parent_columns, key.operators, key.child_columns, strict=True)
-    )
-
-
 def _to_null(columns: Sequence[str]) -> sql.Composed:
     return sql.SQL(", ").join(sql.SQL("{} = NULL").format(sql.Identifier(name)) for name in columns)
 
@@ -150,7 +142,7 @@ def _clear_references_to_gone(target: Connection, staged: Sequence[Staged], fore
                 _to_null(key.child_columns),
                 _is_written(child, "c"),
                 parent.target.name,
-                _refers(key),
+                refers(key, "t"),
                 _is_gone(parent),
             )
         )
@@ -164,7 +156,7 @@ def _delete_unreferenced(target: Connection, staged: Staged, foreign_keys: Seque
         if key.parent != staged.target.table or (key.child == key.parent and staged.keys is None):
             continue
         conditions.append(
-            sql.SQL("NOT EXISTS (SELECT FROM {} c WHERE {})").format(sql.Identifier(*key.child), _refers(key))
+            sql.SQL("NOT EXISTS (SELECT FROM {} c WHERE {})").format(sql.Identifier(*key.child), refers(key, "t"))
         )
     _delete(target, staged, sql.SQL(" AND ").join(conditions))
 

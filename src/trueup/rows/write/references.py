@@ -13,7 +13,7 @@ from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import QueryError
 from trueup.rows.fetch import among
-from trueup.rows.keys import KeyValues, literals
+from trueup.rows.keys import KeyValues, literals, ordered
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.target import column_list, table_name
 
@@ -85,7 +85,12 @@ def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, ba
             )
             for row in deleted
         )
-        condition = sql.SQL("({}) IN (VALUES {})").format(column_list(key.child_columns, "c"), values)
+        # A column of the child as a value of the parent's type, as the literals are.
+        children = [
+            ordered(replace(spec.key[place], column=replace(spec.key[place].column, name=name)), "c")
+            for place, name in zip(order, key.child_columns, strict=True)
+        ]
+        condition = sql.SQL("({}) IN (VALUES {})").format(sql.SQL(", ").join(children), values)
         _check(key, orphans(connection, key, among=condition, limit=1))
 
 

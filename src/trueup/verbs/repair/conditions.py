@@ -53,9 +53,7 @@ def _query(batch: Batch, places: Sequence[int], conditions: Sequence[sql.Composa
     names = [f"{prefix}{number}" for prefix in _prefixes(batch) for number in range(_width(layout, prefix))]
     tables = [_row(layout, node, f"n{number}_") for number, node in enumerate(batch.nodes)]
     key = sql.SQL(", ").join(
-        sql.SQL("v.{}::{} AS {}").format(
-            sql.Identifier(f"k_{number}"), sql.SQL(part.column.type), sql.Identifier(part.column.name)
-        )
+        sql.SQL("v.{} AS {}").format(sql.Identifier(f"k_{number}"), sql.Identifier(part.column.name))
         for number, part in enumerate(spec.key)
     )
     tables.append(sql.SQL("LATERAL (SELECT {}) AS key").format(key))
@@ -77,20 +75,24 @@ def _width(layout: Layout, prefix: str) -> int:
 
 def _row(layout: Layout, node: str, prefix: str) -> sql.Composed:
     columns = sql.SQL(", ").join(
-        sql.SQL("v.{}::{} AS {}").format(
-            sql.Identifier(f"{prefix}{number}"), sql.SQL(column.type), sql.Identifier(column.name)
-        )
+        sql.SQL("v.{} AS {}").format(sql.Identifier(f"{prefix}{number}"), sql.Identifier(column.name))
         for number, column in enumerate(layout.carried)
     )
     return sql.SQL("LATERAL (SELECT {}) AS {}").format(columns, sql.Identifier(node))
 
 
 def _values(batch: Batch, place: int) -> sql.Composed:
-    width = len(batch.layout.carried)
+    layout = batch.layout
     texts: list[str | None] = [*batch.keys[place]]
+    types = [part.column.type for part in layout.spec.key]
     for line in batch.lines(place):
-        texts += _texts(line, width)
-    values = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Literal(text)) for text in texts)
+        texts += _texts(line, len(layout.carried))
+        types += [column.type for column in layout.carried]
+    # The input function of the type reads a literal. A text would be cast, maybe by a function of the type's owner.
+    values = sql.SQL(", ").join(
+        sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(type_name))
+        for text, type_name in zip(texts, types, strict=True)
+    )
     return sql.SQL("({}, {})").format(sql.Literal(place), values)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -174,13 +175,7 @@ class Rounds:
 def _refers_to(key: ForeignKey, parent: SyncTable, keys: KeyList) -> sql.Composable:
     """Return the condition that a row `t` of the child refers to one of these keys of the parent."""
     child_column = dict(zip(key.parent_columns, key.child_columns, strict=True))
-    types = {part.column.name: part.column.type for part in parent.spec.key}
-    names = parent.spec.key_names
-    columns = sql.SQL(", ").join(sql.Identifier("t", child_column[name]) for name in names)
-    if len(names) == 1:
-        return sql.SQL("{} = ANY({}::{}[])").format(columns, sql.Literal(keys.literals[0]), sql.SQL(types[names[0]]))
-    lists = sql.SQL(", ").join(
-        sql.SQL("{}::{}[]").format(sql.Literal(text), sql.SQL(types[name]))
-        for name, text in zip(names, keys.literals, strict=True)
+    renamed = tuple(
+        replace(part, column=replace(part.column, name=child_column[part.column.name])) for part in parent.spec.key
     )
-    return sql.SQL("({}) IN (SELECT * FROM unnest({}))").format(columns, lists)
+    return in_key_list(replace(parent.spec, key=renamed), keys)

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from trueup.db import catalog
+from trueup.db.casts import is_scalar
 from trueup.db.catalog import Column, Table
 from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
-from trueup.rows.encode import column_spec, key_order, trim_scale
+from trueup.rows.encode import base_value, column_spec, key_order, text_of, trim_scale
 from trueup.rows.keys import KeyValues
 from trueup.rows.probe import choose_digest
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
@@ -227,7 +228,7 @@ def _key_spec(
                 [f"key column {column.name} of {route.name}: type {column.type} has two text forms"],
                 cure="compare the table with trueup diff",
             )
-    order = key_order([left, right]) if left.base_name == right.base_name else "type"
+    order = key_order([left, right])
     return KeySpec(column_spec(left), order), KeySpec(column_spec(right), order)
 
 
@@ -243,7 +244,11 @@ def _column(table: Table, name: str) -> Column:
 
 def _constant_filter(constants: Sequence[tuple[ColumnSpec, str]]) -> str:
     parts = [
-        sql.SQL("{} = {}::{}").format(sql.Identifier(column.name), sql.Literal(value), sql.SQL(column.type))
+        sql.SQL("{} = {}::{}").format(
+            *(base_value(column), sql.Literal(value), sql.SQL(column.type))
+            if is_scalar(column.type)
+            else (text_of(column), sql.Literal(value), sql.SQL("text"))
+        )
         for column, value in constants
     ]
     return sql.SQL(" AND ").join(parts).as_string(None) if parts else ""

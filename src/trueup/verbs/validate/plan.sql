@@ -11,7 +11,7 @@ SELECT c.relreplident::text,
  WHERE c.oid = %(oid)s
 
 -- name: own_text
--- Types whose cast to text is another function than their output.
+-- Types whose cast to text is another function than their output. Types outside pg_catalog are not cast.
 SELECT n.nspname::text, t.typname::text
   FROM pg_cast k JOIN pg_type t ON t.oid = k.castsource JOIN pg_namespace n ON n.oid = t.typnamespace
- WHERE k.casttarget = 'text'::regtype AND k.castfunc <> 0
+ WHERE k.casttarget = 'text'::regtype AND k.castfunc <> 0 AND n.nspname = 'pg_catalog'

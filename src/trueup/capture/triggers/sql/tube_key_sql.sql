@@ -6,19 +6,17 @@ DECLARE
     texts text[];
     types regtype[];
 BEGIN
-    SELECT array_agg(a.attname::text ORDER BY u.at),
-           array_agg(format('r.%I::text COLLATE "C"', a.attname) ORDER BY u.at),
-           array_agg(coalesce(nullif(t.typbasetype, 0), t.oid)::regtype ORDER BY u.at)
+    SELECT array_agg(a.attname::text ORDER BY u.at), array_agg(c.text ORDER BY u.at), array_agg(c.base ORDER BY u.at)
       INTO names, texts, types
       FROM unnest(numbers) WITH ORDINALITY u(n, at)
       JOIN pg_attribute a ON a.attrelid = "table" AND a.attnum = u.n AND NOT a.attisdropped
-      JOIN pg_type t ON t.oid = a.atttypid;
+     CROSS JOIN @schema@.tube_column_sql("table", a.attname) c;
     IF cardinality(names) IS DISTINCT FROM cardinality(numbers) THEN
         RAISE EXCEPTION 'a key column of % does not exist any more', "table" USING ERRCODE = 'undefined_column';
     END IF;
     is_integer := cardinality(types) = 1 AND types[1] IN ('smallint', 'integer', 'bigint');
     expression := CASE
-        WHEN is_integer THEN format('r.%I::bigint', names[1])
+        WHEN is_integer THEN format('(CASE WHEN true THEN r.%I ELSE NULL::bigint END)', names[1])
         WHEN cardinality(names) = 1 THEN texts[1]
         ELSE format('json_build_array(%s)::text', array_to_string(texts, ', '))
     END;

@@ -1,0 +1,148 @@
+"""A plain role tries to become superuser through what a superuser does with trueup, in all verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+import trueup
+from support.fixtures import Compare, Databases
+from support.hostile import Hostile, hostile_role
+from support.sync import make_pair
+from support.tube import TubeDatabase
+from trueup.config.model import Node
+from trueup.db import catalog
+from trueup.db.node import connect
+from trueup.rows.digest import digest_query
+from trueup.rows.encode import column_spec, key_order, scalar_value, value_of
+from trueup.rows.keys import Block, in_block, key_texts, order_by, source, where
+from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.types import TYPES
+from trueup.rows.write.key_lists import in_key_list, key_list
+
+# The role writes these rows itself, without casts.
+TABLE = """
+CREATE TABLE t (m mood, id int, c comp, a mood[], s span, d calm, n small, x text, PRIMARY KEY (m, id));
+INSERT INTO t
+SELECT (enum_range(NULL::mood))[1 + i % 3], i, ROW(i, 'b')::comp, '{sad,ok}'::mood[], span(i, i + 2), 'ok'::calm, i, 'x'
+  FROM generate_series(1, 30) i;
+"""
+
+
+@pytest.fixture
+def hostile(databases: Databases) -> Iterator[Hostile]:
+    with hostile_role(databases(2)) as role:
+        role.make_types(TABLE)
+        yield role
+
+
+def test_diff_and_repair_call_no_cast_of_the_owner_of_a_type(hostile: Hostile, compare: Compare) -> None:
+    n1, n2 = hostile.databases
+    assert n1.execute("SELECT count(*) FROM pg_cast WHERE oid > 16384")[0][0] > 300
+    changes = "UPDATE t SET c = '(0,z)' WHERE id = 7; UPDATE t SET a = NULL WHERE id = 4; DELETE FROM t WHERE id = 3"
+    hostile.run(changes, n2)
+    result = compare([n1, n2], "public.t")
+    assert (result.verdict, result.pairs["n1/n2"].total) == ("DIFFER", 3)
+    assert compare([n1, n2], "public.t", quick=True, key=("id",)).verdict == "DIFFER"
+    nodes = {"n1": n1.uri, "n2": n2.uri}
+    repaired = trueup.repair(result.report, source_of_truth="n1", execute=True, nodes=nodes, engine="local")
+    assert not repaired.failed
+    assert compare([n1, n2], "public.t").verdict == "MATCH"
+    assert not hostile.is_superuser()
+
+
+def test_a_type_that_is_changed_while_a_statement_waits_is_refused(hostile: Hostile) -> None:
+    """The statement was built for a built-in type. When it is parsed, the column has a type with hostile casts."""
+    database = hostile.databases[0]
+    node = Node("n1", database.uri)
+    names = [name for name, row in TYPES.items() if name not in ("json", "xml")]
+    columns = ", ".join(f'"c_{name}" pg_catalog."{name}"' for name in names)
+    hostile.run(f"CREATE TABLE w (id int PRIMARY KEY, {columns}, c_array int[], c_range int4range, c_domain small)")
+    hostile.run("INSERT INTO w (id) VALUES (1)")
+    with connect(node, application="test", read_only=False) as connection:
+        table = catalog.read_table(connection, "public", "w")
+        assert table is not None
+        statements: list[tuple[str, sql.Composed]] = []
+        for column in table.columns[1:]:
+            part = KeySpec(column_spec(column), key_order([column]))
+            spec = TableSpec("public", "w", (part,), (part.column,))
+            literal = "{1}" if part.column.type.endswith('_int4"') else "2024-02-29"
+            literal = TYPES[column.base_name].sample if column.base_name in TYPES else literal
+            literal = "[1,2)" if column.base_name == "int4range" else literal
+            block = where(spec, *in_block(spec, Block((literal,), None)))
+            selected = [key_texts(spec), value_of(part.column, spec), scalar_value(column)]
+            select = sql.SQL("SELECT {} FROM {} t{}")
+            statements += [(column.name, select.format(expression, source(spec), block)) for expression in selected]
+            statements.append((column.name, digest_query(spec, sql.SQL("1"), [])))
+            statements.append((column.name, select.format(order_by(spec), source(spec), sql.SQL(""))))
+            listed = sql.SQL(" WHERE ") + in_key_list(spec, key_list(spec, [literal]))
+            statements.append((column.name, select.format(sql.SQL("1"), source(spec), listed)))
+        for _, statement in statements:
+            connection.execute(statement)
+        refused = 0
+        for kind in ("comp", "mood", "mood[]", "span"):
+            changes = ", ".join(f'DROP "{column.name}", ADD "{column.name}" {kind}' for column in table.columns[1:])
+            value = {"comp": "(1,b)", "mood": "sad", "mood[]": "{sad}", "span": "[1,2)"}[kind]
+            sets = ", ".join(f""""{column.name}" = '{value}'""" for column in table.columns[1:])
+            hostile.run(f"ALTER TABLE w {changes}; UPDATE w SET {sets}", database)
+            for name, statement in statements:
+                context = ""
+                try:
+                    connection.execute(statement)
+                except psycopg.Error as error:
+                    refused += 1
+                    context = error.diag.context or ""
+                assert "seize" not in context, (name, statement.as_string(None))
+                assert not hostile.is_superuser(), (name, statement.as_string(None))
+        assert refused > 300
+
+
+def test_a_trigger_of_a_tube_calls_no_cast(hostile: Hostile) -> None:
+    tubes = TubeDatabase(hostile.databases[0])
+    try:
+        tubes.install()
+        tubes.tube.ensure()
+        hostile.run("CREATE TABLE e (m mood PRIMARY KEY, x int); CREATE TABLE i (id int PRIMARY KEY)", tubes.database)
+        hostile.run("CREATE TABLE k (a mood[] PRIMARY KEY); CREATE TABLE p (d calm, n small, PRIMARY KEY (d, n))")
+        for table in ("e", "i", "k", "p", "t"):
+            tubes.tube.attach(f"public.{table}", shard=0)
+        hostile.run(
+            "INSERT INTO e VALUES ('sad', 1); UPDATE e SET m = 'ok'; INSERT INTO k VALUES ('{sad,ok}');"
+            "INSERT INTO p VALUES ('ok', 7); INSERT INTO i VALUES (5)",
+            tubes.database,
+        )
+        keys = {key for pod in tubes.pods() for key in (*pod.ids, *(pod.keys or ()))}
+        assert keys == {5, "sad", "ok", "{sad,ok}", '["ok", "7"]'}
+        # The owner changes the type of the key after the trigger was created.
+        hostile.run(
+            "ALTER TABLE i DROP id CASCADE, ADD id mood; INSERT INTO i VALUES ('sad');"
+            "ALTER TABLE i DROP id CASCADE, ADD id comp; INSERT INTO i VALUES ('(1,b)')",
+            tubes.database,
+        )
+        assert not hostile.is_superuser()
+        tubes.take()
+        tubes.tube.backfill("public.t")
+        assert len(tubes.keys()) == 30
+        assert not hostile.is_superuser()
+    finally:
+        tubes.close()
+
+
+def test_a_sync_calls_no_cast(hostile: Hostile) -> None:
+    n1, n2 = hostile.databases
+    hostile.run("DELETE FROM t", n2)
+    hostile.run("CREATE TABLE parent (n small PRIMARY KEY); CREATE TABLE child (id int PRIMARY KEY REFERENCES parent)")
+    pair = make_pair(n1, n2)
+    pair.start()
+    pair.run(once=True)
+    hostile.run("UPDATE t SET x = 'y' WHERE id < 5; DELETE FROM t WHERE id = 9", n1)
+    hostile.run("INSERT INTO parent VALUES (1); INSERT INTO child VALUES (1)", n1)
+    pair.run(once=True)
+    query = 'SELECT ROW(t.*)::text COLLATE "C" FROM public.t ORDER BY 1'
+    assert n1.execute(query) == n2.execute(query)
+    assert n2.execute("SELECT count(*) FROM public.child") == [(1,)]
+    assert not hostile.is_superuser()
+    pair.drop()

@@ -66,6 +66,9 @@ SCHEMA = StructType(
 )
 
 
+Keys = Mapping[int, tuple[str, tuple[str, ...]]]
+
+
 class Limit(Protocol):
     """An upper limit for reading; picklable, because it is sent to the process that plans the batches."""
 
@@ -79,9 +82,10 @@ class ChangesSource(DataSource):
 
     # Set by `trueup.register`: pickled with the class, so that addresses are not among the options.
     nodes: ClassVar[Mapping[str, Node]] = {}
-    # Set by a validation: the limit, and the key columns per table (changes of other tables are left out).
+    # Set by a validation: the limit, and per OID the name and the key columns of a table (changes of other tables are
+    # left out).
     limit: ClassVar[Limit | None] = None
-    keys: ClassVar[Mapping[str, tuple[str, ...]] | None] = None
+    keys: ClassVar[Keys | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -101,12 +105,12 @@ class ChangesSource(DataSource):
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one slot; it is pickled together with the address of the node."""
 
-    def __init__(
-        self, options: _Options, limit: Limit | None = None, keys: Mapping[str, tuple[str, ...]] | None = None
-    ) -> None:
+    def __init__(self, options: _Options, limit: Limit | None = None, keys: Keys | None = None) -> None:
         self._options = options
         self._limit = limit
         self._keys = keys
+        # A table that was renamed keeps the name of the validation.
+        self._names = {oid: name for oid, (name, _) in keys.items()} if keys is not None else {}
         self._last: int | None = None
         self._node = options.node
         with self._slot() as slot:
@@ -156,21 +160,23 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for change in slot.changes(start, end, self._places):
                 rows.append(change)
                 if len(rows) >= self._options.batch_rows:
-                    yield batch_of(rows)
+                    yield batch_of(rows, self._names)
                     rows = []
             if self._options.positions:
                 rows.append(Change(None, "position", ("",), end, 0, 0))
             if rows:
-                yield batch_of(rows)
+                yield batch_of(rows, self._names)
 
     def _places(self, relation: Relation) -> tuple[int, ...] | None:
         """Return the places of the key: of the expected columns, else of those that identify a row in the log."""
         if self._keys is None:
             return identity_places(relation)
-        name = display_name(relation.schema, relation.table)
-        key = self._keys.get(name)
-        if key is None:
+        shown = display_name(relation.schema, relation.table)
+        if relation.id not in self._keys:
+            if any(shown == name for name, _ in self._keys.values()):
+                raise KeyLost(f"{KEY_CHANGED}{shown}: another table had its name")
             return None
+        name, key = self._keys[relation.id]
         is_other = relation.identity != "f" and set(relation.keys) != set(key)
         if relation.identity == "n" or is_other or not set(key) <= set(relation.columns):
             raise KeyLost(
@@ -238,12 +244,14 @@ def _number(options: Mapping[str, str], name: str, default: int) -> int:
     return number
 
 
-def batch_of(changes: Sequence[Change]) -> pa.RecordBatch:
-    """Convert changes to an Arrow batch of `SCHEMA`."""
+def batch_of(changes: Sequence[Change], names: Mapping[int, str]) -> pa.RecordBatch:
+    """Convert changes to an Arrow batch of `SCHEMA`; `names` (by OID) replace the names of tables in the log."""
     import pyarrow as pa
 
     tables = [
-        display_name(change.relation.schema, change.relation.table) if change.relation else str(change.key[0])
+        names.get(change.relation.id) or display_name(change.relation.schema, change.relation.table)
+        if change.relation
+        else str(change.key[0])
         for change in changes
     ]
     arrays = [

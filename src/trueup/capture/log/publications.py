@@ -1,45 +1,117 @@
-"""Publications: one for the tables of a validation, and a check for publications FOR ALL TABLES.
+"""Publications: what they publish of a table, one for the tables of a validation, and a check for FOR ALL TABLES.
 
 A table that trueup creates in a database with a publication FOR ALL TABLES stops the subscribers that lack this table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from psycopg import sql
+from psycopg.rows import dict_row
+from typing_extensions import LiteralString
 
 from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 
 CURE = "let the subscription use a publication that names tables or schemas (FOR TABLES IN SCHEMA …)"
+_OPERATIONS = ("insert", "update", "delete", "truncate")
+# Changes of partitions are reported as changes of the partitioned table.
+_OPTIONS = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What one publication publishes of one table."""
+
+    publication: str
+    oid: int
+    operations: tuple[str, ...]
+    # Only rows that meet this condition, and only these columns; "" and None: all.
+    filter: str
+    columns: tuple[str, ...] | None
+    # A partitioned table whose changes are published with the names of its partitions.
+    as_partitions: bool
+    # Whether partitions have row filters or column lists of their own.
+    limits_partitions: bool
+    # Another text after every alteration of the publication that concerns the table, also after one taken back.
+    version: str
+
+    def problem(self, key: Sequence[str], filter: str = "") -> str:
+        """Return which changes of the table are not published; "" if all are.
+
+        A row filter is no problem if it equals `filter`: then only these rows are compared.
+        """
+        name = f"publication {self.publication}"
+        missing = [operation for operation in _OPERATIONS if operation not in self.operations]
+        if missing:
+            return f"{name} does not publish {', '.join(missing)}; run ALTER PUBLICATION … SET (publish = …)"
+        if self.as_partitions:
+            return (
+                f"{name} publishes the partitions, not the table; run ALTER PUBLICATION … SET"
+                " (publish_via_partition_root = true)"
+            )
+        if self.filter and self.filter != filter:
+            return f"{name} has the row filter {self.filter}, so changes of other rows are not seen"
+        lost = [column for column in key if self.columns is not None and column not in self.columns]
+        return f"{name} does not publish the key column {lost[0]}" if lost else ""
+
+
+def read_published(
+    connection: Connection, publications: Iterable[str], oids: Iterable[int]
+) -> dict[tuple[str, int], Published]:
+    """Return what the publications publish of the tables; pairs that are not in the result are not published."""
+    names = list(publications)
+    if not names:
+        return {}
+    statement = "published" if connection.info.server_version >= 150000 else "published_before_15"
+    with connection.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(_statement(statement), {"publications": names, "oids": list(oids)}).fetchall()
+    return {
+        (row["publication"], row["oid"]): Published(
+            row["publication"],
+            row["oid"],
+            tuple(operation for operation in _OPERATIONS if row[f"pub{operation}"]),
+            row["filter"] or "",
+            None if row["columns"] is None else tuple(row["columns"]),
+            row["is_partitioned"] and not row["pubviaroot"],
+            row["limits_partitions"],
+            row["version"],
+        )
+        for row in rows
+    }
+
+
+def publication_exists(connection: Connection, name: str) -> bool:
+    """Return whether a publication exists."""
+    return connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [name]).fetchone() is not None
 
 
 def make_publication(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
-    """Create a publication of exactly these tables, or change the existing one to them."""
-    statements = load("trueup.capture.log", "slot.sql")
+    """Create a publication of exactly these tables and all their changes, or change the existing one to them."""
+    publication = sql.Identifier(name)
     with connection.transaction():
-        if not connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", [name]).fetchone():
-            # Changes of partitions are reported as changes of the partitioned table.
-            connection.execute(
-                sql.SQL("CREATE PUBLICATION {} WITH (publish_via_partition_root = true)").format(sql.Identifier(name))
-            )
-        rows = connection.execute(statements["published"], {"publication": name}).fetchall()
-        published = {(str(schema), str(table)) for schema, table in rows}
-        for verb, names in (("ADD", set(tables) - published), ("DROP", published - set(tables))):
+        complete = connection.execute(_statement("options"), {"publication": name}).fetchone()
+        if complete is None:
+            connection.execute(sql.SQL("CREATE PUBLICATION {} WITH (" + _OPTIONS + ")").format(publication))
+        elif not complete[0]:
+            connection.execute(sql.SQL("ALTER PUBLICATION {} SET (" + _OPTIONS + ")").format(publication))
+        rows = connection.execute(_statement("members"), {"publication": name}).fetchall()
+        members = {(str(schema), str(table)): bool(is_whole) for schema, table, is_whole in rows}
+        whole = {table for table, is_whole in members.items() if is_whole}
+        # A table with a row filter or a column list is dropped and added again.
+        for verb, names in (("DROP", set(members) - whole | whole - set(tables)), ("ADD", set(tables) - whole)):
             for table in sorted(names):
                 connection.execute(
-                    sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE {{}}").format(
-                        sql.Identifier(name), sql.Identifier(*table)
-                    )
+                    sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE {{}}").format(publication, sql.Identifier(*table))
                 )
 
 
 def all_tables_problem(connection: Connection, table: str) -> str:
     """Return why creating `table` would stop subscribers; an empty text if it would not, or if the table exists."""
-    statement = load("trueup.capture.log", "slot.sql")["published_for_all"]
-    row = connection.execute(statement, {"table": table}).fetchone()
+    row = connection.execute(_statement("published_for_all"), {"table": table}).fetchone()
     if row is None:
         return ""
     return (
@@ -53,3 +125,7 @@ def refuse_all_tables(connection: Connection, table: str) -> None:
     problem = all_tables_problem(connection, table)
     if problem:
         raise CheckFailed([problem], cure=CURE)
+
+
+def _statement(name: str) -> LiteralString:
+    return load("trueup.capture.log", "publications.sql")[name]

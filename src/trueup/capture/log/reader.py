@@ -19,7 +19,8 @@ from trueup.db.connection import Connection
 from trueup.db.node import error_from_server
 
 # Undefined object, object not in prerequisite state: SQLSTATEs for a slot that was dropped or invalidated.
-_NO_SLOT = ("42704", "55000")
+_UNDEFINED = "42704"
+_NO_SLOT = (_UNDEFINED, "55000")
 
 
 class SlotReader:
@@ -89,6 +90,9 @@ class SlotReader:
             if error.sqlstate in _NO_SLOT and slots.look(self.connection, self.slot) is None:
                 message = f"replication slot {self.slot} was dropped"
                 raise SlotLost(message, cure=self._cure, node=self._node.name) from None
+            if error.sqlstate == _UNDEFINED and f'"{self.publication}"' in str(error):
+                message = f"publication {self.publication} did not exist when changes were written to the log"
+                raise SlotLost(message, cure=self._cure, node=self._node.name) from None
             raise error_from_server(error, self._node) from None
 
 
@@ -118,6 +122,8 @@ class SlotChanges:
                     self.position = max(self.position, item.end)
                 else:
                     yield item
+        # Another reader may have advanced the slot between the check of its position and the read.
+        self._reader.check_start(self._start)
         self.is_cut = bool(self._max_messages) and self._count >= self._max_messages
         if not self.is_cut:
             self.position = max(self.position, self._end)

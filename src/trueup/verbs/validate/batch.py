@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 
 from trueup.capture.log.pgoutput import Change, Relation, time_of
-from trueup.db.names import display_name
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.pending import Touch
 from trueup.verbs.validate.plan import Pair
 
 Touches = dict[str, dict[KeyValues, Touch]]
 UNCHECKED = "unchecked"
+# Returns the name of a table, and its pair if it is validated.
+FindPair = Callable[[Relation], "tuple[str, Pair | None]"]
 
 
 class Batch:
     """The keys to check, and the number of changes per table and operation."""
 
-    def __init__(self, pairs: Mapping[str, Pair], start: int, *, is_exact: bool = True) -> None:
+    def __init__(self, find_pair: FindPair, start: int, *, is_exact: bool = True) -> None:
         self.counts: dict[str, Counter[str]] = {}
         self.truncated: dict[str, Touch] = {}
         self.size = 0
-        self._pairs = pairs
+        self._find_pair = find_pair
         # The first position of a change: its own, or the start of the batch if its own is not known.
         self._start = None if is_exact else start
         self._touched: dict[int, dict[KeyValues, Touch]] = {}
@@ -71,8 +72,7 @@ class Batch:
             keys[key] = Touch(touch.op, before.first_lsn, touch.last_lsn, touch.xid, touch.at)
 
     def _add_table(self, relation: Relation) -> str:
-        name = display_name(relation.schema, relation.table)
-        pair = self._pairs.get(name)
+        name, pair = self._find_pair(relation)
         self._names[relation.id] = name
         self._normal[relation.id] = pair.normal() if pair else None
         self.counts.setdefault(name, Counter())

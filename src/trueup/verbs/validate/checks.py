@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,7 +15,7 @@ from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending, row_errors
 from trueup.verbs.validate.batch import Touches
 from trueup.verbs.validate.judge import Check, Judged, Mismatch, judge, tasks_of
-from trueup.verbs.validate.pending import Entry, TableKey
+from trueup.verbs.validate.pending import TRUNCATE, Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.tables import Tables
@@ -156,6 +156,14 @@ class Checker:
                 known[entry.place].touched(entry.as_touch()) if entry.place in known else entry for entry in entries
             ]
             self.postpone(merged, self._sessions.settings.check_interval)
+
+    def suspect_table(self, table: str, touch: Touch) -> None:
+        """Make a whole table pending, for a change that names no rows; merged with an entry that is not decided yet."""
+        meta, name = self._sessions.meta, self._sessions.name
+        entry = Entry.of(table, (), replace(touch, op=TRUNCATE))
+        before = pending.known(meta, name, [entry.place]).get(entry.place)
+        self.postpone([before.touched(touch) if before else entry], 0)
+        self.pending += 1
 
     def _known(self, touches: Touches) -> dict[TableKey, Entry]:
         places = _places(touches)

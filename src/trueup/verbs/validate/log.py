@@ -8,9 +8,10 @@ import time
 import psycopg
 
 from trueup.capture.log import slot
-from trueup.capture.log.publications import make_publication
+from trueup.capture.log.publications import make_publication, publication_exists
 from trueup.capture.log.reader import SlotReader
 from trueup.capture.log.slot import Slot, SlotLost
+from trueup.errors import CheckFailed
 from trueup.verbs.validate.meta import Stored
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.source import Opened, Pulled
@@ -43,17 +44,35 @@ class LogSource:
         assert self._open is not None
         return self._open
 
-    def open(self, stored: Stored) -> Opened:
-        """Open the slot; create it at the first start, and after changes were lost."""
+    def prepare(self, stored: Stored) -> None:
+        """Create or correct the publication of the validation; check that the one of the user exists."""
         sessions, tables = self._sessions, self._tables
         self._behind = None
         source = sessions.nodes[0]
         connection = sessions.connect(source, read_only=False)
         self._open = SlotReader(connection, source, stored.slot, stored.publication, cure=FULL_CHECK)
         with sessions.source_errors():
+            exists = publication_exists(connection, stored.publication)
+            if not exists and not stored.needs_new_start:
+                raise SlotLost(
+                    f"publication {stored.publication} was dropped: changes since then are not in the log of the slot",
+                    cure=FULL_CHECK if stored.owns_publication else f"create the publication again, then {FULL_CHECK}",
+                    node=source.name,
+                )
             if stored.owns_publication:
-                published = [tables.routes[name].source for name in tables.pairs]
-                make_publication(connection, stored.publication, published)
+                make_publication(connection, stored.publication, [tables.routes[name].source for name in tables.pairs])
+            elif not exists:
+                raise CheckFailed(
+                    [f"publication {stored.publication} does not exist"],
+                    cure="create it, or omit --publication",
+                    node=source.name,
+                )
+
+    def open(self, stored: Stored) -> Opened:
+        """Open the slot; create it at the first start, and after changes were lost."""
+        sessions, connection = self._sessions, self._reader.connection
+        source = sessions.nodes[0]
+        with sessions.source_errors():
             state = None if stored.needs_new_start else slot.look(connection, stored.slot)
             if state is not None and stored.position is not None and state.confirmed <= stored.position:
                 return Opened(stored.position, is_new=False)

@@ -49,6 +49,9 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
 );
 -- With triggers: a text that changes after each interruption of the capture.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS capture text;
+-- What identifies the table on both nodes and the capture of its changes (see look.py), and why changes were missed.
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS identity jsonb;
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS missed text NOT NULL DEFAULT '';
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
     source text NOT NULL,
@@ -93,7 +96,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
 
 -- name: is_made
 -- The last objects that `make` creates; if they exist, all objects exist.
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'capture')
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'missed')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
 
 -- name: exists
@@ -156,11 +159,21 @@ UPDATE trueup.validation_table SET
     sweep_key = NULL, sweep_began_at = NULL
  WHERE validation = %(name)s AND source = %(source)s AND capture IS DISTINCT FROM %(capture)s
 
+-- name: identity
+-- If changes were missed, a sweep in progress may already have passed their rows.
+UPDATE trueup.validation_table SET identity = %(identity)s,
+    missed = CASE WHEN %(missed)s <> '' THEN %(missed)s ELSE missed END,
+    unchecked = CASE WHEN %(missed)s <> '' THEN greatest(unchecked, 1) ELSE unchecked END,
+    sweep_key = CASE WHEN %(missed)s <> '' THEN NULL ELSE sweep_key END,
+    sweep_began_at = CASE WHEN %(missed)s <> '' THEN NULL ELSE sweep_began_at END
+ WHERE validation = %(name)s AND source = %(source)s
+
 -- name: sweep
 UPDATE trueup.validation_table SET
     sweep_key = %(key)s, sweep_rows = sweep_rows + %(rows)s, sweep_passes = sweep_passes + %(passes)s,
     swept_at = CASE WHEN %(passes)s > 0 THEN coalesce(sweep_began_at, %(now)s) ELSE swept_at END,
     unchecked = CASE WHEN %(passes)s > 0 THEN 0 ELSE unchecked END,
+    missed = CASE WHEN %(passes)s > 0 THEN '' ELSE missed END,
     sweep_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(sweep_began_at, %(now)s) END
  WHERE validation = %(name)s AND source = %(source)s
 

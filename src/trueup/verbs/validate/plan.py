@@ -39,6 +39,9 @@ class Pair:
     seen: tuple[str, ...] = ()
     identity: str = "d"
     remarks: tuple[str, ...] = ()
+    # The tables themselves: a name may belong to another table later.
+    oid: int = 0
+    target_oid: int = 0
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -117,6 +120,8 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         tuple(column.name for column in source_table.columns),
         identity,
         tuple(remarks),
+        source_table.oid,
+        target_table.oid,
     )
 
 
@@ -182,6 +187,8 @@ def _columns(
         other = target_table.column(name)
         if column.name in route.excluded:
             remarks.append(f"column {column.name} is not compared: excluded")
+        elif route.carried is not None and column.name not in route.carried:
+            remarks.append(f"column {column.name} is not compared: the publication of the subscription lacks it")
         elif other is None:
             remarks.append(f"column {column.name} is not compared: the target has no column {name}")
         else:
@@ -192,11 +199,20 @@ def _columns(
             [f"the key column {lost[0]} of {route.name} is excluded, or not on the target"],
             cure="name it with --map-columns, or do not exclude it",
         )
+    remarks += route.remarks
     named = {pair[1].name for pair in pairs}
     for column in target_table.columns:
-        if column.name not in named and column.name not in route.constants and column.name not in route.excluded:
+        known = {*named, *route.constants, *route.excluded, *_left_out(source_table, route)}
+        if column.name not in known:
             remarks.append(f"column {column.name} of the target is not compared: the source does not have it")
     return pairs, remarks
+
+
+def _left_out(source_table: Table, route: Route) -> list[str]:
+    """Return the columns of the target that the publication of the subscription does not fill."""
+    carried = route.carried
+    names = [] if carried is None else [column.name for column in source_table.columns if column.name not in carried]
+    return [route.columns.get(name, name) for name in names]
 
 
 def _alike(source: Column, target: Column, remarks: list[str]) -> tuple[ColumnSpec, ColumnSpec]:

@@ -10,6 +10,7 @@ from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.db.node import is_lost
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.meta import Meta, as_json
 from trueup.verbs.validate.validator import Validator
 
@@ -72,9 +73,12 @@ class Recovery:
     def _reopen(self, error: TrueupError) -> TrueupError | None:
         """Wait and open all sessions again; return the error if that fails."""
         validator, sessions = self._validator, self._validator.sessions
-        seconds = min(_MAX_WAIT, 0.25 * 2**self._attempts)
-        sessions.log(f"waiting {seconds:.1f} s after an error: {error}")
-        time.sleep(seconds)
+        if isinstance(error, CatalogChanged):
+            sessions.log(f"{error}: planning the tables again")
+        else:
+            seconds = min(_MAX_WAIT, 0.25 * 2**self._attempts)
+            sessions.log(f"waiting {seconds:.1f} s after an error: {error}")
+            time.sleep(seconds)
         validator.close()
         try:
             if sessions.meta.connection.closed or sessions.meta.connection.broken:
@@ -91,7 +95,7 @@ def _is_transient(error: TrueupError) -> bool:
     """Return whether an error may pass by waiting."""
     if isinstance(error, SlotLost):
         return False
-    if isinstance(error, NodeError) or is_lost(error):
+    if isinstance(error, (NodeError, CatalogChanged)) or is_lost(error):
         return True
     state = error.sqlstate if isinstance(error, QueryError) else ""
     return state[:2] in _TRANSIENT_CLASSES or state in _TRANSIENT

@@ -29,6 +29,9 @@ class Route:
     filter: str = ""
     constants: dict[str, str] = field(default_factory=dict)
     excluded: frozenset[str] = frozenset()
+    # The columns that the publication of the subscription publishes; None: all.
+    carried: tuple[str, ...] | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -36,9 +39,13 @@ class Route:
         return display_name(*self.source)
 
 
-def find_routes(connection: Connection, settings: Settings) -> list[Route]:
-    """Return the routes of all selected tables, in the order of the option --tables."""
-    known = catalog.table_names(connection)
+def find_routes(connection: Connection, settings: Settings, stored: Sequence[str] = ()) -> list[Route]:
+    """Return the routes of all selected tables, in the order of the option --tables.
+
+    `stored` are the tables that were selected before: they have a route even if they do not exist any more.
+    """
+    existing = catalog.table_names(connection)
+    known = list(dict.fromkeys([*existing, *map(name_parts, stored)]))
     selected: dict[Name, None] = {}
     for pattern in settings.tables:
         matched = _matching(pattern, known)

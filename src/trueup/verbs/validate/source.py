@@ -62,6 +62,10 @@ class Pulled:
 class ChangeSource(Protocol):
     """Yields the changes of the source node."""
 
+    def prepare(self, stored: Stored) -> None:
+        """Prepare the capture of changes, before the look at the catalogs; raise SlotLost if changes were lost."""
+        ...
+
     def open(self, stored: Stored) -> Opened:
         """Open the sessions; raise SlotLost if changes were lost since the stored position."""
         ...

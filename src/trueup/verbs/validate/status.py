@@ -35,6 +35,8 @@ class TableStatus:
     swept_rows: int
     sweep_passes: int
     swept_at: str | None
+    # Why changes were missed.
+    missed: str = ""
 
     @property
     def processed(self) -> int:
@@ -111,7 +113,9 @@ class Status:
             if table.stage == "stopped":
                 reasons.append(f"{table.source} is not validated: {table.reason}")
             elif table.unchecked:
-                reasons.append(f"changes of {table.source} were missed or not checked: use --sweep, or run trueup diff")
+                why = f" ({table.missed})" if table.missed else ""
+                cure = "use --sweep, or run trueup diff"
+                reasons.append(f"changes of {table.source} were missed or not checked{why}: {cure}")
         return reasons
 
     def as_json(self) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) 
         row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
         row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
         counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["sweep_rows"],
-        row["sweep_passes"], _time(row["swept_at"]),
+        row["sweep_passes"], _time(row["swept_at"]), row["missed"],
     )  # fmt: skip
 
 

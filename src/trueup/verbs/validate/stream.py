@@ -27,6 +27,7 @@ from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, EngineError, TrueupError
 from trueup.verbs.validate.batch import Batch, Touches
 from trueup.verbs.validate.judge import Mismatch
+from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.pending import Entry, TableKey, Touch
 from trueup.verbs.validate.run import finish_round, run
 from trueup.verbs.validate.sessions import Log
@@ -81,7 +82,7 @@ class _Stream:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._query: StreamingQuery | None = None
-        self._tables: tuple[str, ...] = ()
+        self._keys: dict[int, tuple[str, tuple[str, ...]]] = {}
         self._lock = threading.RLock()
         self._error: BaseException | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="trueup-validate-")
@@ -91,10 +92,16 @@ class _Stream:
         """Run one round of the driver: start or check the query, then check pending rows and errors again."""
         # Without the lock: stopping the query waits for its batch, and the batch waits for the lock.
         self._ensure_query(validator)
-        with self._lock:
-            validator.positions.locate()
-            validator.check_health()
-            return finish_round(validator)
+        try:
+            with self._lock:
+                validator.positions.locate()
+                validator.check_health()
+                validator.look()
+                return finish_round(validator)
+        except CatalogChanged:
+            # No batch may run while the tables are planned again.
+            self._stop()
+            raise
 
     def close(self) -> None:
         """Stop the query."""
@@ -115,14 +122,14 @@ class _Stream:
             error = query.exception() or EngineError(
                 "the streaming query ended unexpectedly", cure="see the logs of the Spark executors"
             )
-        tables = tuple(sorted(validator.tables.pairs))
-        if error is not None or tables != self._tables:
+        keys = _keys(validator)
+        if error is not None or keys != self._keys:
             # The next query starts at the checkpoint.
             self._stop()
         if error is not None:
             raise _as_trueup_error(error, validator)
         if self._query is None:
-            self._tables = tables
+            self._keys = keys
             self._query = self._start(validator)
 
     def _start(self, validator: Validator) -> StreamingQuery:
@@ -133,7 +140,7 @@ class _Stream:
         attributes = {
             "nodes": {source.name: source},
             "limit": SyncerLimit(sessions.nodes, validator.positions.syncer, sessions.settings.cutover),
-            "keys": {name: pair.key for name, pair in validator.tables.pairs.items()},
+            "keys": _keys(validator),
             "__module__": "trueup_registered",
         }
         self._session.dataSource.register(type("ChangesSource", (ChangesSource,), attributes))
@@ -194,6 +201,8 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
         failed.update(part.failed)
         unseen += part.unseen
     position = max(positions.read, end)
+    # After the rows of the batch were read from the log: see `Validator.look`.
+    validator.look()
     try:
         with sessions.meta.transaction():
             checker.postpone_unseen(unseen)
@@ -208,7 +217,7 @@ def _counted(validator: Validator, frame: DataFrame) -> tuple[Batch, int]:
     """Return the counts per table and operation with the truncated tables, and the end position of the batch."""
     from pyspark.sql import functions as f
 
-    batch = Batch(validator.tables.pairs, validator.positions.read)
+    batch = Batch(validator.tables.find_pair, validator.positions.read)
     end = validator.positions.read
     rows = frame.groupBy("table", "op").agg(
         f.count("*"), f.min("position"), f.max("position"), f.max("xid"), f.max("committed_at")
@@ -221,6 +230,11 @@ def _counted(validator: Validator, frame: DataFrame) -> tuple[Batch, int]:
             if op == "truncate":
                 batch.truncated[table] = Touch(op, int(first), int(last), int(xid), _with_zone(committed_at))
     return batch, end
+
+
+def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:
+    """Return names and keys of the validated tables by their OIDs."""
+    return {pair.oid: (name, pair.key) for name, pair in validator.tables.pairs.items()}
 
 
 @contextmanager

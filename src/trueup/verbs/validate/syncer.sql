@@ -1,9 +1,9 @@
 -- name: subscriptions
--- The subscriptions that fill one of these tables.
+-- The subscriptions that fill one of these tables, or partitions of one.
 SELECT DISTINCT s.subname::text, s.oid::int8
   FROM pg_subscription s
   JOIN pg_subscription_rel r ON r.srsubid = s.oid
-  JOIN pg_class c ON c.oid = r.srrelid
+  JOIN pg_class c ON c.oid = coalesce(pg_partition_root(r.srrelid), r.srrelid)
   JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
@@ -34,9 +34,10 @@ SELECT subname::text, oid::int8 FROM pg_subscription
  WHERE subname = %(subscription)s AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 
 -- name: stages
+-- Partitions may be copied one by one.
 SELECT n.nspname::text, c.relname::text, r.srsubstate::text
   FROM pg_subscription_rel r
-  JOIN pg_class c ON c.oid = r.srrelid
+  JOIN pg_class c ON c.oid = coalesce(pg_partition_root(r.srrelid), r.srrelid)
   JOIN pg_namespace n ON n.oid = c.relnamespace
 
 -- name: slot

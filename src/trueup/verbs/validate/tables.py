@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from trueup.capture.log.pgoutput import Relation
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
+from trueup.verbs.validate.look import Look, table_name
 from trueup.verbs.validate.option_checks import refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
 from trueup.verbs.validate.routes import Route, find_routes
@@ -20,22 +24,34 @@ class Tables:
         self._mode = ""
         self.routes: dict[str, Route] = {}
         self.pairs: dict[str, Pair] = {}
+        # The names of the planned tables by OID: the log reports a renamed table with another name.
+        self._names: dict[int, str] = {}
         # Stopped tables, and why.
         self._stopped: dict[str, str] = {}
 
-    def open(self) -> None:
+    def find(self) -> None:
+        """Find the selected tables, and those that were selected at an earlier start."""
+        sessions = self._sessions
+        stored = [row["source"] for row in self.rows()] if sessions.stored.position is not None else []
+        with sessions.source_errors():
+            self.routes = {route.name: route for route in find_routes(sessions.source, sessions.settings, stored)}
+            if sessions.stored.position is None:
+                routes = list(self.routes.values())
+                refuse_wrong_options(sessions.source, sessions.target, sessions.nodes[0], sessions.settings, routes)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the stored rows of the tables."""
+        return self._sessions.meta.rows("tables", name=self._sessions.name)
+
+    def open(self, look: Look) -> None:
         """Plan all tables; raise CheckFailed if none of them can be validated."""
-        settings = self._sessions.settings
-        self._mode = settings.mode
-        with self._sessions.source_errors():
-            self.routes = {route.name: route for route in find_routes(self._sessions.source, settings)}
-            if self._sessions.stored.position is None:
-                sessions, routes = self._sessions, list(self.routes.values())
-                refuse_wrong_options(sessions.source, sessions.target, sessions.nodes[0], settings, routes)
+        self._mode = self._sessions.settings.mode
         self.pairs.clear()
+        self._names.clear()
         self._stopped.clear()
-        for route in self.routes.values():
-            self._plan(route)
+        for name, route in self.routes.items():
+            self.routes[name] = _as_carried(route, look)
+            self._plan(self.routes[name])
         if not self.pairs:
             reasons = [f"{name}: {reason}" for name, reason in self._stopped.items()]
             raise CheckFailed(reasons, cure="fix at least one of these tables, or name other tables with --tables")
@@ -70,8 +86,7 @@ class Tables:
         The reader of the log calls this once per table and read. Plans the table again if columns were added, and stops
         it if its key was altered.
         """
-        name = display_name(relation.schema, relation.table)
-        pair = self.pairs.get(name)
+        name, pair = self.find_pair(relation)
         if pair is not None:
             reason = why_altered(pair, relation.identity, relation.columns, relation.keys)
             if reason == "columns":
@@ -83,17 +98,33 @@ class Tables:
             return () if name in self.routes else None
         return tuple(relation.columns.index(column) for column in pair.key)
 
+    def find_pair(self, relation: Relation) -> tuple[str, Pair | None]:
+        """Return the name and the pair of a table in the log; no pair if it is not validated, or another table."""
+        name = self._names.get(relation.id)
+        if name is None:
+            return display_name(relation.schema, relation.table), None
+        return name, self.pairs.get(name)
+
     def _plan(self, route: Route) -> None:
         sessions = self._sessions
         try:
             with sessions.source_errors():
                 pair = plan_pair(sessions.source, sessions.target, route, sessions.settings)
         except CheckFailed as error:
-            self.stop(route.name, str(error))
+            self.stop(route.name, f"{error}{self._renamed(route)}")
             return
         self.pairs[route.name] = pair
+        self._names[pair.oid] = route.name
         self._stopped.pop(route.name, None)
         self._save(route, "running", "", pair.remarks)
+
+    def _renamed(self, route: Route) -> str:
+        """Return the present name of a table that was planned under another name."""
+        sessions = self._sessions
+        identity = next((row["identity"] for row in self.rows() if row["source"] == route.name), None)
+        with sessions.source_errors():
+            name = table_name(sessions.source, identity["source"]) if identity else None
+        return f" (it was renamed to {display_name(*name)})" if name not in (None, route.source) else ""
 
     def _save_stopped(self, name: str, reason: str) -> None:
         self._save(self.routes[name], "stopped", reason, ())
@@ -104,3 +135,20 @@ class Tables:
             "put_table", name=self._sessions.name, source=route.name, target=display_name(*route.target), stage=stage,
             reason=reason, remarks=list(remarks),
         )  # fmt: skip
+
+
+def _as_carried(route: Route, look: Look) -> Route:
+    """Return a route with the row filter and the columns of the publications that the subscriptions use."""
+    carried = look.carried(look.source.get(route.source, 0))
+    remarks = []
+    if carried.filter:
+        remarks.append(f"only rows of the filter {carried.filter} are compared (publication of the subscription)")
+    if carried.limits_partitions:
+        remarks.append("partitions have row filters or column lists in the publication of the subscription")
+    filters = [text for text in (route.filter, carried.filter) if text]
+    return replace(
+        route,
+        filter=" AND ".join(f"({text})" for text in filters) if len(filters) > 1 else "".join(filters),
+        carried=carried.columns,
+        remarks=tuple(remarks),
+    )

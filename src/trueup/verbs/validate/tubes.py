@@ -59,6 +59,7 @@ class PodChanges:
     pods: list[Pod]
     sources: Mapping[int, Attached]
     names: Mapping[str, Name]
+    oids: Mapping[str, int]
     mark: int
     # The mark, or the start of the read if pods before the mark may be missing.
     position: int
@@ -68,7 +69,9 @@ class PodChanges:
         for pod in self.pods:
             source = self.sources.get(pod.source)
             if source is not None and source.table in self.names:
-                relation = Relation(pod.source, *self.names[source.table], "d", source.key, source.key)
+                # A table that is not validated has a number that is no OID.
+                oid = self.oids.get(source.table, -pod.source)
+                relation = Relation(oid, *self.names[source.table], "d", source.key, source.key)
                 yield from _changes(pod, relation, self.mark)
 
 
@@ -135,6 +138,9 @@ class TubeSource:
             return Opened(sessions.mark(), is_new=True, coverage=coverage)
         return Opened(stored.position, is_new=False, coverage=coverage)
 
+    def prepare(self, stored: Stored) -> None:
+        """Do nothing: tables are attached by `open`."""
+
     def close(self) -> None:
         """Close the session, which releases the locks."""
         if self._open is not None:
@@ -159,6 +165,7 @@ class TubeSource:
         # Checked after the mark: changes before the mark were captured if the triggers were in place until now.
         coverage = self._coverage.check(self._keys())
         names = {name: route.source for name, route in self._tables.routes.items()}
+        oids = {name: pair.oid for name, pair in self._tables.pairs.items()}
         sources = self._coverage.sources
         warnings = [
             f"{sources[pod.source].table}: changes were lost ({reason}); a sweep of the table is needed"
@@ -167,7 +174,7 @@ class TubeSource:
         ]
         has_all = writers_ended and all(len(claim) < _MAX_PODS for claim in claims)
         coverage = Coverage(coverage.problems, coverage.captures, tuple(warnings))
-        changes = PodChanges(claimed, sources, names, mark, mark if has_all else start, bool(claimed))
+        changes = PodChanges(claimed, sources, names, oids, mark, mark if has_all else start, bool(claimed))
         return Pulled(changes, mark, tuple(pod.seq for pod in claimed), has_all, coverage)
 
     def confirm(self, pulled: Pulled) -> None:

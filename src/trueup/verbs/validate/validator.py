@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from trueup.capture.log.pgoutput import KeyLost
@@ -15,8 +16,9 @@ from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches
 from trueup.verbs.validate.checks import Checker, FirstCheck
 from trueup.verbs.validate.log import LogSource
+from trueup.verbs.validate.look import CatalogChanged, Look, Looker
 from trueup.verbs.validate.meta import Meta, as_json
-from trueup.verbs.validate.pending import TRUNCATE, Entry
+from trueup.verbs.validate.pending import TRUNCATE, Entry, Touch
 from trueup.verbs.validate.positions import Positions
 from trueup.verbs.validate.sessions import Log, Sessions
 from trueup.verbs.validate.source import ChangeSource, Coverage, Opened, Pulled
@@ -42,6 +44,8 @@ class Validator:
         self.checker = Checker(self.sessions, self.tables, engine)
         self.sweeper = Sweeper(self.sessions, self.tables, self.checker)
         is_log = self.sessions.settings.changes == "log"
+        self.looker = Looker(self.sessions, self.sessions.stored.publication if is_log else "")
+        self._look: Look | None = None
         self.source: ChangeSource = (LogSource if is_log else TubeSource)(self.sessions, self.tables)
         # Changes that were read and wait for the syncer.
         self._pulled: Pulled | None = None
@@ -55,16 +59,65 @@ class Validator:
         self._pulled = None
         sessions, positions = self.sessions, self.positions
         sessions.open()
-        self.tables.open()
+        self.tables.find()
         with sessions.target_errors():
             targets = [route.target for route in self.tables.routes.values()]
             positions.syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets)
+        self.tables.open(self.looker.take(self.tables.routes.values(), positions.syncer))
+        self.source.prepare(sessions.stored)
+        self._begin_look()
         opened = self.source.open(sessions.stored)
         self._note_coverage(opened.coverage)
         if opened.is_new:
             self._start_at(opened)
         positions.read, positions.has_caught_up = opened.position, sessions.stored.has_reached
         self.checker.count()
+
+    def _begin_look(self) -> None:
+        """Look at the catalogs after the tables were planned; store what changed since the last look."""
+        look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
+        self._look = look
+        for name, pair in list(self.tables.pairs.items()):
+            route = self.tables.routes[name]
+            if (look.source.get(route.source), look.target.get(route.target)) != (pair.oid, pair.target_oid):
+                raise CatalogChanged(f"{name} was replaced while it was planned")
+            problem = self.looker.problem(look, pair)
+            if problem:
+                self.tables.stop(name, problem)
+        self._note_identities(look)
+
+    def look(self) -> None:
+        """Look at the catalogs; raise CatalogChanged if tables or publications are not what they were.
+
+        Called when it is known up to which position changes are read: what was committed before is seen by this look.
+        """
+        assert self._look is not None
+        look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
+        if look == self._look:
+            return
+        if replace(look, files={}) != replace(self._look, files={}):
+            raise CatalogChanged(f"tables or publications were changed ({look.difference(self._look)})")
+        self._look = look
+        self._note_identities(look)
+
+    def _note_identities(self, look: Look) -> None:
+        """Store what identifies the tables; a table that is another one, or was rewritten, must be compared."""
+        sessions, position = self.sessions, self.sessions.stored.position
+        stored = {row["source"]: row["identity"] for row in self.tables.rows()}
+        with sessions.meta.transaction():
+            for name, pair in self.tables.pairs.items():
+                before, now = stored.get(name), look.identity(pair, self.looker.publication)
+                if before == now:
+                    continue
+                missed = self.looker.missed(before, now) if before and position is not None else ""
+                if missed:
+                    sessions.log(f"{name}: changes may have been missed ({missed}); a sweep of the table is needed")
+                elif before and position is not None and self.looker.is_rewritten(before["files"], now["files"]):
+                    sessions.log(f"{name}: rows were changed without a message in the log; the table is compared")
+                    self.checker.suspect_table(name, Touch(TRUNCATE, position, position, 0, None))
+                sessions.meta.rows("identity", name=sessions.name, source=name, identity=as_json(now), missed=missed)
+                if before and before["key"] != now["key"]:
+                    sessions.meta.rows("drop_table", pending.FILE, name=sessions.name, source=name)
 
     def _start_at(self, opened: Opened) -> None:
         """Store a new start position; a gap ends there."""
@@ -92,6 +145,7 @@ class Validator:
         start = self.positions.read
         if end <= start:
             return None
+        self.look()
         if self._pulled is None:
             self._pulled = self.source.read(start, end)
             if self._pulled is not None:
@@ -105,7 +159,7 @@ class Validator:
     def judge(self, pulled: Pulled) -> bool:
         """Judge changes; commit the results together with the position behind them. Return whether there are more."""
         positions = self.positions
-        batch = Batch(self.tables.pairs, positions.read, is_exact=pulled.pods is None)
+        batch = Batch(self.tables.find_pair, positions.read, is_exact=pulled.pods is None)
         check: FirstCheck | None = None
         try:
             with self.sessions.meta.transaction():
@@ -149,8 +203,7 @@ class Validator:
         meta, name = self.sessions.meta, self.sessions.name
         for table, touch in batch.truncated.items():
             if table in self.tables.pairs:
-                entry = Entry(table, _NO_KEY, TRUNCATE, touch.first_lsn, touch.last_lsn, touch.xid, touch.at)
-                self.checker.postpone([entry], 0)
+                self.checker.suspect_table(table, touch)
         lines = []
         for table, counts in batch.counts.items():
             if table not in self.tables.pairs:
@@ -168,6 +221,7 @@ class Validator:
         if now >= self._health_at:
             self._health_at = now + _HEALTH_SECONDS
             self.positions.retained = self.source.check(self.positions.read, self.positions.syncer.seconds)
+            self.look()
 
     def _note_coverage(self, coverage: Coverage) -> None:
         """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""

@@ -1,0 +1,182 @@
+"""A look at the catalogs: whether the selected tables are the same tables as before, and all their changes are seen.
+
+A validation proves something about tables, not about names: a table that was renamed, dropped and created again, taken
+out of the publication, or truncated without a message in the log is noticed by a look. Positions move only after a
+look that found nothing new; what a look finds is stored before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+from typing_extensions import LiteralString
+
+from trueup.capture.log.publications import Published, read_published
+from trueup.db.connection import Connection, one_value
+from trueup.db.names import display_name
+from trueup.db.statements import load
+from trueup.errors import TrueupError
+from trueup.verbs.validate.plan import Pair
+from trueup.verbs.validate.routes import Name, Route
+from trueup.verbs.validate.sessions import Sessions
+from trueup.verbs.validate.syncer import Syncer
+
+_PARTS = {
+    "source": "another table has its name on the source",
+    "target": "another table has its name on the target",
+    "key": "its key was changed",
+    "publication": "its publication was altered",
+}
+
+
+class CatalogChanged(TrueupError):
+    """The catalogs differ from the last look: tables are planned and checked again before anything else is judged."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the catalogs of both nodes say at one moment; two looks are equal if nothing changed between them."""
+
+    source: Mapping[Name, int]
+    target: Mapping[Name, int]
+    # Per table of the source: its files, by partition.
+    files: Mapping[int, Mapping[str, int]]
+    # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
+    subscribed: tuple[str, ...]
+    published: Mapping[tuple[str, int], Published]
+
+    def difference(self, before: Look) -> str:
+        """Return which tables or publications differ from an earlier look."""
+        names = [
+            *(f"source {display_name(*name)}" for name, _ in self.source.items() ^ before.source.items()),
+            *(f"target {display_name(*name)}" for name, _ in self.target.items() ^ before.target.items()),
+            *(f"publication {name}" for name in {*self.subscribed} ^ {*before.subscribed}),
+            *(
+                f"publication {place[0]}"
+                for place in {*self.published, *before.published}
+                if self.published.get(place) != before.published.get(place)
+            ),
+        ]
+        return ", ".join(sorted(set(names))[:5])
+
+    def identity(self, pair: Pair, publication: str) -> dict[str, Any]:
+        """Return what identifies a table and the capture of its changes, to be stored."""
+        published = self.published.get((publication, pair.oid))
+        return {
+            "source": pair.oid,
+            "target": pair.target_oid,
+            "key": list(pair.key),
+            "publication": published.version if published else "",
+            "files": dict(self.files.get(pair.oid, {})),
+        }
+
+    def carried(self, oid: int) -> Carried:
+        """Return what the subscriptions replicate of a table."""
+        return _carried([self.published[name, oid] for name in self.subscribed if (name, oid) in self.published])
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The rows and columns of a table that the subscriptions replicate ("" and None: all), and where that is set."""
+
+    filter: str = ""
+    columns: tuple[str, ...] | None = None
+    publications: tuple[str, ...] = ()
+    limits_partitions: bool = False
+
+
+def _carried(published: list[Published]) -> Carried:
+    """Merge publications: a row is replicated if any of them publishes it."""
+    filters = list(dict.fromkeys(each.filter for each in published))
+    filter = "" if "" in filters else " OR ".join(f"({text})" if len(filters) > 1 else text for text in filters)
+    columns = dict.fromkeys(name for each in published for name in each.columns or ())
+    return Carried(
+        filter,
+        None if not published or any(each.columns is None for each in published) else tuple(columns),
+        tuple(each.publication for each in published),
+        any(each.limits_partitions for each in published),
+    )
+
+
+@dataclass
+class Looker:
+    """Takes looks with the sessions of a validation."""
+
+    sessions: Sessions
+    # The publication of the slot; "" if changes are not read from the log.
+    publication: str
+
+    def take(self, routes: Iterable[Route], syncer: Syncer) -> Look:
+        """Return how the catalogs are now; `routes` are the tables of the plan."""
+        sources, targets = [route.source for route in routes], [route.target for route in routes]
+        sessions, statements = self.sessions, _statements()
+        patterns = [text[:-2].strip('"') for text in sessions.settings.tables if text.endswith(".*")]
+        with sessions.target_errors():
+            target = _oids(sessions.target, statements["targets"], targets)
+            subscribed: tuple[str, ...] = ()
+            if syncer.oids:
+                rows = sessions.target.execute(statements["subscribed"], {"oids": list(syncer.oids)}).fetchall()
+                subscribed = tuple(str(row[0]) for row in rows)
+        with sessions.source_errors():
+            values = {
+                "schemas": patterns,
+                "named_schemas": [name[0] for name in sources],
+                "named_tables": [name[1] for name in sources],
+            }
+            selected = sessions.source.execute(statements["selected"], values).fetchall()
+            source = {(str(schema), str(table)): int(oid) for schema, table, oid, _ in selected}
+            publications = (*subscribed, *([self.publication] if self.publication else []))
+            published = read_published(sessions.source, publications, source.values())
+        files = {int(oid): dict(of_table) for *_, oid, of_table in selected}
+        return Look(source, target, files, subscribed, published)
+
+    def problem(self, look: Look, pair: Pair) -> str:
+        """Return why changes of a table are not seen; "" if all are, or if the log is not read."""
+        if not self.publication:
+            return ""
+        published = look.published.get((self.publication, pair.oid))
+        if published is None:
+            return f"it is not in publication {self.publication}; run ALTER PUBLICATION … ADD TABLE"
+        return published.problem(pair.key, look.carried(pair.oid).filter)
+
+    def missed(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+        """Return why changes of a table may have been missed between two looks; "" if none were."""
+        return "; ".join(text for part, text in _PARTS.items() if before.get(part) != now.get(part))
+
+    def is_rewritten(self, before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+        """Return whether rows came or went without a message in the log.
+
+        A file that is gone or replaced: a partition was detached, dropped or truncated, or a table was written again. A
+        new file with rows: a partition was attached with them.
+        """
+        if any(now.get(oid) != file for oid, file in before.items()):
+            return True
+        return any(self._has_rows(int(oid)) for oid in now if oid not in before)
+
+    def _has_rows(self, oid: int) -> bool:
+        with self.sessions.source_errors():
+            name = table_name(self.sessions.source, oid)
+            if name is None:
+                return True
+            query = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.Identifier(*name))
+            return bool(one_value(self.sessions.source.execute(query)))
+
+
+def table_name(connection: Connection, oid: int) -> Name | None:
+    """Return the present name of a table; None if it does not exist any more."""
+    row = connection.execute(_statements()["name"], {"oid": oid}).fetchone()
+    return None if row is None else (str(row[0]), str(row[1]))
+
+
+def _oids(connection: Connection, statement: LiteralString, names: Iterable[Name]) -> dict[Name, int]:
+    listed = list(names)
+    values = {"schemas": [name[0] for name in listed], "tables": [name[1] for name in listed]}
+    rows = connection.execute(statement, values).fetchall()
+    return {(str(schema), str(table)): int(oid) for schema, table, oid in rows}
+
+
+def _statements() -> dict[str, LiteralString]:
+    return dict(load("trueup.verbs.validate", "look.sql"))

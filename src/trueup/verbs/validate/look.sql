@@ -1,0 +1,26 @@
+-- name: selected
+-- The tables with these names and all tables of these schemas, as they are selected: with the files of each table, which
+-- are those of its partitions. A file is replaced by TRUNCATE and by everything that writes the table again.
+SELECT n.nspname::text, c.relname::text, c.oid::int8,
+       CASE WHEN c.relkind = 'p' THEN
+           (SELECT coalesce(jsonb_object_agg(l.oid, l.relfilenode), '{}') FROM pg_partition_tree(c.oid) t
+              JOIN pg_class l ON l.oid = t.relid AND l.relkind <> 'p')
+       ELSE jsonb_build_object(c.oid, c.relfilenode) END
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+   AND (n.nspname = ANY (%(schemas)s)
+        OR (n.nspname, c.relname) IN (SELECT * FROM unnest(%(named_schemas)s::text[], %(named_tables)s::text[])))
+
+-- name: targets
+SELECT n.nspname::text, c.relname::text, c.oid::int8
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%(schemas)s::text[], %(tables)s::text[]))
+
+-- name: subscribed
+-- The publications that these subscriptions use.
+SELECT DISTINCT unnest(subpublications)::text AS publication FROM pg_subscription WHERE oid = ANY (%(oids)s::oid[]) ORDER BY 1
+
+-- name: name
+-- The present name of a table.
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = %(oid)s::oid

@@ -1,0 +1,214 @@
+"""What a validation does not see is named, and no fence is green then: publications, replaced tables, partitions."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from support.validate import Copy
+from trueup.capture.log.pgoutput import identity_places
+from trueup.capture.log.reader import SlotReader
+from trueup.capture.log.slot import SlotLost, flushed_position, make_slot
+from trueup.config.model import Node
+
+TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, n int);"
+
+
+def _tables(*names: str) -> str:
+    return "".join(TABLE.format(name) for name in names)
+
+
+def _reasons(copy: Copy) -> dict[str, str]:
+    """Return why the tables are not validated, after a fence that is not green."""
+    fence = copy.fence()
+    assert fence.exit_code == 2, fence
+    assert copy.status().blind_spots == list(fence.reasons)
+    named = {table.source.removeprefix("public."): table for table in copy.status().tables}
+    return {
+        name: next(reason for reason in fence.reasons if table.source in reason)
+        for name, table in named.items()
+        if any(f"{table.source} " in reason for reason in fence.reasons)
+    }
+
+
+def _swept(copy: Copy) -> dict[str, list[int]]:
+    """Sweep all tables; return the keys of the errors of each table."""
+    copy.fence()
+    copy.validation.update(sweep=0.9)
+    copy.until(lambda: not any(table.unchecked for table in copy.status().tables if table.stage == "running"))
+    copy.validation.update(sweep=0.0)
+    copy.fence()
+    wrong: dict[str, list[int]] = {}
+    for error in copy.errors():
+        wrong.setdefault(error.source.removeprefix("public."), []).append(int(error.key[0]))
+    return {name: sorted(keys) for name, keys in wrong.items()}
+
+
+def test_what_a_publication_does_not_publish_is_named(copy: Copy) -> None:
+    copy.both(
+        _tables("whole", "missing", "filtered")
+        + "CREATE TABLE parted (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);"
+        "CREATE TABLE part PARTITION OF parted DEFAULT"
+    )
+    copy.up.execute("CREATE PUBLICATION q FOR TABLE whole, parted, filtered WHERE (id > 10)")
+    copy.replicate()
+    copy.spoil("missing", "RETURN NULL;")
+    copy.start(publication="q")
+    reasons = _reasons(copy)
+    assert set(reasons) == {"missing", "filtered", "parted"}
+    assert "is not in publication q" in reasons["missing"]
+    assert "row filter (id > 10)" in reasons["filtered"]
+    assert "publish_via_partition_root" in reasons["parted"]
+
+    copy.up.execute("ALTER PUBLICATION q ADD TABLE missing; ALTER PUBLICATION q SET TABLE whole, missing, filtered")
+    copy.up.execute("INSERT INTO missing VALUES (1, 1)")
+    assert set(_reasons(copy)) == {"missing", "filtered", "parted"}
+    copy.up.execute("ALTER PUBLICATION q ADD TABLE parted; ALTER PUBLICATION q SET (publish_via_partition_root = true)")
+    assert _swept(copy) == {"missing": [1]}
+    assert copy.fence().exit_code == 1
+
+    # Altered and altered back: between two looks, and so that a look sees it.
+    copy.spoil("whole", "RETURN NULL;", "DELETE")
+    copy.up.execute("INSERT INTO whole SELECT i FROM generate_series(1, 4) i")
+    assert copy.fence().errors == 1
+    copy.up.execute("""
+        BEGIN; ALTER PUBLICATION q SET (publish = 'insert'); DELETE FROM whole WHERE id = 1;
+        ALTER PUBLICATION q SET (publish = 'insert, update, delete, truncate'); COMMIT
+    """)
+    assert "its publication was altered" in _reasons(copy)["whole"]
+    copy.up.execute("ALTER PUBLICATION q SET (publish = 'insert'); DELETE FROM whole WHERE id = 2")
+    assert "does not publish update, delete, truncate" in _reasons(copy)["whole"]
+    copy.up.execute("ALTER PUBLICATION q SET (publish = 'insert, update, delete, truncate')")
+    assert _swept(copy) == {"missing": [1], "whole": [1, 2]}
+
+    copy.up.execute("DROP PUBLICATION q; DELETE FROM whole WHERE id = 3")
+    copy.until(lambda: copy.ended)
+    assert isinstance(copy.ended[0], SlotLost)
+    assert any("publication q" in reason and "full check" in reason for reason in copy.fence().reasons)
+
+
+def test_a_table_is_not_its_name(copy: Copy) -> None:
+    names = ("quiet", "swapped", "remade", "target_remade", "removed", "back", "renamed", "there_and_back")
+    copy.both(_tables(*names) + "CREATE TABLE other (LIKE swapped INCLUDING ALL)")
+    copy.up.execute("".join(f"INSERT INTO {name} VALUES (1, 1);" for name in names))
+    copy.replicate()
+    copy.down.execute("CREATE TABLE x (id int PRIMARY KEY, n int)")
+    copy.start(",".join(f"public.{name}" for name in names))
+    assert copy.fence().exit_code == 0
+    copy.up.execute("""
+        ALTER TABLE swapped RENAME TO swapped_old; ALTER TABLE other RENAME TO swapped;
+        INSERT INTO swapped VALUES (2, 2);
+        DROP TABLE remade; CREATE TABLE remade (id int PRIMARY KEY, n int); INSERT INTO remade VALUES (3, 3);
+        ALTER PUBLICATION trueup_v DROP TABLE removed; INSERT INTO removed VALUES (2, 2);
+        BEGIN; ALTER PUBLICATION trueup_v DROP TABLE back; INSERT INTO back VALUES (2, 2);
+        ALTER PUBLICATION trueup_v ADD TABLE back; COMMIT;
+    """)
+    copy.down.execute("DELETE FROM removed; DELETE FROM back")
+    copy.both("ALTER TABLE renamed RENAME TO renamed_2")
+    copy.down.execute("DROP TABLE target_remade; CREATE TABLE target_remade (id int PRIMARY KEY, n int)")
+    # The log reports this change with another name.
+    copy.up.execute("""
+        BEGIN; ALTER TABLE there_and_back RENAME TO x; INSERT INTO x VALUES (2, 2);
+        ALTER TABLE x RENAME TO there_and_back; COMMIT
+    """)
+    reasons = _reasons(copy)
+    assert set(reasons) == {*names} - {"quiet", "there_and_back"}
+    assert "another table has its name on the source" in reasons["swapped"]
+    assert "another table has its name on the source" in reasons["remade"]
+    assert "another table has its name on the target" in reasons["target_remade"]
+    assert "its publication was altered" in reasons["removed"]
+    assert "its publication was altered" in reasons["back"]
+    assert "does not exist on n1" in reasons["renamed"]
+    assert "public.renamed_2" in reasons["renamed"]
+    assert [(error.source, error.key) for error in copy.errors()] == [("public.there_and_back", ("2",))]
+
+
+def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
+    copy.both(_tables("a", "b") + "CREATE TABLE b_new (LIKE b INCLUDING ALL)")
+    copy.replicate()
+    copy.start()
+    assert copy.fence().exit_code == 0
+    copy.stop()
+    copy.up.execute("DROP TABLE b_new; ALTER TABLE b RENAME TO b_old; CREATE TABLE b (LIKE a INCLUDING ALL)")
+    copy.up.execute("INSERT INTO b VALUES (1, 1)")
+    copy.go_on()
+    reasons = _reasons(copy)
+    assert set(reasons) == {"b", "b_new", "b_old"}
+    assert "another table has its name" in reasons["b"]
+    assert "does not exist on n1" in reasons["b_new"]
+    copy.up.execute("DROP TABLE b_old")
+    copy.both("CREATE TABLE late (id int PRIMARY KEY)")
+    copy.up.execute("INSERT INTO late VALUES (7)")
+    assert "late" in _reasons(copy)
+    copy.down.execute("TRUNCATE b")
+    assert _swept(copy) == {"b": [1], "late": [7]}
+
+
+def test_partitions(copy: Copy) -> None:
+    copy.both("""
+        CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+        CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100);
+        CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200);
+        CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (200) TO (300);
+    """)
+    copy.up.execute("INSERT INTO p VALUES (1), (101), (201)")
+    # Partitions that are published one by one, without TRUNCATE.
+    copy.up.execute("CREATE PUBLICATION p FOR TABLE p1, p2, p3 WITH (publish = 'insert, update, delete')")
+    copy.down.execute(f"CREATE SUBSCRIPTION {copy.down.name} CONNECTION '{copy.up.uri}' PUBLICATION p")
+    copy.until(lambda: not copy.down.execute("SELECT 1 FROM pg_subscription_rel WHERE srsubstate <> 'r'"))
+    copy.start("public.p")
+    assert copy.fence().exit_code == 0
+    copy.up.execute("TRUNCATE p1")
+    assert copy.fence().errors == 1
+    copy.up.execute("ALTER TABLE p DETACH PARTITION p2")
+    assert copy.fence().errors == 2
+    copy.up.execute("CREATE TABLE p4 (LIKE p INCLUDING ALL); INSERT INTO p4 VALUES (301)")
+    copy.up.execute("ALTER TABLE p ATTACH PARTITION p4 FOR VALUES FROM (300) TO (400)")
+    assert copy.fence().errors == 3
+    assert [error.key for error in copy.errors()] == [("1",), ("101",), ("301",)]
+    # A new partition without rows costs nothing, and changes of it are seen.
+    before = copy.status().total("truncates"), len(copy.messages)
+    copy.both("CREATE TABLE p5 PARTITION OF p FOR VALUES FROM (400) TO (500)")
+    assert copy.fence().errors == 3
+    assert (copy.status().total("truncates"), len(copy.messages)) == before
+    copy.up.execute("INSERT INTO p VALUES (401)")
+    assert copy.fence().errors == 4
+    # Written again with other values, and not in the log.
+    copy.up.execute("ALTER TABLE p ALTER n TYPE int USING 5")
+    assert copy.fence().errors == 5
+
+
+def test_filters_and_columns_of_the_subscription_are_used(copy: Copy) -> None:
+    copy.both("CREATE TABLE f (id int PRIMARY KEY, n int); CREATE TABLE c (id int PRIMARY KEY, n int, secret text)")
+    copy.up.execute("ALTER TABLE f REPLICA IDENTITY FULL; INSERT INTO f VALUES (1, 1), (2, 20)")
+    copy.replicate("f WHERE (n > 10), c (id, n)")
+    copy.spoil("f", "IF NEW.id = 5 THEN RETURN NULL; END IF;", "INSERT")
+    copy.start(sweep=0.5)
+    copy.up.execute("INSERT INTO f VALUES (3, 3), (4, 40), (5, 50); INSERT INTO c VALUES (1, 1, 'x')")
+    copy.up.execute("UPDATE f SET n = 30 WHERE id = 1; UPDATE f SET n = 2 WHERE id = 2; UPDATE c SET secret = 'y'")
+    copy.until(lambda: all(table.sweep_passes for table in copy.status().tables))
+    assert copy.fence().exit_code == 1
+    assert [(error.source, error.key) for error in copy.errors()] == [("public.f", ("5",))]
+    remarks = {table.source: table.remarks for table in copy.status().tables}
+    assert "(n > 10)" in remarks["public.f"][0]
+    assert remarks["public.c"] == ("column secret is not compared: the publication of the subscription lacks it",)
+    # Another filter is another set of rows; a row that is filtered out now must not be on the target.
+    copy.up.execute("ALTER PUBLICATION p SET TABLE f WHERE (n > 35), c (id, n)")
+    copy.up.execute("INSERT INTO f VALUES (6, 33)")
+    copy.until(lambda: any("(n > 35)" in remark for table in copy.status().tables for remark in table.remarks))
+    copy.until(lambda: sorted(int(error.key[0]) for error in copy.errors()) == [1, 5])
+
+
+def test_a_slot_that_another_reader_advances_is_a_gap(copy: Copy) -> None:
+    copy.both(_tables("t"))
+    copy.up.execute("CREATE PUBLICATION p FOR TABLE t")
+    with psycopg.connect(copy.up.uri, autocommit=True) as connection:
+        start = make_slot(connection, "trueup_read")
+        copy.up.execute("INSERT INTO t VALUES (1, 1)")
+        reader = SlotReader(connection, Node("n1", copy.up.uri), "trueup_read", "p")
+        end = flushed_position(connection)
+        assert [change.key for change in reader.changes(start, end, identity_places)] == [("1",)]
+        changes = reader.changes(start, end, identity_places)
+        copy.up.execute("SELECT pg_replication_slot_advance('trueup_read', pg_current_wal_lsn())")
+        with pytest.raises(SlotLost, match="were not seen"):
+            list(changes)

@@ -28,6 +28,8 @@ REFUSED = (
     "SET session_replication_role = replica",
     "ALTER TABLE places DISABLE TRIGGER ALL",
     "SELECT trueup.sync_check_epoch('main', (SELECT 1))",
+    "UPDATE trueup.switchover SET state = 'idle'",
+    "BEGIN; LOCK TABLE trueup.switchover_lock IN ACCESS SHARE MODE",
     "UPDATE trueup.syncs SET epoch = epoch + 1",
     "INSERT INTO trueup.sync_mark VALUES ('main', '0/0')",
     "DELETE FROM trueup.copied",
@@ -36,6 +38,7 @@ REFUSED = (
     "DELETE FROM trueup_log.sources",
     "SELECT setval('trueup_log.pod_seq', 1)",
     "CREATE TABLE mine (id int); CREATE TRIGGER t AFTER INSERT ON mine EXECUTE FUNCTION trueup_log.touch_1()",
+    "CREATE FUNCTION trueup.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
     "CREATE FUNCTION trueup_log.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 )
 
@@ -99,6 +102,8 @@ def test_a_writer_cannot_pass_for_the_sync(roles: Roles) -> None:
     assert moving.differences(TABLES) == []
     # The sync itself is not recorded on its way.
     assert moving.new.execute(entries) == [(0,)]
+    # Private objects, not only a private schema.
+    moving.both(f"GRANT USAGE ON SCHEMA trueup, trueup_log TO {roles.writer}")
     for statement in (statement.format(owner=roles.owner) for statement in REFUSED):
         for database in (moving.old, moving.new):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

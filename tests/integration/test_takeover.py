@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
@@ -16,6 +16,7 @@ from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.db import catalog
 from trueup.db.node import connect
+from trueup.errors import CheckFailed
 from trueup.rows.digest import digest_query
 from trueup.rows.encode import column_spec, key_order, scalar_value, value_of
 from trueup.rows.keys import Block, in_block, key_texts, order_by, source, where
@@ -146,3 +147,87 @@ def test_a_sync_calls_no_cast(hostile: Hostile) -> None:
     assert n2.execute("SELECT count(*) FROM public.child") == [(1,)]
     assert not hostile.is_superuser()
     pair.drop()
+
+
+# What a role with CREATE on the database makes before trueup is used there: schema, kind of trap.
+TRAPS = {
+    "schema": "CREATE SCHEMA {schema}",
+    "view": "CREATE SCHEMA {schema}; CREATE VIEW {schema}.{table} AS SELECT public.seize()::text AS sync",
+    "table": "CREATE SCHEMA {schema}; CREATE TABLE {schema}.{table} (sync text);"
+    "CREATE TRIGGER seize BEFORE INSERT ON {schema}.{table} FOR EACH ROW EXECUTE FUNCTION public.seize_row()",
+    "function": "CREATE SCHEMA {schema}; CREATE FUNCTION {schema}.{function}(text) RETURNS text LANGUAGE sql"
+    " AS 'SELECT public.seize()'",
+    "operator": "CREATE SCHEMA {schema};"
+    " CREATE OPERATOR {schema}.= (LEFTARG = text, RIGHTARG = text, FUNCTION = texteq)",
+}
+SEIZE = """
+CREATE FUNCTION public.seize() RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+    IF current_user <> '{role}' THEN ALTER ROLE {role} SUPERUSER; END IF; RETURN ''; END $$;
+CREATE FUNCTION public.seize_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM public.seize(); RETURN NEW; END $$;
+"""
+
+
+@pytest.fixture
+def squatter(databases: Databases) -> Iterator[Hostile]:
+    with hostile_role(databases(2)) as role:
+        role.run(SEIZE.replace("{role}", role.role))
+        for database in role.databases:
+            database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+        yield role
+
+
+def test_schemas_that_another_role_made_are_refused_by_every_verb(squatter: Hostile) -> None:
+    n1, n2 = squatter.databases
+    pair, nodes = make_pair(n1, n2), {"n1": n1.uri, "n2": n2.uri}
+    tube, validation = TubeDatabase(n1), trueup.Validation("v", nodes=nodes)
+    switchover = trueup.Switchover("n1", "n2", nodes=nodes)
+    verbs: dict[str, tuple[str, str, list[Callable[[], object]]]] = {
+        "tube": ("installation", "tube_list", [tube.install, tube.tubes, lambda: tube.uninstall(force=True)]),
+        "trueup_log": ("installation", "tube_list", [pair.start]),
+        "trueup": (
+            "syncs",
+            "sync_check_epoch",
+            [
+                pair.start,
+                pair.status,
+                lambda: validation.create(source="n1", target="n2", tables=("public.*",)),
+                validation.status,
+                lambda: switchover.status(),
+            ],
+        ),
+    }
+    for trap, statements in TRAPS.items():
+        for schema, (table, function, calls) in verbs.items():
+            squatter.run(statements.format(schema=schema, table=table, function=function))
+            for call in calls:
+                with pytest.raises(CheckFailed, match=f"the schema {schema} is not safe to use") as caught:
+                    call()
+                assert squatter.role in str(caught.value), trap
+                assert not squatter.is_superuser(), (trap, schema)
+            tube.close()
+            squatter.run(f"DROP SCHEMA {schema} CASCADE")
+
+
+def test_a_schema_of_trueup_is_refused_while_other_roles_can_create_objects_in_it(squatter: Hostile) -> None:
+    database = squatter.databases[0]
+    tube = TubeDatabase(database)
+    tube.install()
+    tube.close()
+    for grant, problem in (
+        (f"GRANT CREATE ON SCHEMA tube TO {squatter.role}", f"the role {squatter.role} may create objects in it"),
+        ("GRANT CREATE ON SCHEMA tube TO PUBLIC", "every role may create objects in it"),
+    ):
+        database.execute(grant)
+        with pytest.raises(CheckFailed, match=problem):
+            TubeDatabase(database).tubes()
+        database.execute(grant.replace("GRANT", "REVOKE").replace(" TO ", " FROM "))
+    # An object that the role made while it could, with arguments that fit better.
+    database.execute(f"GRANT ALL ON SCHEMA tube TO {squatter.role}")
+    squatter.run(
+        "CREATE FUNCTION tube.tube_list(x int DEFAULT 1) RETURNS text LANGUAGE sql AS 'SELECT public.seize()'", database
+    )
+    database.execute(f"REVOKE ALL ON SCHEMA tube FROM {squatter.role}")
+    with pytest.raises(CheckFailed, match=f"the function tube_list belongs to the role {squatter.role}"):
+        TubeDatabase(database).install()
+    assert not squatter.is_superuser()

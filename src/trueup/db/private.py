@@ -11,6 +11,7 @@ import psycopg
 
 from trueup.db.connection import Connection
 from trueup.db.statements import load
+from trueup.db.trust import create_schema
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -31,6 +32,7 @@ _ATTEMPTS = 10
 def install_privately(connection: Connection, schema: str, install: Callable[[], None]) -> None:
     """Call `install` in one transaction, and revoke what ALTER DEFAULT PRIVILEGES granted on the objects it created.
 
+    The schema is created, or checked to be one of trusted roles (see `trust`) before anything in it is used.
     Objects that exist keep their privileges. A lock that excludes a concurrent installation is not needed: if the other
     session was faster, `install` is called again.
     """
@@ -38,6 +40,7 @@ def install_privately(connection: Connection, schema: str, install: Callable[[],
         try:
             with connection.transaction():
                 known = set(_rows(connection, "objects", schema))
+                create_schema(connection, schema)
                 install()
                 for catalog, oid, revoke in _rows(connection, "granted", schema):
                     if (catalog, oid) not in known:

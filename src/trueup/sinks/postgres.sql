@@ -9,7 +9,7 @@ SELECT EXISTS (SELECT FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
                 WHERE g.tgrelid = to_regclass(%(table)s))
 
 -- name: create
-CREATE TABLE IF NOT EXISTS {target} (
+CREATE TABLE {target} (
     {columns}, trueup_shard bigint NOT NULL, trueup_seq bigint, trueup_at timestamptz, PRIMARY KEY ({key})
 )
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import psycopg
 from psycopg import sql
 
 from trueup.db.casts import is_scalar
@@ -13,6 +15,7 @@ from trueup.db.catalog import Column, Table, read_table
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
+from trueup.db.trust import refuse_foreign_code
 from trueup.errors import CheckFailed
 from trueup.rows.encode import base_value, column_spec, equality, text_of
 from trueup.rows.spec import ColumnSpec
@@ -108,6 +111,7 @@ def ensure_target(
         raise _refused(schema, table, ["it is not a table"])
     else:
         _add_missing(connection, source, current, columns, may_add=not mapping)
+    refuse_foreign_code(connection, [(schema, table)], silenced=False)
     current = read_table(connection, schema, table)
     assert current is not None
     return _checked(source, current, columns, routed=routed)
@@ -165,15 +169,19 @@ def _create(
     known = _known_types(connection, [kind for _, _, kind in columns])
     names = {column[0]: column[1] for column in columns}
     key = [names[name] for name in source.key] + ([MARKS[0]] if routed else [])
-    if not one_value(connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema])):
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-    connection.execute(
-        sql.SQL(statements()["create"]).format(
-            target=sql.Identifier(schema, table),
-            columns=defined((to, known[kind]) for _, to, kind in columns),
-            key=sql.SQL(", ").join(sql.Identifier(name) for name in key),
+    # Without IF NOT EXISTS, which would accept anything of this name. Another worker of the tube may have been faster:
+    # the caller checks the table in any case.
+    with suppress(psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation), connection.transaction():
+        if not one_value(connection.execute("SELECT to_regnamespace(quote_ident(%s))", [schema])):
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    with suppress(psycopg.errors.DuplicateTable, psycopg.errors.UniqueViolation), connection.transaction():
+        connection.execute(
+            sql.SQL(statements()["create"]).format(
+                target=sql.Identifier(schema, table),
+                columns=defined((to, known[kind]) for _, to, kind in columns),
+                key=sql.SQL(", ").join(sql.Identifier(name) for name in key),
+            )
         )
-    )
 
 
 def _add_missing(

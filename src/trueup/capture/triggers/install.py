@@ -54,7 +54,7 @@ def _install(session: Session) -> int | None:
             node=session.node.name,
         )
     refuse_all_tables(connection, f"{session.schema}.installation")
-    _make_schema(session, is_new=before is None)
+    _check_contents(session, is_new=before is None)
     connection.execute(_filled(session, "tables.sql"))
     for version in range((before or VERSION) + 1, VERSION + 1):
         if version in MIGRATIONS:
@@ -110,7 +110,7 @@ def _check_server(session: Session) -> None:
         )
 
 
-def _make_schema(session: Session, *, is_new: bool) -> None:
+def _check_contents(session: Session, *, is_new: bool) -> None:
     row = session.connection.execute(
         "SELECT count(c.oid) FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid"
         " WHERE n.nspname = %s GROUP BY n.oid",
@@ -122,8 +122,7 @@ def _make_schema(session: Session, *, is_new: bool) -> None:
             cure="choose another schema with --schema",
             node=session.node.name,
         )
-    if not row:
-        session.connection.execute(_sql("CREATE SCHEMA @schema@", session))
+    if is_new:
         session.connection.execute(_sql("COMMENT ON SCHEMA @schema@ IS 'Tubes of trueup.'", session))
 
 

@@ -18,6 +18,7 @@ from trueup.db.connection import Connection, address_of
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 
 # Short, because trigger names consist of the schema and the tube, and names are limited to 63 bytes.
@@ -41,9 +42,15 @@ class Session:
     def connection(self) -> Connection:
         """Return the connection, which is in autocommit mode."""
         if self._connection is None:
-            self._connection = connect(self.node, application="trueup tube", read_only=False)
-            # A new snapshot per statement: barriers need it, and reads never fail with a serialization error.
-            self._connection.execute("SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0")
+            connection = connect(self.node, application="trueup tube", read_only=False)
+            try:
+                # A new snapshot per statement: barriers need it, and reads never fail with a serialization error.
+                connection.execute("SET default_transaction_isolation = 'read committed'; SET statement_timeout = 0")
+                check_schema(connection, self.schema, node=self.node.name)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     @property

@@ -21,6 +21,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.locks import Holder
 from trueup.db.private import install_privately
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.sync.state import identity
 
@@ -89,7 +90,9 @@ def install(connection: Connection) -> None:
 
 def is_installed(connection: Connection) -> bool:
     """Return whether this database has the table of pointers."""
-    return bool(one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")))
+    return check_schema(connection, "trueup") and bool(
+        one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL"))
+    )
 
 
 def create(

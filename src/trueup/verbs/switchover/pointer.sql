@@ -1,7 +1,7 @@
 -- name: install
 -- Installed in both databases of a switchover. A row says whether this database is in use; the row of the other one
 -- says the opposite.
-CREATE SCHEMA IF NOT EXISTS trueup;
+
 
 CREATE TABLE IF NOT EXISTS trueup.switchover (
     sync text PRIMARY KEY,

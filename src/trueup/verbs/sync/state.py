@@ -18,6 +18,7 @@ from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
 from trueup.db.private import install_privately
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
 from trueup.verbs.sync.request import Scope
@@ -86,6 +87,8 @@ def install(target: Connection) -> None:
 
 def read(target: Connection, name: str) -> State | None:
     """Return the state of the sync `name`, or None if it does not exist."""
+    if not check_schema(target, STATE_SCHEMA):
+        return None
     if not one_value(target.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL")):
         return None
     with target.cursor(row_factory=dict_row) as cursor:
@@ -224,6 +227,8 @@ def check_role(target: Connection, sync_id: str, node: str) -> None:
 
 def pointer_state(connection: Connection, sync_id: str) -> str | None:
     """Return the state in the switchover pointer of a sync in this database, or None if it has no pointer."""
+    if not check_schema(connection, STATE_SCHEMA):
+        return None
     if not one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")):
         return None
     row = connection.execute("SELECT state FROM trueup.switchover WHERE sync_id = %s", [sync_id]).fetchone()

@@ -1,5 +1,5 @@
 -- name: install
-CREATE SCHEMA IF NOT EXISTS trueup;
+
 CREATE TABLE IF NOT EXISTS trueup.syncs (
     sync text PRIMARY KEY,
     -- Identifies the sync and its way back: names are unique in one database only.

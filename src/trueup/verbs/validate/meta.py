@@ -20,6 +20,7 @@ from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
+from trueup.db.trust import check_schema, create_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
 
@@ -70,6 +71,12 @@ class Meta:
         self.node = node
         self.connection: Connection = connect(node, application=application, read_only=read_only)
         self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
+        try:
+            with self.errors():
+                check_schema(self.connection, "trueup", node=node.name)
+        except BaseException:
+            self.connection.close()
+            raise
 
     def close(self) -> None:
         """Close the session, which releases the lock of the validation."""
@@ -83,6 +90,7 @@ class Meta:
             if self.value("is_made"):
                 # A role that may only use the tables needs no right to create them.
                 return
+            create_schema(self.connection, "trueup")
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
 

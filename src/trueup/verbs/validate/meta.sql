@@ -1,5 +1,5 @@
 -- name: make
-CREATE SCHEMA IF NOT EXISTS trueup;
+
 CREATE TABLE IF NOT EXISTS trueup.validation (
     name text PRIMARY KEY,
     settings jsonb NOT NULL,

@@ -18,6 +18,7 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.validate.routes import Name
 
@@ -118,7 +119,7 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
     if rows:
         may_ask = bool(one_value(target.execute(statements["may_ask_origin"])))
         return Syncer("subscription", tuple(row[0] for row in rows), tuple(int(row[1]) for row in rows), 0.0, may_ask)
-    if one_value(target.execute(statements["has_mark"])):
+    if check_schema(target, "trueup") and one_value(target.execute(statements["has_mark"])):
         marks = [str(row[0]) for row in target.execute(statements["marks"]).fetchall()]
         if len(marks) == 1:
             return Syncer("sync", tuple(marks))
@@ -138,7 +139,9 @@ def _check(syncer: Syncer, source: Connection, target: Connection) -> None:
     """Raise CheckFailed if the slot or the sync does not exist."""
     statements = _statements()
     statement, session = ("slot", source) if syncer.kind == "slot" else ("mark", target)
-    if syncer.kind == "sync" and not one_value(target.execute(statements["has_mark"])):
+    if syncer.kind == "sync" and not (
+        check_schema(target, "trueup") and one_value(target.execute(statements["has_mark"]))
+    ):
         raise CheckFailed(
             ["the target has no mark of a trueup sync"], cure="run the sync once, or use --syncer lag:SECONDS"
         )

@@ -1,6 +1,8 @@
-"""Publications: what they publish of a table, one for the tables of a validation, and a check for FOR ALL TABLES.
+"""Publications: what they publish of a table, one for the tables of a validation, and tables of trueup in them.
 
 A table that trueup creates in a database with a publication FOR ALL TABLES stops the subscribers that lack this table.
+Such a publication may also be created later. Then the server refuses updates and deletes in tables without a replica
+identity: every table of trueup has one.
 """
 
 from __future__ import annotations
@@ -107,6 +109,21 @@ def make_publication(connection: Connection, name: str, tables: Sequence[tuple[s
                 connection.execute(
                     sql.SQL(f"ALTER PUBLICATION {{}} {verb} TABLE {{}}").format(publication, sql.Identifier(*table))
                 )
+
+
+def ensure_identities(connection: Connection, schema: str) -> None:
+    """Give every table of a schema of trueup that has no primary key the replica identity FULL."""
+    query = _statement("without_identity")
+    for name in connection.execute(query, {"schema": schema}).fetchall():
+        connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(*name)))
+
+
+def published_problem(connection: Connection, table: str) -> str:
+    """Return which publication contains a table of trueup, with its effect and cure; an empty text if none does."""
+    row = connection.execute(_statement("published_by"), {"table": table}).fetchone()
+    if row is None:
+        return ""
+    return f"publication {row[0]} of database {row[1]} contains {table}: its subscribers stop if they lack it; {CURE}"
 
 
 def all_tables_problem(connection: Connection, table: str) -> str:

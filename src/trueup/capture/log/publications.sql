@@ -56,3 +56,21 @@ SELECT p.pubname::text, current_database()::text FROM pg_catalog.pg_publication 
                 WHERE s.database = current_database() AND s.plugin = 'pgoutput'
                   AND NOT starts_with(s.slot_name::text, 'trueup_'))
  ORDER BY 1
+
+-- name: without_identity
+-- Tables of a schema whose rows cannot be updated or deleted once a publication contains them.
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %(schema)s AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND pg_has_role(c.relowner, 'USAGE')
+   AND CASE c.relreplident WHEN 'f' THEN false WHEN 'n' THEN true
+            ELSE NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid
+                                AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END) END
+ ORDER BY 1, 2
+
+-- name: published_by
+-- Publications with subscribers that contain the table, which is a table of trueup.
+SELECT p.pubname::text, current_database()::text FROM pg_publication_tables p
+ WHERE format('%%I.%%I', p.schemaname, p.tablename) = %(table)s
+   AND EXISTS (SELECT FROM pg_replication_slots s
+                WHERE s.database = current_database() AND s.plugin = 'pgoutput'
+                  AND NOT starts_with(s.slot_name::text, 'trueup_'))
+ ORDER BY 1

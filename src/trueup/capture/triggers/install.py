@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.capture.triggers.session import Session
 from trueup.db.private import install_privately
 from trueup.errors import CheckFailed
@@ -61,6 +61,7 @@ def _install(session: Session) -> int | None:
             connection.execute(_sql(MIGRATIONS[version], session))
     _make_functions(session)
     _write_version(session, before)
+    ensure_identities(connection, session.schema)
     return before
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from psycopg import sql
 
-from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.session import Session, block
@@ -94,9 +94,20 @@ def touch_query(session: Session, tube: str, table: str, query: str, *, shard: i
 
 
 def cover(session: Session, tube: str | None = None, *, patience: float = PATIENCE) -> int:
-    """Create the triggers of new partitions; return the number of tables that had new partitions."""
+    """Notice new and removed partitions and create triggers; return the number of tables whose partitions changed.
+
+    Tables of the tubes that have lost their replica identity get it back.
+    """
+    with session.errors():
+        ensure_identities(session.connection, session.schema)
     tables: int = session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience))
     return tables
+
+
+def published(session: Session, tube: str) -> str:
+    """Return which publication contains the pods of a tube, and the cure; an empty text if none does."""
+    with session.errors():
+        return published_problem(session.connection, f"{session.schema}.pods_{tube}")
 
 
 def find(session: Session, tube: str) -> TubeInfo | None:

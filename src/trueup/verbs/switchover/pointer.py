@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.address import join, parse
 from trueup.db.connection import Connection, one_value
 from trueup.db.locks import Holder
@@ -83,6 +83,7 @@ def install(connection: Connection) -> None:
         refuse_all_tables(connection, "trueup.switchover")
         connection.execute("SET LOCAL client_min_messages = warning")
         connection.execute(statement("install"))
+        ensure_identities(connection, "trueup")
 
     install_privately(connection, "trueup", create_objects)
     connection.execute(statement("grant"))

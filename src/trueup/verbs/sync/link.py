@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
+from trueup.capture.log.publications import ensure_identities
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row, one_value
@@ -18,7 +19,7 @@ from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.check import check_plan
-from trueup.verbs.sync.model import LOG_SCHEMA, Plan, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, SyncTable
 from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _link(
         changelog.check_owner(log, name, stored.id)
         tables = changelog.attached(log, name, plan.tables)
     history.reader(name).done(marker, stored.mark)
+    ensure_identities(to_target, STATE_SCHEMA)
     state.check_role(to_target, stored.id, target.name)
     definition = one_value(from_source.execute(*shape_query(name, tables)))
     if not plan.is_ordered:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from trueup.capture.log.publications import published_problem
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
 from trueup.verbs.sync import changelog, check, create_schema, history, snapshot_copy, state
 from trueup.verbs.sync.link import open_ends, open_link
-from trueup.verbs.sync.model import Plan
+from trueup.verbs.sync.model import LOG_SCHEMA, Plan
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.round import PartitionsChanged
@@ -86,6 +87,8 @@ def run(
                 open_link(request.source, request.target, request.name) as link,
                 Runner(link, request, progress) as runner,
             ):
+                if problem := published_problem(link.source, f"{LOG_SCHEMA}.pods_{request.name}"):
+                    progress.say(problem)
                 for now in _rounds(runner, until, totals, began):
                     totals = now
                     heartbeat(totals.as_json())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.rows import dict_row
 
-from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.capture.triggers.readers import Mark
 from trueup.db.connection import Connection, one_value
 from trueup.db.drop_schema import drop_schema_if_empty
@@ -81,6 +81,7 @@ def install(target: Connection) -> None:
     def create_objects() -> None:
         refuse_all_tables(target, "trueup.syncs")
         target.execute(statement("install"))
+        ensure_identities(target, STATE_SCHEMA)
 
     install_privately(target, STATE_SCHEMA, create_objects)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import Future
 
-from trueup.capture.triggers import pods
+from trueup.capture.triggers import pods, tubes
 from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.queue import Queue
 from trueup.capture.triggers.shape import Shapes
@@ -43,6 +43,8 @@ class Run:
         self._setup()
         # A partition that was dropped while no job ran: its rows must leave the sink.
         self.waiting.cover()
+        if problem := tubes.published(self.job.session, self.job.tube):
+            self.job.say(problem)
         writing: tuple[EnrichedBatch, Future[Outcome]] | None = None
         while True:
             self.waiting.beat()

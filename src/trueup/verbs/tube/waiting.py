@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
+from trueup.capture.triggers import tubes
 from trueup.capture.triggers.enrich import TEMPORARY
 from trueup.errors import QueryError
 from trueup.sinks.base import SinkDown
@@ -102,6 +103,6 @@ class Waiting:
     def cover(self) -> None:
         """Notice new and removed partitions of partitioned tables; after a failure, try again next time."""
         try:
-            self._job.session.call("tube_partitions_ensure_attached", self._job.tube, "1 s")
+            tubes.cover(self._job.session, self._job.tube, patience=1.0)
         except QueryError as error:
             self._job.say(f"could not check the partitions of attached tables, trying again later: {error}")

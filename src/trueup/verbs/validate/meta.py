@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from trueup.capture.log.publications import refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.model import Config, Node
 from trueup.db.connection import Connection
 from trueup.db.drop_schema import drop_schema_if_empty
@@ -93,6 +93,7 @@ class Meta:
             create_schema(self.connection, "trueup")
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
+            ensure_identities(self.connection, "trueup")
 
     def delete(self, name: str) -> None:
         """Delete a validation; with the last one, drop the tables, and the schema if nothing else is in it."""

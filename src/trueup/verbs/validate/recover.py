@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from datetime import datetime, timezone
 
+from trueup.capture.log.publications import ensure_identities
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.db.node import is_lost
@@ -110,6 +111,8 @@ def lock_meta(name: str, node: Node, *, is_start: bool = False) -> Meta:
                 # In the transaction of the lock, and before it: see `request_stop`.
                 meta.rows("want", name=name, wanted="")
             meta.take_lock(name)
+            # A publication that is created later must not stop updates and deletes.
+            ensure_identities(meta.connection, "trueup")
     except BaseException:
         meta.close()
         raise

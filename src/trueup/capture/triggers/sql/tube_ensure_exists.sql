@@ -25,6 +25,8 @@ BEGIN
             ' WITH (toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,'
             ' autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000)', pods, '@schema@.pod_seq');
         PERFORM @schema@.tube_make_private('TABLE', pods);
+        -- Pods can be deleted, whatever publication contains the table.
+        EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', pods);
         EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('Pods of the tube %s.', tube));
         EXECUTE format('CREATE INDEX ON %s (source) WHERE op = ''!''', pods);
         PERFORM @schema@.tube_order_index(tube, partitions);

@@ -1,0 +1,54 @@
+"""Tables of trueup in a publication FOR ALL TABLES that is created after them: rows can still be deleted."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from support.fixtures import Databases
+from support.sqlite_sink import SqliteSink
+from support.switchover import Moving
+from support.sync import make_pair
+from support.validate import Copy
+from trueup.api.tube import Tube
+
+WITHOUT_IDENTITY = """SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname ~ '^(trueup|tube)' AND c.relkind = 'r' AND c.relreplident <> 'f'
+   AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)"""
+
+
+def test_a_publication_for_all_tables_that_is_created_later(databases: Databases, tmp_path: Path) -> None:
+    source, target = databases(2)
+    pair, copy = make_pair(source, target), Copy(source, target)
+    pair.both("CREATE TABLE t (id int PRIMARY KEY)")
+    pair.start()
+    pair.run(once=True)
+    Tube.install(source.uri)
+    tube = Tube("t", source.uri)
+    tube.ensure()
+    tube.attach("public.t", shard=1)
+    copy.create("public.t", changes="changelog", syncer="sync:main")
+    copy.go_on()
+    pair.both("CREATE PUBLICATION everything FOR ALL TABLES")
+    # Changed by hand: the next job restores it.
+    source.execute("ALTER TABLE tube.pods_t REPLICA IDENTITY NOTHING")
+    source.execute("INSERT INTO t SELECT i FROM generate_series(1, 10) i")
+    stop = threading.Event()
+    # A job repeats a delete that fails: stop it then.
+    timer = threading.Timer(60, stop.set)
+    timer.start()
+    tube.run(SqliteSink(str(tmp_path / "kept.db")), until_empty=True, stop=stop)
+    timer.cancel()
+    assert source.execute("SELECT count(*) FROM tube.pods_t") == [(0,)]
+    pair.run(once=True)
+    assert source.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]
+    waiting = "SELECT sum(live_pods) FROM trueup_changes.tube_stats()"
+    copy.until(lambda: pair.run(once=True) and source.execute(waiting) == [(0,)])
+    assert copy.status().total("inserts") == 10
+    copy.stop()
+    Moving(source, target, pair.request.source, pair.request.target).prepare()
+    for database in (source, target):
+        assert database.execute(WITHOUT_IDENTITY) == []
+    copy.validation.delete()
+    tube.drop()
+    tube.close()

@@ -96,7 +96,6 @@ class _Stream:
             with self._lock:
                 validator.positions.locate()
                 validator.check_health()
-                validator.look()
                 return finish_round(validator)
         except CatalogChanged:
             # No batch may run while the tables are planned again.
@@ -201,15 +200,15 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
         failed.update(part.failed)
         unseen += part.unseen
     position = max(positions.read, end)
-    # After the rows of the batch were read from the log: see `Validator.look`.
-    validator.look()
     try:
         with sessions.meta.transaction():
             checker.postpone_unseen(unseen)
             checker.record(touches, failed, sessions.mark)
+            look = validator.look()
             validator.checkpoint(batch, position)
     finally:
         checker.count()
+    validator.last_look = look
     positions.advance(position)
 
 

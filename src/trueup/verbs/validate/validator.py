@@ -45,7 +45,7 @@ class Validator:
         self.sweeper = Sweeper(self.sessions, self.tables, self.checker)
         is_log = self.sessions.settings.changes == "log"
         self.looker = Looker(self.sessions, self.sessions.stored.publication if is_log else "")
-        self._look: Look | None = None
+        self.last_look: Look | None = None
         self.source: ChangeSource = (LogSource if is_log else TubeSource)(self.sessions, self.tables)
         # Changes that were read and wait for the syncer.
         self._pulled: Pulled | None = None
@@ -76,7 +76,7 @@ class Validator:
     def _begin_look(self) -> None:
         """Look at the catalogs after the tables were planned; store what changed since the last look."""
         look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
-        self._look = look
+        self.last_look = look
         for name, pair in list(self.tables.pairs.items()):
             route = self.tables.routes[name]
             if (look.source.get(route.source), look.target.get(route.target)) != (pair.oid, pair.target_oid):
@@ -86,19 +86,21 @@ class Validator:
                 self.tables.stop(name, problem)
         self._note_identities(look)
 
-    def look(self) -> None:
+    def look(self) -> Look:
         """Look at the catalogs; raise CatalogChanged if tables or publications are not what they were.
 
-        Called when it is known up to which position changes are read: what was committed before is seen by this look.
+        Called in the transaction that decides rows, after they were read and before a position is stored: the rows were
+        those of the planned tables, and all changes before the position were published. The caller sets `last_look`
+        when the transaction is committed.
         """
-        assert self._look is not None
+        assert self.last_look is not None
         look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
-        if look == self._look:
-            return
-        if replace(look, files={}) != replace(self._look, files={}):
-            raise CatalogChanged(f"tables or publications were changed ({look.difference(self._look)})")
-        self._look = look
+        if look == self.last_look:
+            return look
+        if replace(look, files={}) != replace(self.last_look, files={}):
+            raise CatalogChanged(f"tables or publications were changed ({look.difference(self.last_look)})")
         self._note_identities(look)
+        return look
 
     def _note_identities(self, look: Look) -> None:
         """Store what identifies the tables; a table that is another one, or was rewritten, must be compared."""
@@ -145,7 +147,6 @@ class Validator:
         start = self.positions.read
         if end <= start:
             return None
-        self.look()
         if self._pulled is None:
             self._pulled = self.source.read(start, end)
             if self._pulled is not None:
@@ -170,6 +171,7 @@ class Validator:
                         check = self._next_check(check, batch.take())
                 check = self._next_check(check, batch.take())
                 check = self._next_check(check, {})
+                look = self.look()
                 position = max(positions.read, pulled.changes.position)
                 positions.has_caught_up = positions.has_caught_up or pulled.has_all
                 self.checkpoint(batch, position, pods=pulled.pods)
@@ -181,6 +183,7 @@ class Validator:
             if check is not None:
                 check.result.exception()
             self.checker.count()
+        self.last_look = look
         positions.advance(position)
         self.source.confirm(pulled)
         return pulled.changes.is_cut
@@ -221,7 +224,7 @@ class Validator:
         if now >= self._health_at:
             self._health_at = now + _HEALTH_SECONDS
             self.positions.retained = self.source.check(self.positions.read, self.positions.syncer.seconds)
-            self.look()
+            self.last_look = self.look()
 
     def _note_coverage(self, coverage: Coverage) -> None:
         """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""
@@ -244,6 +247,7 @@ class Validator:
         with sessions.source_errors():
             hidden = invisible(sessions.source, {entry.xid for entry in entries} - {0})
         visible = [entry for entry in entries if entry.xid not in hidden]
+        look = self.last_look
         try:
             with sessions.meta.transaction():
                 unseen = [entry for entry in entries if entry.xid in hidden]
@@ -254,8 +258,11 @@ class Validator:
                 for entry in visible:
                     if entry.key == _NO_KEY:
                         self.sweeper.sweep_truncated(entry)
+                if visible:
+                    look = self.look()
         finally:
             self.checker.count()
+        self.last_look = look
         return len(entries) >= page
 
     def _is_final(self, entry: Entry) -> bool:

@@ -160,6 +160,16 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     ):
         moving.execute(proof="validated")
     moving.old.execute("UPDATE people SET name = name WHERE id = 9")
+    # The publication lacked a table for a moment: what the validation has not seen, it does not prove.
+    hidden = "ALTER PUBLICATION trueup_v DROP TABLE people; ALTER PUBLICATION trueup_v ADD TABLE people"
+    with (
+        in_the_pause(moving, monkeypatch, hidden, ""),
+        pytest.raises(GateClosed, match=r"changes of public\.people were missed .*its publication was altered"),
+    ):
+        moving.execute(proof="validated", budget=5.0)
+    running.of("v").update(sweep=0.5)
+    wait_until(lambda: not running.of("v").status().total("unchecked"))
+    running.of("v").update(sweep=0.0)
     # The validation hangs in the pause: everything is released when the budget is spent.
     with psycopg.connect(moving.new.uri) as lock, monkeypatch.context() as patch:
         pause = switchover.pause

@@ -417,3 +417,28 @@ def test_nothing_is_created_where_all_tables_are_published(copy: Copy) -> None:
 def test_a_tube_and_its_name_belong_together(plain: Copy, options: dict[str, str]) -> None:
     with pytest.raises(trueup.errors.ConfigError, match="must be used together"):
         plain.create(**options)
+
+
+def test_replaced_and_later_tables_are_named(plain: Copy) -> None:
+    plain.both("CREATE TABLE swapped (LIKE t INCLUDING ALL); CREATE TABLE renamed (LIKE t INCLUDING ALL)")
+    _start(plain)
+    assert plain.fence().exit_code == 0
+    plain.up.execute("""
+        ALTER TABLE swapped RENAME TO swapped_old; CREATE TABLE swapped (LIKE t INCLUDING ALL);
+        INSERT INTO swapped VALUES (1, 1);
+    """)
+    plain.both("ALTER TABLE renamed RENAME TO renamed_2; CREATE TABLE late (id int PRIMARY KEY)")
+    plain.up.execute("INSERT INTO renamed_2 VALUES (1, 1); INSERT INTO late VALUES (1)")
+    plain.down.execute("DROP TABLE words; CREATE TABLE words (word text PRIMARY KEY, n int)")
+    fence = plain.fence()
+    assert fence.exit_code == 2
+    named = {name for name in _reasons(plain) if any(f"{name} " in reason for reason in fence.reasons)}
+    expected = {"swapped", "swapped_old", "renamed", "renamed_2", "late", "words"}
+    assert named == {f"public.{name}" for name in expected}
+    assert "public.renamed_2" in next(text for text in fence.reasons if text.startswith("public.renamed is"))
+    # Written again with other values, without row changes.
+    plain.up.execute("INSERT INTO t VALUES (1, 1)")
+    plain.down.execute("INSERT INTO t VALUES (1, 1)")
+    plain.until(lambda: not any(error.source == "public.t" for error in plain.errors()))
+    plain.up.execute("ALTER TABLE t ALTER n TYPE int USING n + 1")
+    plain.until(lambda: [error.key for error in plain.errors() if error.source == "public.t"] == [("1",)])

@@ -68,6 +68,15 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
         assert [table.stage for table in status.tables] == ["stopped", "running"]
         assert "its key was (id) and is now (k)" in status.tables[0].reason
+        # Changes belong to tables, not to names.
+        up.execute(
+            "BEGIN; ALTER TABLE t RENAME TO x; INSERT INTO x VALUES (9999, 1); ALTER TABLE x RENAME TO t; COMMIT"
+        )
+        _until(lambda: len(validation.errors()) == 3)
+        up.execute("ALTER TABLE t RENAME TO t_old; CREATE TABLE t (id int PRIMARY KEY, n int)")
+        fence = validation.fence()
+        assert fence.exit_code == 2
+        assert any("public.t " in text and "another table has its name on the source" in text for text in fence.reasons)
 
     _validated(up, down, script)
 

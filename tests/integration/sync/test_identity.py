@@ -6,7 +6,11 @@ import pytest
 
 from support.fixtures import Databases
 from support.sync import make_pair
+from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
+from trueup.verbs.sync.link import open_link
+from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.runner import Runner
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, v text)"
 
@@ -39,3 +43,31 @@ def test_chained_syncs_with_one_name_carry_everything(databases: Databases) -> N
         hop.run()
         hop.check_equal(["items"])
         assert hop.drop() == (True, True)
+
+
+def test_a_ring_is_refused_also_when_running_syncs_close_it(databases: Databases) -> None:
+    first, second, third = databases(3)
+    for database in (first, second, third):
+        database.execute(f"{TABLE}; CREATE TABLE others (id int PRIMARY KEY)")
+    only = Scope("items", tables=("public.items",))
+    forth = make_pair(first, second).with_scope(only)
+    forth.start()
+    # Other tables may go the other way.
+    make_pair(second, first).with_scope(Scope("others", tables=("public.others",))).start()
+    with pytest.raises(CheckFailed, match=r"public\.items: the source gets its rows from this target") as caught:
+        make_pair(second, first).with_scope(Scope("back", tables=("public.items",))).start()
+    assert "--exclude-tables" in caught.value.cure
+    # The last sync of the ring does not know of the first one: the news travels with the running syncs.
+    closing = make_pair(third, first).with_scope(only), make_pair(second, third).with_scope(only)
+    for hop in closing:
+        hop.start()
+    with open_link(forth.request.source, forth.request.target, "items") as link:
+
+        def go_round(runner: Runner) -> None:
+            for _ in range(3):
+                runner.check_chain()
+                for hop in closing:
+                    hop.run(once=True)
+
+        with Runner(link, forth.request, Silent()) as runner, pytest.raises(CheckFailed, match="from this target"):
+            go_round(runner)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import changelog, create_schema, state
+from trueup.verbs.sync import chain, changelog, create_schema, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
@@ -25,9 +25,11 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
         create_schema.find_programs(source.info.server_version, request.pg_bin)
     with changelog.open_log(request.source) as log:
         changelog.check_free(log, request.name)
+    sync_id = uuid.uuid4().hex
+    chain.origins(source, target, sync_id, plan.tables, request.target.name)
     state.install(target)
     phase = "making" if request.scope.create_schema else "copying"
-    state.create(target, request.scope, uuid.uuid4().hex, state.identity(source), plan.tables, phase=phase)
+    state.create(target, request.scope, sync_id, state.identity(source), plan.tables, phase=phase)
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 

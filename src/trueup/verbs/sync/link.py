@@ -17,7 +17,7 @@ from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync import chain, changelog, history, state
 from trueup.verbs.sync.check import check_plan
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, SyncTable
 from trueup.verbs.sync.state import State
@@ -141,6 +141,7 @@ def _link(
     plan = check_plan(from_source, to_target, stored, (source.name, target.name))
     # Before the change log is checked: a partition that changes meanwhile ends the first round.
     partitions = one_row(from_source.execute(*shape_query(name, plan.tables)))[1]
+    chain.record(to_target, name, epoch, chain.origins(from_source, to_target, stored.id, plan.tables, target.name))
     with changelog.open_log(source) as log:
         changelog.check_owner(log, name, stored.id)
         tables = changelog.attached(log, name, plan.tables)

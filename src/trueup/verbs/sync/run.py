@@ -112,6 +112,7 @@ def _rounds(runner: Runner, until: Until, totals: Totals, began: float) -> Itera
         totals = totals.plus(last, time.monotonic() - began)
         is_over = until.is_reached(last) or last.stop_asked
         if is_over or time.monotonic() - sequences_at >= until.sequences:
+            runner.check_chain()
             runner.copy_sequences()
             sequences_at = time.monotonic()
         if is_over or time.monotonic() - reported >= REPORT_SECONDS:

@@ -16,8 +16,8 @@ from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.errors import QueryError
 from trueup.rows.write.ordered import write_ordered
+from trueup.verbs.sync import chain, sequences, state
 from trueup.verbs.sync import round as small
-from trueup.verbs.sync import sequences, state
 from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
@@ -69,6 +69,12 @@ class Runner:
                 raise
         # A part of the log did not fit; all of it does.
         return self._round(None, small_keys, checks)
+
+    def check_chain(self) -> None:
+        """Raise if another sync has closed a ring meanwhile; record where the rows come from."""
+        link = self.link
+        found = chain.origins(link.source, link.target, link.id, link.tables, link.target_node.name)
+        chain.record(link.target, link.name, link.epoch, found)
 
     def copy_sequences(self) -> None:
         """Set the target's sequences to the current values of the source's."""

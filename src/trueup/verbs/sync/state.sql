@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     -- The options --tables and --exclude-tables; no names means the whole database.
     named text[] NOT NULL,
     left_out text[] NOT NULL,
+    -- Table -> the databases that its rows come from: the source, and the sources of the source.
+    origins jsonb NOT NULL DEFAULT '{}',
     -- Number of snapshots that the copy was read in: more than one if it was interrupted and continued.
     snapshots integer NOT NULL DEFAULT 0,
     -- Each new writer takes the next number. A process with an older number (a task that outlived its driver) may not
@@ -129,3 +131,17 @@ SELECT DISTINCT p.proowner::regrole::text
  WHERE p.prorettype = 'trigger'::regtype AND NOT pg_has_role(session_user, p.proowner, 'MEMBER')
    AND (p.pronamespace = to_regnamespace('trueup_log') AND strpos(p.prosrc, %(id)s) > 0
         OR %(guarded)s AND p.oid = to_regprocedure('trueup.switchover_guard()'))
+
+-- name: may_read
+SELECT coalesce(has_table_privilege(to_regclass('trueup.syncs'), 'SELECT'), false)
+
+-- name: origins
+-- Table -> the databases that its rows come from, by all syncs into this database but one.
+SELECT t.name, array_agg(DISTINCT o.origin)
+  FROM trueup.syncs s
+ CROSS JOIN LATERAL unnest(s.tables) t(name)
+ CROSS JOIN LATERAL (SELECT s.source UNION SELECT jsonb_array_elements_text(s.origins -> t.name)) o(origin)
+ WHERE s.id <> %(id)s GROUP BY t.name
+
+-- name: set_origins
+UPDATE trueup.syncs SET origins = %(origins)s WHERE sync = %(sync)s AND origins <> %(origins)s

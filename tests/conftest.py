@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 import trueup
+from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
 from trueup.report.model import DiffResult
@@ -97,6 +98,14 @@ def databases(server: Server) -> Iterator[Databases]:
     yield create
     for database in created:
         database.drop()
+
+
+@pytest.fixture
+def spied(databases: Databases) -> Iterator[Spied]:
+    """A database with functions, types and operators of another role, whose calls are counted."""
+    database = Spied(databases(1)[0])
+    yield database
+    database.remove()
 
 
 @pytest.fixture

@@ -356,7 +356,16 @@ def test_max_connections(
     cli: Cli, node_options: NodeOptions, drifted: list[Database], sessions_seen: SessionsSeen, most: int
 ) -> None:
     slow = "pg_sleep(0.002) IS NOT NULL"
-    options = ("--block-size", 5, "--override-block-size", "--concurrency-factor", 4, "--filter", slow)
+    options = (
+        "--block-size",
+        5,
+        "--override-block-size",
+        "--concurrency-factor",
+        4,
+        "--filter",
+        slow,
+        "--allow-functions=pg_sleep",
+    )
 
     def work() -> None:
         assert cli("diff", "items", *node_options(drifted), *options, "--max-connections", most).code == 1

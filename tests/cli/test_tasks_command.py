@@ -250,7 +250,13 @@ def test_a_missing_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None
 def test_a_killed_process_is_listed_as_failed(
     cli: Cli, node_options: NodeOptions, equal: list[Database], tmp_path: Path
 ) -> None:
-    slow = ("--filter", "pg_sleep(0.05) IS NOT NULL", "--task-db", str(tmp_path / "tasks.db"))
+    slow = (
+        "--filter",
+        "pg_sleep(0.05) IS NOT NULL",
+        "--allow-functions=pg_sleep",
+        "--task-db",
+        str(tmp_path / "tasks.db"),
+    )
     command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *slow]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -48,7 +48,8 @@ DRIFTS = (
 # Slow enough to be killed during the run: every hundredth row sleeps.
 SLOW = "part % 100 <> 0 OR pg_catalog.pg_sleep(0.02) IS NOT NULL"
 DIFF = ["-m", "trueup", "-v", "diff", "items", "--block-size=100", "--override-block-size", "--compare-unit-size=25",
-        "--recheck=1", "--recheck-wait=0", f"--filter={SLOW}", "--concurrency-factor=1", "--json"]  # fmt: skip
+        "--recheck=1", "--recheck-wait=0", f"--filter={SLOW}", "--allow-functions=pg_sleep",
+        "--concurrency-factor=1", "--json"]  # fmt: skip
 CORES = 3
 
 
@@ -301,7 +302,8 @@ session = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
 package = Path(trueup.__file__).parent
 session.addArtifact(shutil.make_archive("brought", "zip", package.parent, package.name), pyfile=True)
 result = trueup.diff("items", engine="spark", max_connections=2, concurrency_factor=4.0, block_size=100,
-                     override_block_size=True, recheck=1, recheck_wait=0, filter=sys.argv[2])
+                     override_block_size=True, recheck=1, recheck_wait=0, filter=sys.argv[2],
+                     allow_functions=["pg_sleep"])
 found = {"home": session.range(1).mapInArrow(home, "home string").first()[0], "cores": Cores(session).now()}
 print(json.dumps({**result.as_json(), **found}))
 """

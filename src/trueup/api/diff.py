@@ -42,6 +42,7 @@ def diff(
     cluster: str | None = None,
     config: Config | str | None = None,
     filter: str = "",
+    allow_functions: Sequence[str] = (),
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
@@ -105,6 +106,7 @@ def diff_many(
     cluster: str | None = None,
     config: Config | str | None = None,
     filter: str = "",
+    allow_functions: Sequence[str] = (),
     columns: Sequence[str] = (),
     exclude_columns: Sequence[str] = (),
     key: Sequence[str] = (),
@@ -161,6 +163,7 @@ def rerun(
     *,
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
+    allow_functions: Sequence[str] = (),
     concurrency_factor: float | None = None,
     max_connections: int | None = None,
     recheck: int | None = None,
@@ -248,7 +251,7 @@ def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResu
 
 
 def _rerun(options: Mapping[str, Any]) -> DiffResult:
-    config = configuration(options["config"], options["nodes"])
+    config = configuration(options["config"], options["nodes"], allow_functions=options["allow_functions"])
     settings, spark = settings_of(config, options)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
         past = read_past(find_report(options["report"], store))
@@ -264,6 +267,7 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         config = load(config, nodes=addresses)
     elif addresses:
         raise ConfigError("addresses cannot be combined with a Config", cure="add the nodes to the Config")
+    config = configuration(config, allow_functions=options["allow_functions"])
     settings, spark = settings_of(config, options)
     columns, exclude_columns = options["columns"], options["exclude_columns"]
     if not (columns or exclude_columns):
@@ -277,6 +281,7 @@ def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> t
         settings=settings,
         spark=spark,
         filter=options["filter"] or settings.table_filter,
+        expressions=config.expressions,
         columns=tuple(columns),
         exclude_columns=tuple(exclude_columns),
         key=tuple(options["key"]) or parse_column_names(settings.key),

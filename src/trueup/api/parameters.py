@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -32,6 +33,11 @@ def same_parameters(model: Callable[P, object]) -> Callable[[Callable[[dict[str,
     return decorate
 
 
-def configuration(config: Config | str | None, nodes: Mapping[str, str] | None = None) -> Config:
-    """Return the configuration of a call: the object, or that of the file, with these nodes added."""
-    return config if isinstance(config, Config) else load(config, nodes=nodes)
+def configuration(
+    config: Config | str | None, nodes: Mapping[str, str] | None = None, *, allow_functions: Sequence[str] = ()
+) -> Config:
+    """Return the configuration of a call: the object, or that of the file, with these nodes and functions added."""
+    loaded = config if isinstance(config, Config) else load(config, nodes=nodes)
+    return (
+        replace(loaded, expressions=loaded.expressions.with_functions(allow_functions)) if allow_functions else loaded
+    )

@@ -35,6 +35,7 @@ def repair(
     fix_nulls: bool = False,
     majority: bool = False,
     plan: str = "",
+    allow_functions: Sequence[str] = (),
     stale: Stale = "skip",
     fire_triggers: bool = False,
     execute: bool = False,
@@ -61,7 +62,7 @@ def repair(
     `RepairResult.failed` and is as it was.
     """
     options = locals()
-    config = configuration(config, nodes)
+    config = configuration(config, nodes, allow_functions=allow_functions)
     request = repair_request(options)
     settings, spark = settings_of(config, options)
     document = read_document(Path(request.plan)) if request.plan else None
@@ -101,6 +102,7 @@ def repair_keys(
         table,
         tuple(nodes),
         settings=settings or config.diff,
+        expressions=config.expressions,
         spark=spark or config.spark,
         key=tuple(key),
         exclude_columns=tuple(exclude_columns),

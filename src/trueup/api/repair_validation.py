@@ -28,6 +28,7 @@ def repair_validation(
     fix_nulls: bool = False,
     majority: bool = False,
     plan: str = "",
+    allow_functions: Sequence[str] = (),
     stale: Stale = "skip",
     fire_triggers: bool = False,
     execute: bool = False,
@@ -51,7 +52,7 @@ def repair_validation(
     `tables` limits the repair to some of its tables. The other options are those of `repair`.
     """
     options = locals()
-    config = configuration(config, nodes)
+    config = configuration(config, nodes, allow_functions=allow_functions)
     errors = open_errors(config, name, tables, meta_node=meta)
     if not (source_of_truth or bidirectional or fix_nulls or majority or plan):
         source_of_truth = options["source_of_truth"] = errors.source.name

@@ -45,7 +45,7 @@ class Tube:
     ) -> None:
         self.name = name
         chosen, self._config = _find_node(node, nodes, config)
-        self.session = Session(chosen, schema)
+        self.session = Session(chosen, schema, self._config.expressions if self._config else None)
 
     def __enter__(self) -> Tube:
         return self
@@ -104,9 +104,23 @@ class Tube:
 
     # The tube and its tables.
 
-    def ensure(self, *, partitions: int = 1, predicate: str = "", pod_size: int = 250) -> None:
-        """Create the tube, or change its settings."""
-        tubes.ensure(self.session, self.name, partitions=partitions, predicate=predicate, pod_size=pod_size)
+    def ensure(
+        self,
+        *,
+        partitions: int = 1,
+        predicate: str = "",
+        pod_size: int = 250,
+        allow_functions: Sequence[str] = (),
+    ) -> None:
+        """Create the tube, or change its settings; `allow_functions` names functions that the predicate may call."""
+        tubes.ensure(
+            self.session,
+            self.name,
+            partitions=partitions,
+            predicate=predicate,
+            pod_size=pod_size,
+            allow_functions=allow_functions,
+        )
 
     def drop(self, *, force: bool = False, timeout: float = PATIENCE) -> bool:
         """Drop the tube and return whether it existed; raise CheckFailed if pods are waiting, unless `force` is set."""
@@ -124,6 +138,7 @@ class Tube:
         routing: str = "",
         predicate: str = "",
         capture: str = "statement",
+        allow_functions: Sequence[str] = (),
         timeout: float = PATIENCE,
     ) -> Attached:
         """Attach a table. Without `shard` and `routing`, the shard is the number in the name of schema or table."""
@@ -135,6 +150,7 @@ class Tube:
             routing=routing,
             predicate=predicate,
             capture=capture,
+            allow_functions=allow_functions,
             patience=timeout,
         )
 
@@ -150,9 +166,11 @@ class Tube:
         """Put keys into the tube and return the number of pods."""
         return tubes.touch(self.session, self.name, table, [str(key) for key in keys], shard=shard)
 
-    def touch_query(self, table: str, query: str, *, shard: int | None = None) -> int:
+    def touch_query(
+        self, table: str, query: str, *, shard: int | None = None, allow_functions: Sequence[str] = ()
+    ) -> int:
         """Put the keys that a query returns into the tube, in its order, and return the number of pods."""
-        return tubes.touch_query(self.session, self.name, table, query, shard=shard)
+        return tubes.touch_query(self.session, self.name, table, query, shard=shard, allow_functions=allow_functions)
 
     def backfill(
         self,
@@ -291,7 +309,8 @@ def open_session(
     config: Config | str | None = None,
 ) -> Session:
     """Open a session with the tubes of a node, which is named as for `Tube`."""
-    return Session(_find_node(node, nodes, config)[0], schema)
+    chosen, loaded = _find_node(node, nodes, config)
+    return Session(chosen, schema, loaded.expressions if loaded else None)
 
 
 def _find_node(

@@ -73,6 +73,7 @@ class Validation:
         routes: Sequence[str] | None = None,
         renames: Sequence[str] | None = None,
         filters: Sequence[str] | None = None,
+        allow_functions: Sequence[str] | None = None,
         constants: Sequence[str] | None = None,
         exclude_columns: Sequence[str] | None = None,
         syncer: str | None = None,
@@ -103,6 +104,9 @@ class Validation:
         CheckFailed if the validation runs with other settings. Does not start anything.
         """
         values = _settings(locals())
+        if source is not None or allow_functions:
+            allowed = self.config.expressions.with_functions(allow_functions)
+            values |= {"allow_functions": allowed.functions, "allow_extensions": allowed.extensions}
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"'{self.name}' is not a valid name of a validation",

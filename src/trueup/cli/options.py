@@ -108,6 +108,11 @@ SHARED: dict[str, Decorator] = {
         *("--filter", "SQL", "Only rows that meet this condition. [env: TRUEUP__DIFF__TABLE_FILTER]", ""),
         key="table_filter",
     ),
+    "allow_functions": repeated(
+        *("--allow-functions", "NAME"),
+        "Allow SQL expressions to call this function, such as public.f: it may write or run other code. Separate names"
+        " with commas, or repeat it. [env: TRUEUP__EXPRESSIONS__ALLOW_FUNCTIONS]",
+    ),
     "columns": option("--columns", "A,B,…", "Compare only these columns and the key. [env: TRUEUP__DIFF__COLUMNS]", ""),
     "exclude_columns": option(
         "--exclude-columns", "A,B,…", "Do not compare these columns. [env: TRUEUP__DIFF__EXCLUDE_COLUMNS]", ""
@@ -203,7 +208,7 @@ node_options = shared("config", "cluster", "nodes", "node")
 many_options = shared("schema", "tables", "exclude_tables", "exclude_tables_file")
 block_options = shared("block_size", "override_block_size")
 compare_options = shared(
-    *("concurrency_factor", "max_connections", "table_filter", "columns", "exclude_columns", "key"),
+    *("concurrency_factor", "max_connections", "table_filter", "allow_functions", "columns", "exclude_columns", "key"),
     *("recheck", "recheck_wait", "gentle", "gentle_seconds", "max_rows_per_second", "max_lag"),
     *("max_active_sessions", "max_lock_waits", "no_snapshot", "numeric", "block_timeout"),
     *("engine", "master", "remote", "quiet", "json", "task_db"),

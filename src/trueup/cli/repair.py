@@ -18,6 +18,7 @@ from trueup.cli.options import (
     node_options_of_a_report,
     option,
     repeated,
+    shared,
 )
 from trueup.cli.output import show
 from trueup.errors import ConfigError
@@ -34,6 +35,7 @@ T = TypeVar("T", "DiffResult", "RepairResult", "RepairsResult")
 @click.command()
 @click.argument("report", metavar="REPORT")
 @node_options_of_a_report
+@shared("allow_functions")
 @acting_options
 def rerun(report: str, **options: Any) -> int:
     """Compare the keys of REPORT again, and no other keys: which are resolved, which remain, which are new?
@@ -93,6 +95,7 @@ _validation_options = decorated(
 @_mode_options
 @_write_options
 @node_options_of_a_report
+@shared("allow_functions")
 @acting_options
 def repair(
     report: str | None, write_plan: str | None, validation: str, meta: str, tables: tuple[str, ...], **options: Any

@@ -97,6 +97,7 @@ def list_(as_json: bool, **options: Any) -> None:
         *(1, POSITIVE),
     ),
     FILTER,
+    SHARED["allow_functions"],
     option("--pod-size", "N", "Keys per pod.", 250, POSITIVE),
     ON,
 )
@@ -140,6 +141,7 @@ def drop(name: str, as_json: bool, **options: Any) -> None:
     option("--shard", "N", "The shard. [default: the number in the name of schema or table]", kind=int),
     option("--routing", "SQL", "An expression over the row that returns its shard.", ""),
     FILTER,
+    SHARED["allow_functions"],
     choice(
         *("--capture", ["statement", "row"]),
         "row is slower; use it for tables whose writers fire no statement triggers.",
@@ -189,11 +191,19 @@ def detach(name: str, table: str, as_json: bool, **options: Any) -> None:
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @tube_options(
     option("--query", "SQL", "Touch all keys that this query returns, in its order.", ""),
+    SHARED["allow_functions"],
     SHARD,
     ON,
 )
 def touch(
-    name: str, table: str, keys: tuple[str, ...], query: str, shard: int | None, as_json: bool, **options: Any
+    name: str,
+    table: str,
+    keys: tuple[str, ...],
+    query: str,
+    shard: int | None,
+    allow_functions: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Touch keys of TABLE in TUBE: each KEY, or the keys that a query returns.
 
@@ -209,7 +219,10 @@ def touch(
     if bool(keys) == bool(query):
         raise ConfigError("either keys or --query is required", cure="see trueup tube touch --help")
     with open_tube(name, options) as chosen:
-        pods = chosen.touch_query(table, query, shard=shard) if query else chosen.touch(table, keys, shard=shard)
+        if query:
+            pods = chosen.touch_query(table, query, shard=shard, allow_functions=allow_functions)
+        else:
+            pods = chosen.touch(table, keys, shard=shard)
     show({"pods": pods}, f"touched: {pods} pods", as_json=as_json)
 
 

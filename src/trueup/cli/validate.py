@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trueup.api.validate import Validation
     from trueup.verbs.validate.row_errors import ErrorRow
 
-_LISTS = ("tables", "routes", "renames", "filters", "constants", "exclude_columns")
+_LISTS = ("tables", "routes", "renames", "filters", "constants", "exclude_columns", "allow_functions")
 
 
 @click.group()

@@ -81,6 +81,7 @@ START: tuple[Decorator, ...] = (
     _repeated("--map", "routes", "T=T2", "Map names of the source to names of the target: tables; also S.*=S2.*."),
     _repeated("--map-columns", "renames", "T.C=C2", "Column with another name on the target."),
     _repeated("--filter", "filters", "'T: SQL'", "Only rows that meet this condition are in the target."),
+    SHARED["allow_functions"],
     _repeated("--constant", "constants", "T.C=V", "Column that only the target has, with this value in all rows."),
     _repeated("--exclude-columns", "exclude_columns", "T.C", "Do not compare these columns."),
     option(

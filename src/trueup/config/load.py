@@ -10,7 +10,7 @@ from typing import Any
 
 from trueup.config import address, sources
 from trueup.config.model import Config, Node
-from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings, expected_found
+from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 
@@ -43,12 +43,13 @@ def load(
         diff=DiffSettings(**_values(DiffSettings, diff, env)).validated(_name_in("diff", diff)),
         spark=SparkSettings(**_values(SparkSettings, spark, env), conf=conf).validated(_name_in("spark", spark)),
         tasks=TaskSettings(**_values(TaskSettings, settings["tasks"], env)),
+        expressions=ExpressionSettings(**_values(ExpressionSettings, settings["expressions"], env)),
         warnings=sources.warnings_about(tables, file) if file else (),
     )
 
 
 def _values(
-    kind: type[DiffSettings] | type[SparkSettings] | type[TaskSettings],
+    kind: type[DiffSettings] | type[SparkSettings] | type[TaskSettings] | type[ExpressionSettings],
     section: Mapping[str, Setting],
     env: Mapping[str, str],
 ) -> dict[str, Any]:

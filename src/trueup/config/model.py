@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trueup.config import address
 from trueup.config.secrets import Conninfo
-from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings
+from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings, TaskSettings
 from trueup.config.wording import problem, suggest
 
 NODES_CURE = "Add --node NAME=URI for each node, or add the nodes to trueup.toml (`trueup init` writes that file)."
@@ -41,6 +41,7 @@ class Config:
     diff: DiffSettings = field(default_factory=DiffSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     tasks: TaskSettings = field(default_factory=TaskSettings)
+    expressions: ExpressionSettings = field(default_factory=ExpressionSettings)
     warnings: tuple[str, ...] = ()
 
     def select(

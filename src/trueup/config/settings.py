@@ -1,10 +1,10 @@
-"""The settings of diff, Spark and tasks as frozen dataclasses, with the rules for their values."""
+"""The settings of diff, Spark, tasks and expressions as frozen dataclasses, with the rules for their values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from trueup.config.secrets import mask
@@ -50,7 +50,7 @@ class DiffSettings:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Return the formats of the report."""
-        return tuple(word.strip() for word in self.output.split(",") if word.strip())
+        return _words(self.output)
 
     def validated(self, name_of: Callable[[str], str] = str) -> DiffSettings:
         """Return the settings, or raise a ConfigError that lists all wrong values; `name_of` names a field."""
@@ -125,6 +125,34 @@ class TaskSettings:
 
     def __repr__(self) -> str:
         return f"TaskSettings(task_db={mask(self.task_db)!r})"
+
+
+@dataclass(frozen=True)
+class ExpressionSettings:
+    """The section [expressions]: functions that SQL expressions of the user may call, in every command."""
+
+    # Names as "public.f, random", and of extensions as "citext, hstore".
+    allow_functions: str = ""
+    allow_extensions: str = ""
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of the allowed functions."""
+        return _words(self.allow_functions)
+
+    @property
+    def extensions(self) -> tuple[str, ...]:
+        """The names of the extensions whose functions are allowed."""
+        return _words(self.allow_extensions)
+
+    def with_functions(self, names: Sequence[str] | str | None) -> ExpressionSettings:
+        """Return the settings with these functions allowed as well."""
+        more = _words(names if isinstance(names, str) else ",".join(names or ()))
+        return replace(self, allow_functions=", ".join(dict.fromkeys((*self.functions, *more))))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 # A rule: the field, whether its value is valid, and the requirement.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.config.secrets import SECRET_KEYWORDS, find_secrets
-from trueup.config.settings import DiffSettings, SparkSettings, TaskSettings, expected_found
+from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings, TaskSettings, expected_found
 from trueup.config.values import Setting, literal_part
 from trueup.config.wording import problem, suggest
 
@@ -21,10 +21,11 @@ FILE_NAME = "trueup.toml"
 PREFIX = "TRUEUP__"
 
 # Sections with a fixed list of keys; in the others the user chooses the keys.
-FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings]] = {
+FIXED: dict[str, type[DiffSettings] | type[SparkSettings] | type[TaskSettings] | type[ExpressionSettings]] = {
     "diff": DiffSettings,
     "spark": SparkSettings,
     "tasks": TaskSettings,
+    "expressions": ExpressionSettings,
 }
 SECTIONS = ("nodes", "clusters", *FIXED)
 # Sections that a verb reads and checks itself.

@@ -111,6 +111,13 @@ TEMPLATE = """\
 # File of the task store; empty: a file in the data folder of the user.
 #task_db = ""
 
+[expressions]
+# Functions that SQL expressions of all commands (filters, predicates, routings, plans) may call besides the built-in
+# ones that cannot write: "public.is_active, random".
+#allow_functions = ""
+# Extensions whose functions SQL expressions may call: "citext, hstore".
+#allow_extensions = ""
+
 # Jobs of `trueup schedule`: commands, arguments and times; ${VAR} in arguments is replaced by the command.
 #[schedule.nightly]
 # The command.

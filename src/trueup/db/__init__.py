@@ -7,8 +7,9 @@ sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow batc
 objects of a database, compared across nodes), `foreign_keys` (order of tables, broken references), `locks` (the
 advisory locks of trueup), `trust` (schemas that other roles prepared, code of other roles), `private` (objects of
 trueup that only their owner may use), `watch` (load of the nodes during a run), `names` and `patterns` (names of tables
-as users write them), `drop_schema` (the last step of an uninstall), `statements` (SQL from files), `clickhouse` (a
-ClickHouse server and the embedded one).
+as users write them), `drop_schema` (the last step of an uninstall), `statements` (SQL from files), `expressions`
+(functions in SQL expressions of the user), `scan` (whether a text is one expression), `node_tree` (the parse tree that
+the server prints), `clickhouse` (a ClickHouse server and the embedded one).
 """
 
 from __future__ import annotations

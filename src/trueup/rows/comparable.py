@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 
 from psycopg import sql
 
+from trueup.config.settings import ExpressionSettings
 from trueup.db import catalog
 from trueup.db.catalog import Column, Server, Table, same_databases
 from trueup.db.connection import one_value
+from trueup.db.expressions import Expression, refusal
 from trueup.db.names import display_name, table_spellings
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
-from trueup.rows.filter import problem_with, refusal
 from trueup.rows.keys import source, where
 from trueup.rows.probe import choose_digest
 from trueup.rows.request import TableRequest
@@ -58,7 +59,7 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
         long_value=request.settings.long_value,
     )
     if not reasons:
-        reasons += _check_filter(controls, spec)
+        reasons += _check_filter(controls, spec, request.expressions)
     if reasons:
         raise CheckFailed(reasons, cure="nothing was compared; fix the problems listed above and run again")
     digest = choose_digest([control.connection for control in controls], spec, request.settings.digest)
@@ -255,14 +256,21 @@ def _check_collation(name: str, columns: Mapping[str, Column], servers: Mapping[
     return reasons
 
 
-def _check_filter(controls: Sequence[Control], spec: TableSpec) -> list[str]:
+def _check_filter(controls: Sequence[Control], spec: TableSpec, allowed: ExpressionSettings) -> list[str]:
     if not spec.filter:
         return []
-    problem = problem_with(spec.filter)
-    if problem:
-        return [f"filter: it is not one expression: {problem}"]
-    refused = {control.node.name: refusal(control.connection, control.node, spec) for control in controls}
-    return _by_node({node: f"filter: {reason}" for node, reason in refused.items() if reason})
+    expression = filter_of(spec)
+    # On every node: functions of the same name may differ.
+    refused = {
+        control.node.name: refusal(control.connection, control.node, expression, allowed) for control in controls
+    }
+    return _by_node({node: reason for node, reason in refused.items() if reason})
+
+
+def filter_of(spec: TableSpec) -> Expression:
+    """Return the filter of a table for the check of its functions."""
+    table = sql.Identifier(spec.schema, spec.table)
+    return Expression("filter", spec.filter, table, table=table.as_string())
 
 
 def check_key_values(controls: Sequence[Control], spec: TableSpec, nullable: Mapping[str, list[str]]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trueup.config.model import Config, Node
-from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.settings import DiffSettings, ExpressionSettings, SparkSettings
 from trueup.report.model import Mode
 
 
@@ -21,6 +21,8 @@ class TableRequest:
     settings: DiffSettings = field(default_factory=DiffSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     filter: str = ""
+    # The functions that the filter, and the conditions of a repair plan, may call.
+    expressions: ExpressionSettings = field(default_factory=ExpressionSettings)
     columns: tuple[str, ...] = ()
     exclude_columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class TableRequest:
             **({"rerun_of": self.rerun_of} if self.rerun_of else {}),
             "nodes": ",".join(self.node_names),
             "table_filter": self.filter,
+            "allow_functions": self.expressions.allow_functions,
             "columns": list(self.columns),
             "exclude_columns": list(self.exclude_columns),
             "key": list(self.key),
@@ -95,6 +98,7 @@ def request_again(context: Mapping[str, Any], cluster: str, config: Config) -> T
         settings=replace(config.diff, **kept),
         spark=replace(config.spark, engine=str(context["engine"])),
         filter=str(context["table_filter"]),
+        expressions=config.expressions.with_functions(str(context.get("allow_functions", ""))),
         columns=tuple(context["columns"]),
         exclude_columns=tuple(context["exclude_columns"]),
         key=tuple(context["key"]),

@@ -14,6 +14,7 @@ from trueup.config.address import parse
 from trueup.config.load import load
 from trueup.config.model import Node
 from trueup.config.secrets import find_secrets
+from trueup.config.settings import ExpressionSettings
 from trueup.config.values import interpolate, literal_part
 from trueup.config.wording import problem
 from trueup.errors import ConfigError
@@ -24,6 +25,13 @@ _PASSWORD_CURE = (
     "write ${VAR} for the password, use ~/.pgpass or PGPASSWORD on the driver, name a node of trueup.toml (option"
     " node), or pass the address to trueup.register(spark, nodes={...})"
 )
+
+
+def allowed_expressions(options: Mapping[str, str], nodes: Mapping[str, Node]) -> ExpressionSettings:
+    """Return the functions that a filter may call: the option `allow_functions`, and those of the configuration."""
+    uses_file = bool(options.get("config")) or options.get("node", "") not in ("", *nodes)
+    configured = load(options.get("config") or None).expressions if uses_file else ExpressionSettings()
+    return configured.with_functions(options.get("allow_functions"))
 
 
 def find_node(options: Mapping[str, str], nodes: Mapping[str, Node]) -> Node:

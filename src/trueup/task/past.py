@@ -123,6 +123,7 @@ def request_of(
         settings=replace(settings, max_diff_rows=max(len(past.keys), 1) + 1, **numeric),
         spark=spark,
         filter=summary["table_filter"] if filtered else "",
+        expressions=config.expressions,
         columns=tuple(summary["columns"]),
         key=tuple(summary["primary_key"]),
         rerun_of=past.path,

@@ -11,7 +11,7 @@ import pytest
 import trueup
 from support.repair import Nodes, NodesWith
 from trueup.api.repair import write_plan
-from trueup.errors import ConfigError, QueryError
+from trueup.errors import CheckFailed, ConfigError
 from trueup.report.model import DiffResult
 from trueup.testing.postgres import Server
 from trueup.verbs.repair.plan import SKIPPED, UNDECIDED
@@ -171,5 +171,5 @@ def test_an_sql_error_in_a_condition_is_reported(
     nodes_and_report: tuple[Nodes, DiffResult], plan: Callable[[str], str]
 ) -> None:
     nodes, report = nodes_and_report
-    with pytest.raises(QueryError, match="nothing"):
+    with pytest.raises(CheckFailed, match="nothing"):
         nodes.repair(report, plan=plan("tables: {items: {rules: [{when: {where: n1.nothing > 1}, action: skip}]}}"))

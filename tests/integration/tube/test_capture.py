@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.tube import TubeDatabase
-from trueup.errors import QueryError
+from trueup.errors import QueryError, TrueupError
 
 ITEMS = "CREATE TABLE items (id bigint PRIMARY KEY, name text, n int);"
 
@@ -330,7 +330,7 @@ def test_tables_that_cannot_be_captured_are_refused(tube_db: TubeDatabase) -> No
         ({"routing": "now()"}, "cannot cast"),
         ({"shard": 1, "capture": "all"}, "statement"),
     ):
-        with pytest.raises(QueryError, match=why):
+        with pytest.raises(TrueupError, match=why):
             tube_db.tube.attach("plain", **options)
     assert tube_db.tubes()[0].tables == ()
     assert tube_db.run("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal") == [(0,)]

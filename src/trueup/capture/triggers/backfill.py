@@ -8,6 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
+from trueup.capture.triggers.expressions import check_stored
 from trueup.capture.triggers.model import Backfill
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.tubes import backfills
@@ -39,6 +40,7 @@ def backfill(
     """
     progress = progress or Silent()
     name = session.find_table(table)
+    check_stored(session, tube)
     if restart:
         session.call("tube_backfill_cancel", tube, name, shard)
     unfinished = _unfinished(session, tube, name, shard)

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 # Increased with every change of the folder sql that changes what is in a database.
 VERSION = 4
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
-# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers.
+# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, allowed
+# functions.
 MIGRATIONS: dict[int, LiteralString] = {
-    4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text",
+    4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
+    " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
+    " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}'",
 }
 
 

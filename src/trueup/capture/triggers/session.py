@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 
 from trueup.config.address import join, parse
 from trueup.config.model import Node
+from trueup.config.settings import ExpressionSettings
 from trueup.db.catalog import nearest_table
 from trueup.db.connection import Connection, address_of
 from trueup.db.names import display_name, parse_table_name
@@ -28,7 +29,7 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,14}")
 class Session:
     """A connection for reading and writing, opened on first use."""
 
-    def __init__(self, node: Node, schema: str) -> None:
+    def __init__(self, node: Node, schema: str, expressions: ExpressionSettings | None = None) -> None:
         if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
             raise ConfigError(
                 f"invalid schema name for tubes: '{schema}'",
@@ -36,6 +37,8 @@ class Session:
             )
         self.node = node
         self.schema = schema
+        # The functions that predicates, routings and queries may call.
+        self.expressions = expressions or ExpressionSettings()
         self._connection: Connection | None = None
 
     @property
@@ -109,6 +112,7 @@ class Session:
             yield
         except (
             psycopg.errors.UndefinedTable,
+            psycopg.errors.UndefinedColumn,
             psycopg.errors.UndefinedFunction,
             psycopg.errors.InvalidSchemaName,
         ) as error:
@@ -118,7 +122,8 @@ class Session:
 
     def _not_installed(self, error: psycopg.Error) -> TrueupError:
         text = error.diag.message_primary or ""
-        if f"{self.schema}." not in text and f'"{self.schema}"' not in text:
+        # Version 3 has no column allow_functions.
+        if not any(word in text for word in (f"{self.schema}.", f'"{self.schema}"', "allow_functions")):
             return _with_hint(error_from_server(error, self.node), error.diag.message_hint)
         return CheckFailed(
             [f"this version of the tube functions is not installed in the schema {self.schema} ({text})"],

@@ -9,6 +9,7 @@ from typing import Any
 from psycopg import sql
 
 from trueup.capture.triggers.document import SourceTable
+from trueup.capture.triggers.expressions import check_stored
 from trueup.capture.triggers.session import Session, block
 from trueup.db.casts import is_scalar, output_of
 from trueup.db.catalog import Column, read_table
@@ -68,6 +69,7 @@ class Shapes:
         ]
         if stale:
             self.changed = True
+            check_stored(self._session, self._tube)
             query = block(self._session, "sources")
             for row in self._session.records(query, {**values, "sources": stale}):
                 self._known[row["source"]] = prints[row["source"]], _shape(self._session, row)

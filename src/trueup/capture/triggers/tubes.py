@@ -8,20 +8,41 @@ from datetime import timedelta
 from psycopg import sql
 
 from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables
+from trueup.capture.triggers.expressions import check_new, refused
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.session import Session, block
+from trueup.db.expressions import Expression, check
+from trueup.db.scan import problem_with
 from trueup.errors import CheckFailed
 
 # Seconds to keep trying for the lock on a table in use.
 PATIENCE = 30.0
 
 
-def ensure(session: Session, tube: str, *, partitions: int = 1, predicate: str = "", pod_size: int = 250) -> None:
-    """Create a tube, or change the settings of an existing one."""
+def ensure(
+    session: Session,
+    tube: str,
+    *,
+    partitions: int = 1,
+    predicate: str = "",
+    pod_size: int = 250,
+    allow_functions: Sequence[str] = (),
+) -> None:
+    """Create a tube, or change the settings of an existing one; functions of the predicate may have to be allowed."""
     with session.errors():
         refuse_all_tables(session.connection, f"{session.schema}.pods_{tube}")
-    session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
+    problem = problem_with(predicate) if predicate else None
+    if problem:
+        raise CheckFailed([f"predicate: it is not one expression: {problem}"], cure="write one condition")
+    allowed = list(session.expressions.with_functions(allow_functions).functions)
+    with session.errors(), session.connection.transaction():
+        if predicate:
+            # The tables of a new tube are checked when they are attached.
+            for table in _attached_tables(session, tube):
+                allowed += check_new(session, table, {"predicate": predicate}, allow_functions)
+        session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
+        _store_allowed(session, "tubes", "tube", tube, list(dict.fromkeys(allowed)) if predicate else [])
 
 
 def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
@@ -57,19 +78,34 @@ def attach(
     routing: str = "",
     predicate: str = "",
     capture: str = "statement",
+    allow_functions: Sequence[str] = (),
     patience: float = PATIENCE,
 ) -> Attached:
-    """Attach a table to a tube: its triggers record the key of every changed row from now on."""
-    source = session.call(
-        "tube_table_ensure_attached",
-        tube,
-        session.find_table(table),
-        shard,
-        routing or None,
-        predicate or None,
-        capture,
-        timedelta(seconds=patience),
-    )
+    """Attach a table to a tube: its triggers record the key of every changed row from now on.
+
+    Raise CheckFailed if an expression calls a function that is not allowed: see `db.expressions`.
+    """
+    name = session.find_table(table)
+    with session.errors(), session.connection.transaction():
+        of_tube, allowed_by_tube = _predicate(session, tube)
+        allowed = check_new(
+            session,
+            name,
+            {"predicate of the tube": of_tube, "predicate": predicate, "routing": routing},
+            [*allowed_by_tube, *allow_functions],
+        )
+        source = session.call(
+            "tube_table_ensure_attached",
+            tube,
+            name,
+            shard,
+            routing or None,
+            predicate or None,
+            capture,
+            timedelta(seconds=patience),
+        )
+        if of_tube or predicate or routing:
+            _store_allowed(session, "sources", "source", source, allowed)
     return next(table for info in list_tubes(session) for table in info.tables if table.source == source)
 
 
@@ -87,8 +123,22 @@ def touch(session: Session, tube: str, table: str, keys: Sequence[str], *, shard
     return pods
 
 
-def touch_query(session: Session, tube: str, table: str, query: str, *, shard: int | None = None) -> int:
-    """Put the keys that a query returns into a tube and return the number of pods."""
+def touch_query(
+    session: Session,
+    tube: str,
+    table: str,
+    query: str,
+    *,
+    shard: int | None = None,
+    allow_functions: Sequence[str] = (),
+) -> int:
+    """Put the keys that a query returns into a tube and return the number of pods.
+
+    Raise CheckFailed if it is not one SELECT, or calls a function that is not allowed.
+    """
+    with session.errors():
+        expression = Expression("query", query, form="query")
+        check(session.connection, session.node, expression, session.expressions.with_functions(allow_functions))
     pods: int = session.call("tube_pods_insert", tube, session.find_table(table), query, shard)
     return pods
 
@@ -121,13 +171,15 @@ def list_tubes(session: Session) -> tuple[TubeInfo, ...]:
     """Return all tubes of the schema with their tables."""
     settings: dict[str, tuple[int, str | None, int]] = {}
     tables: dict[str, list[Attached]] = {}
+    unusable = refused(session)
     for row in session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_list"))):
         name = row["tube"]
         settings[name] = row["partitions"], row["tube_predicate"], row["pod_size"]
         if row["source"] is not None:
-            fields = ("source", "table", "shard", "routing", "predicate", "capture", "attached_at", "problem")
+            fields = ("source", "table", "shard", "routing", "predicate", "capture", "attached_at")
+            problem = row["problem"] or unusable.get(row["source"])
             tables.setdefault(name, []).append(
-                Attached(**{field: row[field] for field in fields}, key=tuple(row["key"]))
+                Attached(**{field: row[field] for field in fields}, key=tuple(row["key"]), problem=problem)
             )
     return tuple(TubeInfo(name, *values, tuple(tables.get(name, ()))) for name, values in settings.items())
 
@@ -147,3 +199,26 @@ def backfills(session: Session) -> tuple[Backfill, ...]:
     for name in {row["tube"] for row in rows} & names:
         waiting.update(session.rows(block(session, "waiting_backfill", pods=session.name(f"pods_{name}"))))
     return tuple(Backfill(**row, waiting_keys=waiting.get(row["source"], 0)) for row in rows)
+
+
+def _attached_tables(session: Session, tube: str) -> list[str]:
+    """Return the quoted names of the tables of a tube that exist."""
+    query = sql.SQL(
+        'SELECT s."table"::text FROM {} s JOIN pg_class c ON c.oid = s."table"'
+        " WHERE s.tube = %s AND s.detached_at IS NULL"
+    ).format(session.name("sources"))
+    return [row[0] for row in session.rows(query, [tube])]
+
+
+def _predicate(session: Session, tube: str) -> tuple[str | None, list[str]]:
+    """Return the predicate of a tube, and the functions that are allowed in it."""
+    query = sql.SQL("SELECT predicate, allow_functions FROM {} WHERE tube = %s").format(session.name("tubes"))
+    rows = session.rows(query, [tube])
+    return rows[0] if rows else (None, [])
+
+
+def _store_allowed(session: Session, table: str, column: str, value: str | int, names: Sequence[str]) -> None:
+    query = sql.SQL("UPDATE {} SET allow_functions = %s WHERE {} = %s AND allow_functions <> %s").format(
+        session.name(table), sql.Identifier(column)
+    )
+    session.rows(query, [list(names), value, list(names)])

@@ -23,6 +23,15 @@ SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.shard
                        FROM pg_attribute x WHERE x.attrelid = s."table" AND x.attnum > 0 AND NOT x.attisdropped) a
  WHERE s.tube = %(tube)s AND s.source = ANY (%(sources)s)
 
+-- name: expressions
+-- The tables whose rows are selected or routed by an expression, and the role whose rights it gets in the trigger.
+SELECT s.source, s."table"::text AS "table", t.predicate AS tube_predicate, s.predicate, s.routing,
+       t.allow_functions || s.allow_functions AS allow_functions,
+       coalesce((SELECT pg_get_userbyid(p.proowner) FROM pg_proc p
+                  WHERE p.oid = to_regprocedure({quoted} || '.touch_' || s.source || '()')), current_user)::text AS owner
+  FROM {schema}.sources s JOIN {schema}.tubes t USING (tube) JOIN pg_class c ON c.oid = s."table"
+ WHERE coalesce(t.predicate, s.predicate, s.routing) IS NOT NULL AND s.tube = coalesce(%(tube)s, s.tube)
+
 -- name: attached
 SELECT source FROM {schema}.sources WHERE tube = %(tube)s AND detached_at IS NULL ORDER BY source
 

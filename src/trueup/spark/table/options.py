@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from trueup.config.model import Node
+from trueup.config.settings import ExpressionSettings
 from trueup.config.values import Setting
 from trueup.config.wording import problem, suggest
 from trueup.db.names import parse_column_names
 from trueup.errors import ConfigError
-from trueup.spark.nodes import find_node
+from trueup.spark.nodes import allowed_expressions, find_node
 
-_PLACES = ("address", "node", "config", "table", "path")
+_PLACES = ("address", "node", "config", "table", "path", "allow_functions")
 _SNAPSHOT = r"[0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)*"
 
 
@@ -27,6 +28,8 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     as_text: tuple[str, ...] = ()
     filter: str = ""
+    # The functions that the filter may call: the option allow_functions, and the configuration.
+    expressions: ExpressionSettings = field(default_factory=ExpressionSettings)
     partitions: int = 0
     rows_per_partition: int = 500_000
     # "": every partition reads the data of its own time; "true": one partition; else the id of an exported snapshot.
@@ -35,7 +38,7 @@ class SourceOptions:
     batch_bytes: int = 4 * 1024 * 1024
 
 
-OPTIONS = tuple(sorted({*_PLACES, *(field.name for field in fields(SourceOptions))}))
+OPTIONS = tuple(sorted({*_PLACES, *(field.name for field in fields(SourceOptions))} - {"expressions"}))
 
 
 def parse_options(raw: Mapping[str, str], nodes: Mapping[str, Node]) -> SourceOptions:
@@ -65,6 +68,7 @@ def parse_options(raw: Mapping[str, str], nodes: Mapping[str, Node]) -> SourceOp
         columns=parse_column_names(options.get("columns", "")),
         as_text=parse_column_names(options.get("as_text", "")),
         filter=options.get("filter", ""),
+        expressions=allowed_expressions(options, nodes),
         partitions=_number(options, "partitions", 0),
         rows_per_partition=_number(options, "rows_per_partition", 1),
         snapshot=snapshot,

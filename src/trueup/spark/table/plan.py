@@ -15,12 +15,13 @@ from trueup.db import catalog
 from trueup.db.arrow import View, check_replaced, snapshot_error
 from trueup.db.catalog import Table
 from trueup.db.connection import Connection, address_of, one_value
+from trueup.db.expressions import refusal
 from trueup.db.names import display_name, table_spellings
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
+from trueup.rows.comparable import filter_of
 from trueup.rows.cuts import first_keys, sampling
 from trueup.rows.encode import column_spec, key_order
-from trueup.rows.filter import problem_with, refusal
 from trueup.rows.keys import chain, in_block, source, where
 from trueup.rows.pages import on_pages, page_count
 from trueup.rows.spec import KeySpec, TableSpec
@@ -176,13 +177,10 @@ def _spec(table: Table, options: SourceOptions) -> TableSpec:
 
 
 def _check_filter(connection: Connection, options: SourceOptions, spec: TableSpec) -> None:
-    if not spec.filter:
-        return
-    reason = problem_with(spec.filter)
-    reason = f"it is not one expression: {reason}" if reason else refusal(connection, options.node, spec)
+    reason = refusal(connection, options.node, filter_of(spec), options.expressions) if spec.filter else None
     if reason:
-        cure = "write one SQL expression of PostgreSQL"
-        raise CheckFailed([f"option filter: {reason}"], cure=cure, node=options.node.name)
+        cure = "write one SQL expression of PostgreSQL; allow its functions with the option allow_functions"
+        raise CheckFailed([f"option {reason}"], cure=cure, node=options.node.name)
 
 
 def _view(options: SourceOptions, table: Table) -> View | None:

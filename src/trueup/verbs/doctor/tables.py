@@ -178,6 +178,7 @@ def _across(request: DoctorRequest, controls: list[Control], name: str) -> Itera
         nodes=tuple(control.node for control in controls),
         settings=settings,
         filter=settings.table_filter,
+        expressions=request.config.expressions,
         columns=parse_column_names(settings.columns),
         exclude_columns=parse_column_names(settings.exclude_columns),
         key=parse_column_names(settings.key),

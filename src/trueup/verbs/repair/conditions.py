@@ -8,7 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from psycopg import sql
 
+from trueup.config.settings import ExpressionSettings
+from trueup.db.expressions import Expression, check
 from trueup.db.reader import Reader
+from trueup.db.snapshot import Control
 from trueup.rows.write.copy_text import split, text_of_field
 from trueup.task.job import Job
 from trueup.verbs.repair.layout import Layout
@@ -41,6 +44,24 @@ def evaluate(job: Job, batch: Batch, conditions: Sequence[sql.Composable]) -> li
         for place, *holds in rows:
             values[place] = [value is True for value in holds]
     return values
+
+
+def check_conditions(
+    control: Control, nodes: Sequence[str], layout: Layout, conditions: Sequence[str], allowed: ExpressionSettings
+) -> None:
+    """Raise CheckFailed if a condition calls a function that is not allowed, on the node that evaluates it."""
+    spec, carried = layout.spec, [column.name for column in layout.carried]
+    columns = {**dict.fromkeys(nodes, carried), "key": list(spec.key_names)}
+    source = sql.SQL(", ").join(
+        sql.SQL("(SELECT {} FROM {}) AS {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, names)),
+            sql.Identifier(spec.schema, spec.table),
+            sql.Identifier(name),
+        )
+        for name, names in columns.items()
+    )
+    for text in conditions:
+        check(control.connection, control.node, Expression("the plan: where", text, source), allowed)
 
 
 def _rows(query: sql.Composed, timeout: float, reader: Reader) -> list[tuple[Any, ...]]:

@@ -89,6 +89,11 @@ class Plan:
     # The values of the SQL conditions of the rules (ranges, `where`), per key.
     holds: Sequence[Sequence[bool]] = ()
 
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The SQL conditions of the rules as the user wrote them."""
+        return tuple(rule.where for rule in self.rules if rule.where)
+
     def known(self, job: Job, batch: Batch) -> Plan:
         """Return the plan with the values of its SQL conditions for these keys; no query if it has none."""
         conditions = [condition for rule in self.rules for condition in _conditions(batch.layout.spec, rule)]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trueup.db.names import parse_table_name
+from trueup.db.scan import problem_with
 from trueup.errors import ConfigError
-from trueup.rows.filter import problem_with
 from trueup.rows.keys import KeyValues, canonical
 from trueup.rows.spec import TableSpec
 from trueup.verbs.repair.layout import Layout

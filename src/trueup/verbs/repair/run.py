@@ -21,9 +21,11 @@ from trueup.task.nodes import open_nodes
 from trueup.task.open import OpenTask, open_task
 from trueup.task.steering import Steering
 from trueup.task.together import together
+from trueup.verbs.repair.conditions import check_conditions
 from trueup.verbs.repair.decide import DecideKeys, RepairJob, read_and_decide
 from trueup.verbs.repair.decisions import Decisions
 from trueup.verbs.repair.layout import check_tables
+from trueup.verbs.repair.plan import Plan
 from trueup.verbs.repair.plan_file import plan_for
 from trueup.verbs.repair.request import RepairKeys, RepairRequest
 from trueup.verbs.repair.result import Ending, conclude, record, undo_path
@@ -80,6 +82,8 @@ def _repair(
         controls = stack.enter_context(open_nodes(table.nodes, application))
         layout, remarks = check_tables(controls, table, keys.past)
         mode = request.mode(table.node_names) or plan_for(plan or {}, table.node_names, layout)
+        if isinstance(mode, Plan):
+            check_conditions(controls[0], table.node_names, layout, mode.conditions, table.expressions)
         # One snapshot per node: rows that swap a value are read before the swap or after it, not in between.
         spec = layout.spec
         together(controls, lambda control: control.begin(spec.schema, spec.table, export=settings.snapshot))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import sql
+
 from trueup.config.model import Node
+from trueup.config.settings import ExpressionSettings
 from trueup.db import catalog
 from trueup.db.connection import Connection
+from trueup.db.expressions import Expression, refusal
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
-from trueup.rows.filter import refusal
-from trueup.rows.spec import TableSpec
 from trueup.verbs.validate.routes import Route, option_tables
 from trueup.verbs.validate.settings import Settings
 
@@ -32,7 +34,8 @@ def refuse_wrong_options(
     for route in routes:
         if route.filter or route.excluded or route.columns or route.constants:
             problems += _column_problems(source, target, settings, route)
-            problems += _filter_problems(source, node, route)
+            reason = filter_problem(source, node, settings, route)
+            problems += [reason] if reason else []
     if problems:
         raise CheckFailed(problems, cure="check the names in these options; nothing was started")
 
@@ -54,8 +57,12 @@ def _column_problems(source: Connection, target: Connection, settings: Settings,
     return [f"{option}: column {name} does not exist in {place}" for option, name, place in wrong]
 
 
-def _filter_problems(source: Connection, node: Node, route: Route) -> list[str]:
+def filter_problem(source: Connection, node: Node, settings: Settings, route: Route) -> str | None:
+    """Return why the server rejects the filter of a route, or why one of its functions is not allowed, or None."""
     if not route.filter:
-        return []
-    reason = refusal(source, node, TableSpec(*route.source, key=(), columns=(), filter=route.filter))
-    return [f"--filter of {route.name} is rejected by {node.name}: {reason}"] if reason else []
+        return None
+    allowed = ExpressionSettings(", ".join(settings.allow_functions), ", ".join(settings.allow_extensions))
+    table = sql.Identifier(*route.source)
+    expression = Expression(f"--filter of {route.name}", route.filter, table, table=table.as_string())
+    reason = refusal(source, node, expression, allowed)
+    return f"node {node.name}: {reason}" if reason else None

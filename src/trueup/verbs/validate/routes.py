@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from trueup.db import catalog
 from trueup.db.connection import Connection
 from trueup.db.names import display_name, parse_table_name
+from trueup.db.scan import problem_with
 from trueup.errors import ConfigError
-from trueup.rows.filter import problem_with
 from trueup.verbs.validate.settings import Settings
 
 Name = tuple[str, str]

@@ -34,6 +34,9 @@ class Settings:
     filters: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
+    # The functions and extensions that filters may call.
+    allow_functions: tuple[str, ...] = ()
+    allow_extensions: tuple[str, ...] = ()
     mode: str = "full"
     changes: str = "log"
     tube: str = ""

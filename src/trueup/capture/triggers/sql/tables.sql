@@ -14,7 +14,9 @@ CREATE TABLE IF NOT EXISTS @schema@.tubes (
     created_at timestamptz NOT NULL DEFAULT now(),
     -- Of the change log of a sync: the sync, whose own writes are not recorded, and the database at its other end.
     sync text,
-    peer text
+    peer text,
+    -- Functions that the predicate may call although they could write.
+    allow_functions text[] NOT NULL DEFAULT '{}'
 );
 COMMENT ON TABLE @schema@.tubes IS 'Tubes. The pods of tube x are in the table pods_x.';
 
@@ -33,6 +35,8 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The row is kept when the table is detached: waiting pods still refer to it.
     detached_at timestamptz,
+    -- Functions that predicate and routing may call although they could write.
+    allow_functions text[] NOT NULL DEFAULT '{}',
     UNIQUE (tube, "table"),
     CHECK ((shard IS NULL) <> (routing IS NULL))
 );

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trueup.rows.filter import problem_with
+from trueup.db.scan import problem_with
 
 GOOD = [
     "id < 5",

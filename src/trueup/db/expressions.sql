@@ -1,0 +1,53 @@
+-- name: functions
+-- The functions that an expression calls: by OID, through operators, and through types that are not built in.
+WITH called(oid) AS (
+    SELECT u.oid FROM unnest(%(functions)s::oid[]) u(oid)
+    UNION SELECT o.oprcode FROM unnest(%(operators)s::oid[]) u(oid) JOIN pg_catalog.pg_operator o ON o.oid = u.oid
+    -- Json functions, quote_literal and `anynonarray || text` look up casts themselves.
+    UNION SELECT c.castfunc FROM unnest(%(types)s::oid[]) u(oid) JOIN pg_catalog.pg_cast c ON c.castsource = u.oid
+           WHERE c.castmethod = 'f' AND c.casttarget IN ('json'::regtype, 'text'::regtype)
+    -- The planner calls the difference function of a range type.
+    UNION SELECT f.oid FROM unnest(%(types)s::oid[]) u(oid)
+            JOIN pg_catalog.pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
+           CROSS JOIN unnest(ARRAY[g.rngsubdiff, g.rngcanonical]::oid[]) f(oid)
+)
+SELECT n.nspname::text AS schema, p.proname::text AS name,
+       pg_catalog.pg_get_function_identity_arguments(p.oid) AS arguments,
+       p.oid < 16384 AND n.nspname = 'pg_catalog' AS is_built_in, p.provolatile = 'v' AS is_volatile,
+       p.proargtypes::oid[] && ARRAY['cstring'::regtype, 'internal'::regtype]::oid[] AS is_internal,
+       coalesce(r.rolname::text, p.proowner::text) AS owner, coalesce(r.rolsuper, false) AS is_of_superuser,
+       coalesce((SELECT e.extname::text FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid
+                  WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+                    AND d.refclassid = 'pg_extension'::regclass), '') AS extension
+  FROM called c
+  JOIN pg_catalog.pg_proc p ON p.oid = c.oid
+  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+  LEFT JOIN pg_catalog.pg_roles r ON r.oid = p.proowner
+ ORDER BY 1, 2, 3
+
+-- name: parts
+-- These types and those of their elements, bounds and columns, without built-in ones; for types that are read from a
+-- text also the checks of domains. Only a superuser can create a base type: its functions are trusted.
+WITH RECURSIVE parts(oid, is_read) AS (
+    SELECT u.oid, u.oid = ANY (%(read)s::oid[]) FROM unnest(%(types)s::oid[]) u(oid) WHERE u.oid >= 16384
+    UNION
+    SELECT x.oid, p.is_read FROM parts p JOIN pg_catalog.pg_type t ON t.oid = p.oid
+     CROSS JOIN LATERAL (
+        SELECT t.typelem
+         UNION ALL SELECT t.typbasetype
+         UNION ALL SELECT g.rngsubtype FROM pg_catalog.pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+         UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+                    WHERE a.attrelid = t.typrelid AND t.typrelid <> 0 AND a.attnum > 0 AND NOT a.attisdropped
+     ) x(oid)
+     WHERE x.oid >= 16384
+)
+SELECT p.oid::bigint,
+       ARRAY(SELECT c.conbin::text FROM pg_catalog.pg_constraint c
+              WHERE p.is_read AND c.contypid = p.oid AND c.contype = 'c') AS checks
+  FROM parts p
+
+-- name: own_types
+-- Whether a table has a column of a composite type, a domain, an array or a range that is not built in.
+SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+                WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
+                  AND (t.oid >= 16384 AND t.typtype NOT IN ('b', 'e') OR t.typelem >= 16384))

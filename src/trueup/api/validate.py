@@ -18,7 +18,7 @@ from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate import row_errors
-from trueup.verbs.validate.fence import Fence, put_fence, wait_for
+from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
 from trueup.verbs.validate.meta import Meta, Stored, as_json, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.run import run
@@ -296,7 +296,10 @@ class Validation:
         `on_wait` is called with the status while it waits. A time-out is a result (`validated` is False), not an error.
         """
         with self._meta() as meta:
-            position = put_fence(self._node(meta.need(self.name).settings.source))
+            stored = meta.need(self.name)
+            position, other = put_fence(self._node(stored.settings.source), stored)
+            if other:
+                return refused(read_status(meta, self.name), position, other)
             return wait_for(meta, self.name, position, timeout=timeout, on_wait=on_wait)
 
     def _meta(self) -> AbstractContextManager[Meta]:

@@ -55,13 +55,13 @@ def flushed_position(connection: Connection) -> int:
     return int(one_value(connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")))
 
 
-def emit_message(connection: Connection, prefix: str) -> int:
+def emit_message(connection: Connection, prefix: str, content: str = "") -> int:
     """Write a transactional message into the log and return the position behind it, flushed.
 
     In autocommit, everything that was visible before the call was committed before this position.
     """
-    query = "SELECT (pg_logical_emit_message(true, %s, '') - '0/0')::int8"
-    return int(one_value(connection.execute(query, [prefix])))
+    query = "SELECT (pg_logical_emit_message(true, %s, %s) - '0/0')::int8"
+    return int(one_value(connection.execute(query, [prefix, content])))
 
 
 def make_slot(connection: Connection, slot: str) -> int:

@@ -16,6 +16,7 @@ from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
+from trueup.db.server_identity import server_position
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
@@ -26,6 +27,7 @@ from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
+from trueup.verbs.validate.history import other_source
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.pending import key_values
 from trueup.verbs.validate.status import Status, read_status
@@ -67,7 +69,9 @@ class Validated:
     def check_suitable(self) -> None:
         """Raise if the validation cannot prove all rows of this sync, with all reasons."""
         stored, status = self._read()
-        problems = self._problems(stored, status) or [*_elsewhere(self._link, self.name), *self._not_this_sync(stored)]
+        other = other_source(stored, server_position(self._writer))
+        problems = [other] if other else self._problems(stored, status)
+        problems = problems or [*_elsewhere(self._link, self.name), *self._not_this_sync(stored)]
         if problems:
             raise CheckFailed([f"the validation {self.name}: {problem}" for problem in problems], cure=_CURE)
 

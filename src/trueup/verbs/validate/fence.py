@@ -11,7 +11,9 @@ from trueup.capture.log.slot import emit_message, lsn_number, lsn_text
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect, error_from_server
-from trueup.verbs.validate.meta import Meta
+from trueup.db.server_identity import server_position
+from trueup.verbs.validate.history import other_source
+from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.status import GONE, Status, read_status
 
 MARK = "trueup fence"
@@ -43,15 +45,23 @@ class Fence:
         return {**self.__dict__, "reasons": list(self.reasons), "exit_code": self.exit_code}
 
 
-def put_fence(source: Node) -> int:
-    """Write the marker with a session of its own; return the position behind it."""
+def put_fence(source: Node, stored: Stored) -> tuple[int, str]:
+    """Write the marker with a session of its own; return the position behind it, and why it cannot be validated, if so.
+
+    After a failover or a restore, a position is not comparable with those of the validation.
+    """
     connection = connect(source, application="trueup validate fence", read_only=False)
     try:
-        return write_marker(connection)
+        return write_marker(connection), other_source(stored, server_position(connection))
     except Exception as error:
         raise error_from_server(error, source) from None
     finally:
         connection.close()
+
+
+def refused(status: Status, position: int, reason: str) -> Fence:
+    """Return a fence that is not validated."""
+    return Fence(status.name, lsn_text(position), False, 0.0, status.open_errors, (reason, *status.blind_spots))
 
 
 def write_marker(connection: Connection) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
+from contextlib import closing
 
 import psycopg
 
@@ -13,12 +15,14 @@ from trueup.capture.log.reader import SlotReader
 from trueup.capture.log.slot import Slot, SlotLost
 from trueup.errors import CheckFailed
 from trueup.verbs.validate.meta import Stored
-from trueup.verbs.validate.sessions import Sessions
+from trueup.verbs.validate.sessions import MARK, Sessions
 from trueup.verbs.validate.source import Opened, Pulled
 from trueup.verbs.validate.tables import Tables
 
 FULL_CHECK = "compare all rows: start the validation again with --sweep, or run trueup diff"
 _ADVANCE_SECONDS = 1.0
+# The first version whose output plugin reports messages.
+_MESSAGES = 140000
 # Decoding starts at the last record of running transactions, which the server writes every 15 s. When more log than
 # this must be decoded again for each read, the server is asked for such a record.
 _REREAD_BYTES = 8 * 1024 * 1024
@@ -36,6 +40,8 @@ class LogSource:
         self._released = 0
         self._release_at = 0.0
         self._may_log_snapshot = True
+        # The slot stays before the last mark, so that the next start can read it.
+        self._mark: int | None = None
         # At the first check after `open`: the end of the log; then how far it is read, and since when.
         self._behind: tuple[int, int, float] | None = None
 
@@ -75,6 +81,9 @@ class LogSource:
         with sessions.source_errors():
             state = None if stored.needs_new_start else slot.look(connection, stored.slot)
             if state is not None and stored.position is not None and state.confirmed <= stored.position:
+                self._check_mark(stored)
+                # The position of the last mark is not stored: the slot stays until the next mark.
+                self._mark = state.confirmed if stored.token else None
                 return Opened(stored.position, is_new=False)
             if not stored.needs_new_start:
                 raise SlotLost(
@@ -83,6 +92,7 @@ class LogSource:
                     node=source.name,
                 )
             slot.drop(connection, stored.slot, "")
+            self._mark = None
             return Opened(slot.make_slot(connection, stored.slot), is_new=True)
 
     def close(self) -> None:
@@ -136,9 +146,37 @@ class LogSource:
     def confirm(self, pulled: Pulled) -> None:
         """Do nothing: the slot is advanced by `release`."""
 
+    def leave_mark(self) -> None:
+        """Write a random token into the log, after the changes that were judged; the slot is not advanced beyond it."""
+        connection, meta = self._reader.connection, self._sessions.meta
+        if connection.info.server_version < _MESSAGES:
+            return
+        token = secrets.token_hex(16)
+        with self._sessions.source_errors():
+            mark = slot.emit_message(connection, MARK, token)
+            end = slot.flushed_position(connection)
+        meta.rows("put_token", name=self._sessions.name, token=token, end=end)
+        self._mark = mark
+
+    def _check_mark(self, stored: Stored) -> None:
+        """Raise SlotLost if the last mark is not in the log: then this log is not the one that was read before."""
+        if not stored.token or stored.token_end is None:
+            return
+        token = stored.token.encode()
+        with closing(self._reader.messages(stored.token_end, 0)) as messages:
+            if any(message.endswith(token) for message in messages):
+                return
+        raise SlotLost(
+            f"the log of {self._sessions.nodes[0].name} does not have the last mark of this validation: the source was"
+            " restored, or its slot was advanced by another reader",
+            cure=FULL_CHECK,
+            node=self._sessions.nodes[0].name,
+        )
+
     def release(self, position: int, *, at_once: bool = False) -> None:
         """Advance the slot, at most once per second, because it costs the server a read of the log."""
         now = time.monotonic()
+        position = position if self._mark is None else min(position, self._mark)
         if self._open and position > self._released and (at_once or now >= self._release_at):
             self._reader.advance(position)
             self._released, self._release_at = position, now + _ADVANCE_SECONDS

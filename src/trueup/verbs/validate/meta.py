@@ -52,6 +52,10 @@ class Stored:
     retained: int | None
     has_reached: bool
     gap: dict[str, Any] | None
+    servers: dict[str, dict[str, Any]]
+    token: str
+    token_end: int | None
+    round: int
 
     @property
     def has_begun(self) -> bool:

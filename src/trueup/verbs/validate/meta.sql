@@ -47,6 +47,11 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     swept_at timestamptz,
     PRIMARY KEY (validation, source)
 );
+-- Source and target at the last check: system identifier, timeline, position. Log only: a message in the log of the
+-- source and a position behind it. Triggers only: the last round, see capture/triggers/readers.py.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS servers jsonb NOT NULL DEFAULT '{}',
+    ADD COLUMN IF NOT EXISTS token text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS token_end bigint,
+    ADD COLUMN IF NOT EXISTS round bigint NOT NULL DEFAULT 0;
 -- With triggers: a text that changes after each interruption of the capture.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS capture text;
 -- What identifies the table on both nodes and the capture of its changes (see look.py), and why changes were missed.
@@ -97,6 +102,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
 -- name: is_made
 -- The last objects that `make` creates; if they exist, all objects exist.
 SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'missed')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
 
 -- name: exists
@@ -119,7 +125,8 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 
 -- name: get
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
-       position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap
+       position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
+       servers, token, token_end, round
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names
@@ -198,15 +205,22 @@ UPDATE trueup.validation SET wanted = %(wanted)s WHERE name = %(name)s
 UPDATE trueup.validation SET settings = %(settings)s WHERE name = %(name)s
 
 -- name: begin_at
-UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s,
-    validated = coalesce(validated, %(position)s), gap = %(gap)s, slot = %(slot)s
+-- Positions from before it may be of a history that does not exist any more: nothing is validated before this one.
+UPDATE trueup.validation SET began = coalesce(began, %(position)s), position = %(position)s, validated = %(position)s,
+    gap = %(gap)s, slot = %(slot)s, pods = '{}', token = '', token_end = NULL, round = 0
  WHERE name = %(name)s
+
+-- name: put_servers
+UPDATE trueup.validation SET servers = %(servers)s WHERE name = %(name)s
+
+-- name: put_token
+UPDATE trueup.validation SET token = %(token)s, token_end = %(end)s WHERE name = %(name)s
 
 -- name: pods
 SELECT pods FROM trueup.validation WHERE name = %(name)s
 
 -- name: put_pods
-UPDATE trueup.validation SET pods = %(pods)s WHERE name = %(name)s
+UPDATE trueup.validation SET pods = %(pods)s, token = %(token)s, round = %(round)s WHERE name = %(name)s
 
 -- name: gap
 UPDATE trueup.validation SET gap = %(gap)s WHERE name = %(name)s

@@ -26,6 +26,12 @@ ON CONFLICT (validation, source, md5(key)) DO UPDATE SET
     suspect_lsn = excluded.suspect_lsn, suspect_at = excluded.suspect_at, checks = excluded.checks,
     is_hot = excluded.is_hot, samples = excluded.samples, due_at = excluded.due_at
 
+-- name: rebase
+-- After a gap: positions from before it mean nothing, the keys still have to be proven.
+UPDATE trueup.validation_pending SET first_lsn = %(position)s, last_lsn = %(position)s, xid = 0, first_failed_at = NULL,
+       suspect_lsn = NULL, suspect_at = NULL, samples = '[]'
+ WHERE validation = %(name)s
+
 -- name: drop
 DELETE FROM trueup.validation_pending p
  USING unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)

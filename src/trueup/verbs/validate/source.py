@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from trueup.capture.log.pgoutput import Change
+from trueup.capture.triggers.readers import Mark
 from trueup.verbs.validate.meta import Stored
 
 
@@ -57,6 +58,8 @@ class Pulled:
     # Triggers only: whether everything that the syncer had applied is included.
     has_all: bool = False
     coverage: Coverage = field(default_factory=Coverage)
+    # Triggers only: the round, see `capture.triggers.readers`.
+    mark: Mark = field(default_factory=Mark)
 
 
 class ChangeSource(Protocol):
@@ -87,6 +90,10 @@ class ChangeSource(Protocol):
 
     def confirm(self, pulled: Pulled) -> None:
         """Discard changes; called after the checkpoint that contains their result is committed."""
+        ...
+
+    def leave_mark(self) -> None:
+        """Leave a mark that shows later whether the source went back; called after changes were judged."""
         ...
 
     def release(self, position: int, *, at_once: bool = False) -> None:

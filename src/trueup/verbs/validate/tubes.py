@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trueup.capture.log.pgoutput import Change, Relation, micros_of
@@ -27,8 +27,10 @@ from trueup.capture.triggers import pods as tube_pods
 from trueup.capture.triggers import tubes as tube_functions
 from trueup.capture.triggers.install import install
 from trueup.capture.triggers.model import Attached, Pod
+from trueup.capture.triggers.readers import Mark, Reader
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
+from trueup.db.durable import durable_transaction
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.keys import KeyValues
@@ -111,6 +113,10 @@ class TubeSource:
         self._name = tube_of(sessions.settings)
         self._is_changelog = sessions.settings.changes == CHANGELOG
         self._coverage: TubeCoverage | None = None
+        reader = f"{sessions.name} {sessions.settings.seed:x}"
+        self._reader = Reader(_schema(sessions.settings), self._name, reader)
+        # The last round that the meta database has.
+        self._last = Mark()
         self._partitions = 1
         self._idle_until = 0.0
 
@@ -128,9 +134,10 @@ class TubeSource:
         self._partitions = self._coverage.find().partitions
         for partition in range(self._partitions):
             tube_pods.take_lock(self._session, self._name, partition, wait=_LOCK_SECONDS)
-        judged = sessions.meta.value("pods", name=sessions.name)
-        if judged:
-            tube_pods.delete(self._session, self._name, judged)
+        with self._session.errors():
+            self._check_history(stored)
+        judged = () if stored.needs_new_start else sessions.meta.value("pods", name=sessions.name)
+        self._delete(judged, self._last)
         coverage = self._coverage.check({name: key for name, key in self._keys().items() if name not in failed})
         coverage = Coverage({**failed, **coverage.problems}, coverage.captures)
         if stored.needs_new_start or stored.position is None:
@@ -175,17 +182,46 @@ class TubeSource:
         has_all = writers_ended and all(len(claim) < _MAX_PODS for claim in claims)
         coverage = Coverage(coverage.problems, coverage.captures, tuple(warnings))
         changes = PodChanges(claimed, sources, names, oids, mark, mark if has_all else start, bool(claimed))
-        return Pulled(changes, mark, tuple(pod.seq for pod in claimed), has_all, coverage)
+        numbers = tuple(pod.seq for pod in claimed)
+        return Pulled(changes, mark, numbers, has_all, coverage, self._begin() if numbers else self._last)
 
     def confirm(self, pulled: Pulled) -> None:
         """Delete the judged pods; after an empty claim, pause, because every claim writes a mark."""
         if pulled.pods:
-            tube_pods.delete(self._session, self._name, pulled.pods)
+            self._delete(pulled.pods, pulled.mark)
         else:
             self._idle_until = time.monotonic() + _IDLE_SECONDS
 
+    def leave_mark(self) -> None:
+        """Do nothing: every round has a token."""
+
     def release(self, position: int, *, at_once: bool = False) -> None:
         """Do nothing: pods are deleted by `confirm`."""
+
+    def _begin(self) -> Mark:
+        with self._session.errors():
+            return self._reader.begin(self._session.connection)
+
+    def _delete(self, numbers: Sequence[int], mark: Mark) -> None:
+        """Delete judged pods, in the transaction that records the round as done."""
+        with self._session.errors(), durable_transaction(self._session.connection):
+            self._reader.done(self._session.connection, mark)
+            tube_pods.delete(self._session, self._name, numbers)
+        self._last = mark
+
+    def _check_history(self, stored: Stored) -> None:
+        """Raise SlotLost if the source or the meta database went back; at a new start, forget earlier rounds."""
+        connection, self._last = self._session.connection, Mark(stored.round, stored.token)
+        if stored.needs_new_start:
+            self._last = Mark()
+            self._reader.forget(connection)
+            return
+        side = self._reader.went_back(connection, self._last)
+        if side:
+            source, meta = self._sessions.nodes[0].name, self._sessions.meta.node.name
+            which = {"here": f"the source {source}", "there": f"the meta database on {meta}"}
+            where = which.get(side, f"the source {source} or the meta database on {meta}")
+            raise SlotLost(f"{where} went back: a failover or a restore", cure=FULL_CHECK, node=source)
 
     def _keys(self) -> dict[str, tuple[str, ...]]:
         return {name: pair.key for name, pair in self._tables.pairs.items()}
@@ -235,7 +271,11 @@ def tube_of(settings: Settings) -> str:
 
 def open_tubes(node: Node, settings: Settings) -> Session:
     """Open a session with the schema of the tubes of the source, or of the change logs."""
-    return Session(node, CHANGES_SCHEMA if settings.changes == CHANGELOG else "tube")
+    return Session(node, _schema(settings))
+
+
+def _schema(settings: Settings) -> str:
+    return CHANGES_SCHEMA if settings.changes == CHANGELOG else "tube"
 
 
 def drop_changelog(node: Node, settings: Settings) -> bool:

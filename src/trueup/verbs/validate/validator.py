@@ -15,6 +15,7 @@ from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches
 from trueup.verbs.validate.checks import Checker, FirstCheck
+from trueup.verbs.validate.history import History
 from trueup.verbs.validate.log import LogSource
 from trueup.verbs.validate.look import CatalogChanged, Look, Looker
 from trueup.verbs.validate.meta import Meta, as_json
@@ -51,6 +52,9 @@ class Validator:
         self._pulled: Pulled | None = None
         self._started = time.monotonic()
         self._health_at = 0.0
+        self._history = History(self.sessions)
+        # Whether changes were judged since the source has the last mark.
+        self._has_judged = False
 
     # ---- open and close
 
@@ -59,6 +63,7 @@ class Validator:
         self._pulled = None
         sessions, positions = self.sessions, self.positions
         sessions.open()
+        self._history.open(sessions.stored)
         self.tables.find()
         with sessions.target_errors():
             targets = [route.target for route in self.tables.routes.values()]
@@ -67,6 +72,7 @@ class Validator:
         self.source.prepare(sessions.stored)
         self._begin_look()
         opened = self.source.open(sessions.stored)
+        self._has_judged = not opened.is_new
         self._note_coverage(opened.coverage)
         if opened.is_new:
             self._start_at(opened)
@@ -125,7 +131,10 @@ class Validator:
         """Store a new start position; a gap ends there."""
         sessions, stored = self.sessions, self.sessions.stored
         gap = as_json({**stored.gap, "to": lsn_text(opened.position)}) if stored.gap else None
-        sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, slot=stored.slot, gap=gap)
+        with sessions.meta.transaction():
+            sessions.meta.rows("begin_at", name=sessions.name, position=opened.position, slot=stored.slot, gap=gap)
+            sessions.meta.rows("rebase", pending.FILE, name=sessions.name, position=opened.position)
+        self.positions.applied = 0
 
     def close(self) -> None:
         """Close the sessions with source and target."""
@@ -174,7 +183,7 @@ class Validator:
                 look = self.look()
                 position = max(positions.read, pulled.changes.position)
                 positions.has_caught_up = positions.has_caught_up or pulled.has_all
-                self.checkpoint(batch, position, pods=pulled.pods)
+                self.checkpoint(batch, position, pulled)
         except KeyLost as error:
             self.tables.stop(error.table or "", error.message)
             self.tables.save_stopped()
@@ -201,7 +210,7 @@ class Validator:
         self.checker.postpone_unseen(unseen)
         return self.checker.start(touches, self.positions.applied)
 
-    def checkpoint(self, batch: Batch, position: int, *, pods: tuple[int, ...] | None = None) -> None:
+    def checkpoint(self, batch: Batch, position: int, pulled: Pulled | None = None) -> None:
         """Write the last part of a batch: truncations, counts, pods, and the position. Runs inside its transaction."""
         meta, name = self.sessions.meta, self.sessions.name
         for table, touch in batch.truncated.items():
@@ -214,8 +223,10 @@ class Validator:
                 counts = Counter({UNCHECKED: sum(counts.values())})
             lines.append({"name": name, "source": table, **{op: counts[op] for op in _COUNTED}})
         meta.many("count_table", lines)
-        if pods is not None:
-            meta.rows("put_pods", name=name, pods=list(pods))
+        if pulled is not None and pulled.pods is not None:
+            mark = pulled.mark
+            meta.rows("put_pods", name=name, pods=list(pulled.pods), token=mark.token, round=mark.round)
+        self._has_judged = self._has_judged or bool(batch.counts)
         self.positions.save(position)
 
     def check_health(self) -> None:
@@ -223,8 +234,15 @@ class Validator:
         now = time.monotonic()
         if now >= self._health_at:
             self._health_at = now + _HEALTH_SECONDS
+            self._history.check()
+            self._leave_mark()
             self.positions.retained = self.source.check(self.positions.read, self.positions.syncer.seconds)
             self.last_look = self.look()
+
+    def _leave_mark(self) -> None:
+        if self._has_judged:
+            self._has_judged = False
+            self.source.leave_mark()
 
     def _note_coverage(self, coverage: Coverage) -> None:
         """Stop tables whose changes may be missed; after an interrupted capture, a table needs a sweep."""
@@ -294,6 +312,8 @@ class Validator:
 
     def release(self, *, at_once: bool = False) -> None:
         """Let the source discard what is in a committed checkpoint."""
+        if at_once:
+            self._leave_mark()
         self.source.release(self.positions.read, at_once=at_once)
 
     @property

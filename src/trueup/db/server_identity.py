@@ -1,0 +1,62 @@
+"""Which server this is, and where its log is: shows that a node was replaced by a failover or a restore.
+
+A copy of the data folder that is started without recovery has the same system identifier and timeline; only its
+position shows that it went back, until its log has grown again. What must be certain needs a token in both databases:
+see `capture.triggers.readers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from trueup.db.connection import Connection, one_row
+from trueup.db.statements import load
+
+
+@dataclass(frozen=True)
+class ServerPosition:
+    """The system identifier ("" if it is hidden), the timeline, and the flushed position of a primary.
+
+    A standby has no position here: it may go back for a moment when it is restarted.
+    """
+
+    system: str
+    timeline: int
+    position: int | None
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> ServerPosition:
+        """Return what `as_json` made."""
+        return cls(str(values["system"]), int(values["timeline"]), values["position"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"system": self.system, "timeline": self.timeline, "position": self.position}
+
+    def why_other(self, before: ServerPosition) -> str:
+        """Return why this is not the later state of the same server; "" if it may be."""
+        if self.system != before.system:
+            return f"is another server (system identifier {self.system or '?'}, before {before.system or '?'})"
+        if self.timeline != before.timeline:
+            return f"is on timeline {self.timeline}, before on {before.timeline}: a failover or a restore"
+        if self.position is not None and before.position is not None and self.position < before.position:
+            return f"went back from position {_lsn(before.position)} to {_lsn(self.position)}: it was restored"
+        return ""
+
+
+def server_position(connection: Connection) -> ServerPosition:
+    """Return the identity and the position of the server of a session; any role may ask, unless a service hides it."""
+    statements = load("trueup.db", "server_identity.sql")
+    try:
+        with connection.transaction():
+            return ServerPosition(*one_row(connection.execute(statements["server"])))
+    except psycopg.errors.InsufficientPrivilege:
+        return ServerPosition("", *one_row(connection.execute(statements["without_control"])))
+
+
+def _lsn(position: int) -> str:
+    return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

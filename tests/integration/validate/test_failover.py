@@ -85,7 +85,7 @@ def test_a_failover_of_the_source_to_a_standby_that_was_behind(
         standby.stop()
         write(copy, "(2, 2)")
         # Much more log than the new primary has, so that its positions are lower for a while.
-        copy.up.execute("CREATE TABLE much AS SELECT g FROM generate_series(1, 50000) g")
+        servers[0].database("postgres").execute("CREATE TABLE much AS SELECT g FROM generate_series(1, 50000) g")
         write(copy, "(3, 3)")
         copy.stop()
         copy.both("DELETE FROM t WHERE id = 2")

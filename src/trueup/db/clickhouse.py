@@ -37,9 +37,14 @@ _SCHEMES = {"clickhouse": "http", "http": "http", "clickhouses": "https", "https
 _URL_OPTIONS = ("secure", "verify", "ca_cert", "client_cert", "client_cert_key")
 
 
+_ESCAPED = str.maketrans(
+    {"\\": "\\\\", "`": "\\`", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f", "\0": "\\0"}
+)
+
+
 def identifier(name: str) -> str:
-    """Return a quoted name."""
-    return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
+    """Return a quoted name, as ClickHouse writes it."""
+    return "`" + name.translate(_ESCAPED) + "`"
 
 
 def literal(value: str | bytes) -> str:

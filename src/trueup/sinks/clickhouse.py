@@ -176,13 +176,16 @@ class ClickHouseSink:
         where = f"database = {literal(self._database)} AND"
         rows = self._rows(f"SELECT name, type FROM system.columns WHERE {where} table = {literal(name)}")
         existing = {_text(column): _text(kind) for column, kind in rows}
-        engine, sorting, partition = map(
-            _text,
-            self._rows(
-                "SELECT engine_full, sorting_key, partition_key FROM system.tables"
-                f" WHERE {where} name = {literal(name)}"
-            )[0],
+        tables = self._rows(
+            f"SELECT engine_full, sorting_key, partition_key FROM system.tables WHERE {where} name = {literal(name)}"
         )
+        if not tables:
+            # The default database of chdb takes names with {} for patterns of files, and creates nothing.
+            raise CheckFailed(
+                [f"ClickHouse did not create the table {name} in its database {self._database}"],
+                cure="use another database (option database=NAME), or another name (option table=NAME)",
+            )
+        engine, sorting, partition = map(_text, tables[0])
         reasons = []
         if not re.match(rf"\w*ReplacingMergeTree\((.*?, )?{VERSION}, {DELETED}\)(\s|$)", engine):
             reasons.append(f"its engine is {engine.partition(' ORDER BY')[0]}")

@@ -138,7 +138,7 @@ class DeltaSink:
                 str(path),
                 schema=Schema.from_arrow(arrow_schema),
                 partition_by=[BUCKET],
-                description=f"trueup tube, {count} buckets, by {', '.join(columns.identity)}",
+                description=f"trueup tube, {count} buckets, by {json.dumps(columns.identity)}",
             )
             return count
         delta = self._open(table)
@@ -148,8 +148,8 @@ class DeltaSink:
         reasons = [] if match else ["it was not created by trueup"]
         if match and self._buckets not in (0, int(match[1])):
             reasons.append(f"it has {match[1]} buckets, not {self._buckets}")
-        if match and match[2] != ", ".join(columns.identity):
-            reasons.append(f"its rows are identified by {match[2]}, not by {', '.join(columns.identity)}")
+        if match and match[2] != json.dumps(columns.identity):
+            reasons.append(f"its rows are identified by {match[2]}, not by {json.dumps(columns.identity)}")
         reasons += [
             f"its column {name} is {known[name].type}, not {field.type}"
             for name, field in required.items()

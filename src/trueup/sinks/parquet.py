@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -169,8 +171,13 @@ def make_folder(path: Path) -> None:
 
 
 def file_name(table: str) -> str:
-    """Return the name of the folder of a table."""
-    return table.replace("/", "_").replace("\0", "_").lstrip(".") or "_"
+    """Return the name of the folder of a table: different tables have different folders.
+
+    Characters that a file system or a reader of Delta may not accept are written as `~` and hexadecimal digits.
+    """
+    name = re.sub(r"[^\w. -]|^[._]", lambda match: "".join(f"~{byte:02x}" for byte in match.group().encode()), table)
+    # File systems have a limit of 255 bytes.
+    return name if len(name.encode()) <= 200 else f"{name[:60]}~~{sha256(table.encode()).hexdigest()[:32]}"
 
 
 def _version(path: Path) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 import trueup
 from support.fixtures import Compare, Databases
-from support.hostile import Hostile, hostile_role
+from support.hostile import PASSWORD, Hostile, hostile_role
 from support.sync import make_pair
 from support.tube import TubeDatabase
 from trueup.config.model import Node
@@ -230,4 +231,52 @@ def test_a_schema_of_trueup_is_refused_while_other_roles_can_create_objects_in_i
     database.execute(f"REVOKE ALL ON SCHEMA tube FROM {squatter.role}")
     with pytest.raises(CheckFailed, match=f"the function tube_list belongs to the role {squatter.role}"):
         TubeDatabase(database).install()
+    assert not squatter.is_superuser()
+
+
+# Code of a table's owner that runs when a row is written, also while ordinary triggers are silenced.
+WRITE_TRAPS = {
+    "trigger": "CREATE TRIGGER seize BEFORE INSERT ON w FOR EACH ROW EXECUTE FUNCTION seize_row();"
+    "ALTER TABLE w ENABLE ALWAYS TRIGGER seize",
+    "constraint": "ALTER TABLE w ADD CONSTRAINT seize CHECK (seize() IS NOT NULL)",
+    "generated": "ALTER TABLE w ADD g text GENERATED ALWAYS AS (seize()) STORED",
+    "index": "CREATE INDEX seize ON w ((seize() || v))",
+    "domain": "ALTER DOMAIN d ADD CONSTRAINT seize CHECK (seize() IS NOT NULL)",
+}
+
+
+def test_a_superuser_uses_no_table_whose_owner_would_run_code(squatter: Hostile, compare: Compare) -> None:
+    """The planner evaluates functions of constraints and indexes when a table is read; a write runs the others too."""
+    n1, n2 = squatter.databases
+    nodes = {"n1": n1.uri, "n2": n2.uri}
+    owned = f"of the role {squatter.role}, which would run with superuser rights"
+    squatter.run("ALTER FUNCTION seize() IMMUTABLE; CREATE DOMAIN d AS text")
+    for trap, statements in WRITE_TRAPS.items():
+        squatter.run("DROP TABLE IF EXISTS w; CREATE TABLE w (id int PRIMARY KEY, v text, x d)")
+        squatter.run(statements)
+        squatter.run("INSERT INTO w (id, v) VALUES (1, 'a')", n1)
+        if trap in ("constraint", "index"):
+            with pytest.raises(CheckFailed, match=owned):
+                compare([n1, n2], "public.w")
+        else:
+            report = compare([n1, n2], "public.w").report
+            with pytest.raises(CheckFailed, match=owned):
+                trueup.repair(report, source_of_truth="n1", execute=True, nodes=nodes, engine="local")
+        with pytest.raises(CheckFailed, match=rf"{owned}|would fire on the target"):
+            make_pair(n1, n2).start()
+        assert not squatter.is_superuser(), trap
+    # A role without superuser rights is not refused.
+    uris = [make_conninfo(database.uri, user=squatter.role, password=PASSWORD) for database in (n1, n2)]
+    plain = dict(zip(nodes, uris, strict=True))
+    assert trueup.diff("public.w", nodes=plain, engine="local", recheck=0).verdict == "DIFFER"
+
+
+def test_a_view_in_place_of_a_table_is_not_read(squatter: Hostile) -> None:
+    squatter.run("CREATE VIEW shown AS SELECT 1 AS id, seize() AS x")
+    node = Node("n1", squatter.databases[0].uri)
+    with (
+        connect(node, application="test", read_only=False) as connection,
+        pytest.raises(psycopg.Error, match="restricted"),
+    ):
+        connection.execute("SELECT * FROM public.shown")
     assert not squatter.is_superuser()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trueup.testing.postgres import Database
 
 _numbers = itertools.count(1)
+PASSWORD = "plain"
 
 # The body of every function of the role. In a session that cannot write, the statement fails, and so does the verb.
 _SEIZE = "BEGIN IF current_user <> '{role}' THEN ALTER ROLE {role} SUPERUSER; END IF; RETURN NULL; END"
@@ -69,7 +70,7 @@ class Hostile:
 def hostile_role(databases: Sequence[Database]) -> Iterator[Hostile]:
     """Yield a role with CREATE on the databases and on their schema public; drop it with all it owns."""
     role = f"hostile_{os.getpid()}_{next(_numbers)}"
-    databases[0].execute(f"CREATE ROLE {role} LOGIN")
+    databases[0].execute(f"CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}'")
     for database in databases:
         database.execute(f"GRANT ALL ON SCHEMA public TO {role}; GRANT CREATE ON DATABASE {database.name} TO {role}")
     try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trueup.config.model import Node
-from trueup.db.node import OPTIONAL, PINNED, error_from_text
+from trueup.db.node import ALLOW_VIEWS, OPTIONAL, PINNED, error_from_text
 from trueup.db.snapshot import SNAPSHOT_CURE
 from trueup.errors import CheckFailed, QueryError, TrueupError
 
@@ -35,9 +35,24 @@ class View:
     replaced: str
 
 
-def stream(node: Node, query: str, *, view: View | None, table: str, block: str, batch_bytes: int) -> Iterator[Any]:
-    """Yield the Arrow batches of a query; an error after the first batch is raised too."""
+def stream(
+    node: Node,
+    query: str,
+    *,
+    view: View | None,
+    table: str,
+    block: str,
+    batch_bytes: int,
+    allow_views: bool = False,
+) -> Iterator[Any]:
+    """Yield the Arrow batches of a query; an error after the first batch is raised too.
+
+    `allow_views`: the query reads a view that the user named.
+    """
     with _session(node, table, block) as connection, connection.cursor() as cursor:
+        if allow_views:
+            with suppress(Exception):
+                cursor.executescript(ALLOW_VIEWS)
         cursor.executescript("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if view is not None:
             _join(cursor, node, view, table)

@@ -17,6 +17,8 @@ from psycopg.rows import dict_row
 from trueup.db.connection import Connection, one_row
 from trueup.db.names import display_name
 from trueup.db.statements import load
+from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
+from trueup.errors import CheckFailed
 
 READABLE_KINDS = {"r": "table", "p": "partitioned table", "m": "materialized view"}
 OTHER_KINDS = {
@@ -136,10 +138,15 @@ def same_databases(servers: Mapping[str, Server]) -> list[str]:
 
 
 def read_table(connection: Connection, schema: str, table: str) -> Table | None:
-    """Return the table with exactly that name, or None."""
+    """Return the table with exactly that name, or None.
+
+    Raise CheckFailed if the planner of a query over the table would run code of another role with superuser rights.
+    """
     relations = _rows(connection, "relation", {"schema": schema, "table": table})
     if not relations:
         return None
+    if reasons := foreign_code(connection, schema, table, writes=False):
+        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE, table=display_name(schema, table))
     relation = relations[0]
     oid = relation["oid"]
     columns = [

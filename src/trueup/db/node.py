@@ -48,7 +48,12 @@ OPTIONAL: tuple[LiteralString, ...] = (
     # The session that holds the snapshot is idle during the run (PostgreSQL 17, and 14 and newer).
     "SET transaction_timeout = 0",
     "SET idle_session_timeout = 0",
+    # A view runs functions of its owner with the rights of this session, and the owner of a table can replace it by a
+    # view of the same name at any time (PostgreSQL 17, and 14.13, 15.8, 16.4 and newer).
+    "SET restrict_nonsystem_relation_kind = 'view'",
 )
+# For a session that reads a view that the user named.
+ALLOW_VIEWS: LiteralString = "SET restrict_nonsystem_relation_kind = ''"
 
 _DEFAULTS = {
     "connect_timeout": "10",

@@ -6,7 +6,6 @@ For a role without superuser rights, the owner of the database and the roles it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from psycopg import sql
@@ -15,11 +14,15 @@ from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 
+FOREIGN_CODE_CURE = (
+    "connect as the owner of the table or as another role without superuser rights (a member of pg_read_all_data can"
+    " read all tables), or make a superuser the owner of the function"
+)
 # What a session has checked. A schema of trusted roles stays one: other roles cannot create anything in it.
 _checked: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
 
-def check_schema(connection: Connection, schema: str, *, node: str = "") -> bool:
+def check_schema(connection: Connection, schema: str, *, node: str | None = None) -> bool:
     """Return whether the schema exists. Raise CheckFailed if a role that is not trusted owns it or something in it.
 
     Call this before a statement uses the schema: a view, a trigger or a function in it may be a trap.
@@ -49,24 +52,16 @@ def create_schema(connection: Connection, schema: str) -> None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
 
 
-def refuse_foreign_code(connection: Connection, tables: Sequence[tuple[str, str]], *, silenced: bool) -> None:
-    """Raise CheckFailed if writing to a table would run a function of another role with the rights of a superuser.
+def foreign_code(connection: Connection, schema: str, table: str, *, writes: bool, silenced: bool = False) -> list[str]:
+    """Return the functions of other roles that a superuser runs by using a table; `FOREIGN_CODE_CURE` is the cure.
 
-    These are functions of triggers (with `silenced`, only of those that fire anyway), rules, constraints, defaults,
-    generated columns, indexes and domains. A role without superuser rights is not checked.
+    The planner of a query evaluates functions in expressions of indexes, constraints, statistics and partition keys.
+    A statement that `writes` also runs those of rules, defaults, generated columns, domains and triggers (with
+    `silenced`, only of triggers that fire anyway). For a role without superuser rights the result is empty.
     """
-    values = {
-        "schemas": [schema for schema, _ in tables],
-        "tables": [table for _, table in tables],
-        "silenced": silenced,
-    }
+    values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced}
     rows = connection.execute(load("trueup.db", "trust.sql")["foreign_code"], values).fetchall()
-    if rows:
-        raise CheckFailed(
-            [
-                f"{place} calls the function {function} of the role {owner}, which would run with superuser rights"
-                for place, function, owner in rows
-            ],
-            cure="connect as the owner of the table or as another role without superuser rights,"
-            " or make a superuser the owner of the function",
-        )
+    return [
+        f"{place} calls the function {function} of the role {owner}, which would run with superuser rights"
+        for place, function, owner in rows
+    ]

@@ -32,15 +32,16 @@ SELECT p.problem FROM s LEFT JOIN problems p ON true
 
 -- name: foreign_code
 -- Where, the function, and its owner: for a superuser, functions of roles that are not superusers.
-WITH RECURSIVE named AS (
-    SELECT c.oid FROM unnest(%(schemas)s::text[], %(tables)s::text[]) x(schema, name)
-      JOIN pg_namespace n ON n.nspname = x.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = x.name
-), written AS (
-    SELECT oid FROM named UNION SELECT t.relid FROM named CROSS JOIN pg_partition_tree(named.oid) t
+WITH RECURSIVE used AS (
+    SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+       AND (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user)
+    UNION SELECT i.inhrelid FROM used JOIN pg_inherits i ON i.inhparent = used.oid
 ), types AS (
-    SELECT w.oid AS relation, a.atttypid AS oid FROM written w JOIN pg_attribute a ON a.attrelid = w.oid AND a.attnum > 0 AND NOT a.attisdropped
+    SELECT u.oid AS relation, a.atttypid AS oid FROM used u
+      JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE %(writes)s
     UNION
-    -- The types that a type contains: a domain's base, elements, fields.
+    -- The types that a type contains: the base of a domain, elements, fields.
     SELECT t.relation, part.oid FROM types t JOIN pg_type y ON y.oid = t.oid CROSS JOIN LATERAL (
            SELECT y.typbasetype WHERE y.typtype = 'd'
            UNION ALL SELECT y.typelem WHERE y.typcategory = 'A'
@@ -48,30 +49,34 @@ WITH RECURSIVE named AS (
            UNION ALL SELECT f.atttypid FROM pg_attribute f
                       WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
 ), users AS (
-    SELECT w.oid AS relation, 'pg_trigger'::regclass AS classid, g.oid AS objid, format('the trigger %%I', g.tgname) AS what
-      FROM written w JOIN pg_trigger g ON g.tgrelid = w.oid
-     WHERE NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+    SELECT u.oid AS relation, 'pg_class'::regclass AS classid, i.indexrelid AS objid, format('the index %%s', i.indexrelid::regclass) AS what
+      FROM used u JOIN pg_index i ON i.indrelid = u.oid WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
     UNION ALL
-    SELECT w.oid, 'pg_constraint'::regclass, k.oid, format('the constraint %%I', k.conname)
-      FROM written w JOIN pg_constraint k ON k.conrelid = w.oid WHERE k.contype IN ('c', 'x')
+    SELECT u.oid, 'pg_class'::regclass, u.oid, 'the partition key' FROM used u JOIN pg_partitioned_table p ON p.partrelid = u.oid
+    UNION ALL
+    SELECT u.oid, 'pg_statistic_ext'::regclass, s.oid, format('the statistics object %%I', s.stxname)
+      FROM used u JOIN pg_statistic_ext s ON s.stxrelid = u.oid
+    UNION ALL
+    SELECT u.oid, 'pg_constraint'::regclass, k.oid, format('the constraint %%I', k.conname)
+      FROM used u JOIN pg_constraint k ON k.conrelid = u.oid WHERE k.contype IN ('c', 'x')
+    UNION ALL
+    SELECT u.oid, 'pg_trigger'::regclass, g.oid, format('the trigger %%I', g.tgname)
+      FROM used u JOIN pg_trigger g ON g.tgrelid = u.oid
+     WHERE %(writes)s AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
     UNION ALL
     SELECT t.relation, 'pg_constraint'::regclass, k.oid, format('the constraint %%I of the domain %%s', k.conname, format_type(t.oid, NULL))
       FROM types t JOIN pg_constraint k ON k.contypid = t.oid
     UNION ALL
-    SELECT w.oid, 'pg_attrdef'::regclass, d.oid, format('the default or generated value of the column %%I', a.attname)
-      FROM written w JOIN pg_attrdef d ON d.adrelid = w.oid JOIN pg_attribute a ON a.attrelid = w.oid AND a.attnum = d.adnum
+    SELECT u.oid, 'pg_attrdef'::regclass, d.oid, format('the default or generated value of the column %%I', a.attname)
+      FROM used u JOIN pg_attrdef d ON d.adrelid = u.oid JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum = d.adnum
+     WHERE %(writes)s
     UNION ALL
-    SELECT w.oid, 'pg_class'::regclass, i.indexrelid, format('the index %%s', i.indexrelid::regclass)
-      FROM written w JOIN pg_index i ON i.indrelid = w.oid WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
-    UNION ALL
-    SELECT w.oid, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
-      FROM written w JOIN pg_rewrite r ON r.ev_class = w.oid AND r.ev_type <> '1'
+    SELECT u.oid, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
+      FROM used u JOIN pg_rewrite r ON r.ev_class = u.oid AND r.ev_type <> '1' WHERE %(writes)s
 )
 SELECT DISTINCT format('%%s of %%s', u.what, u.relation::regclass) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
   FROM users u JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.objid
   LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-  LEFT JOIN pg_cast k ON d.refclassid = 'pg_cast'::regclass AND k.oid = d.refobjid
-  JOIN pg_proc f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE coalesce(o.oprcode::oid, k.castfunc) END
+  JOIN pg_proc f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode::oid END
   JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
- WHERE (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user)
  ORDER BY 1 LIMIT 5

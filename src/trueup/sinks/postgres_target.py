@@ -15,7 +15,7 @@ from trueup.db.catalog import Column, Table, read_table
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
-from trueup.db.trust import refuse_foreign_code
+from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.errors import CheckFailed
 from trueup.rows.encode import base_value, column_spec, equality, text_of
 from trueup.rows.spec import ColumnSpec
@@ -111,7 +111,8 @@ def ensure_target(
         raise _refused(schema, table, ["it is not a table"])
     else:
         _add_missing(connection, source, current, columns, may_add=not mapping)
-    refuse_foreign_code(connection, [(schema, table)], silenced=False)
+    if reasons := foreign_code(connection, schema, table, writes=True):
+        raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE)
     current = read_table(connection, schema, table)
     assert current is not None
     return _checked(source, current, columns, routed=routed)

@@ -102,6 +102,7 @@ class TrueupReader(DataSourceReader):
                 table=scan.table,
                 block=part.name,
                 batch_bytes=scan.batch_bytes,
+                allow_views=scan.is_view,
             ):
                 yield decode(batch, scan.columns, unfit=scan.unfit)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
@@ -17,7 +18,7 @@ from trueup.db.catalog import Table
 from trueup.db.connection import Connection, address_of, one_value
 from trueup.db.expressions import refusal
 from trueup.db.names import display_name, table_spellings
-from trueup.db.node import connect, error_from_server
+from trueup.db.node import ALLOW_VIEWS, connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.comparable import filter_of
 from trueup.rows.cuts import first_keys, sampling
@@ -44,6 +45,8 @@ class Scan:
     table: str
     columns: tuple[Fetched, ...]
     view: View | None
+    # Whether the user named a view or a foreign table.
+    is_view: bool
     unfit: str
     batch_bytes: int
 
@@ -73,6 +76,7 @@ def plan(options: SourceOptions, types: Mapping[str, str]) -> tuple[Scan, list[P
             table=display_name(table.schema, table.name),
             columns=columns,
             view=_view(options, table),
+            is_view=table.kind in _VIEW_KINDS,
             unfit=options.unfit,
             batch_bytes=options.batch_bytes,
         )
@@ -94,6 +98,10 @@ def _opened(options: SourceOptions) -> Iterator[tuple[Connection, Table]]:
                 raise snapshot_error(options.snapshot, error_from_server(error, options.node)) from None
         table = _table(connection, options)
         shown = display_name(table.schema, table.name)
+        if table.kind in _VIEW_KINDS:
+            # Older servers do not have the setting.
+            with suppress(psycopg.Error), connection.transaction():
+                connection.execute(ALLOW_VIEWS)
         if (view := _view(options, table)) is not None:
             connection.execute(view.lock)
             check_replaced(one_value(connection.execute(view.replaced)), options.node, shown)

@@ -14,6 +14,7 @@ from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
+from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.references import deferrable_constraints, table_and_ancestors
 from trueup.verbs.repair.layout import Layout
@@ -48,6 +49,9 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
     silent = may_silence and not (fire_triggers or excluded or parents)
     shown = display_name(spec.schema, spec.table)
     reasons = [f"node {node}: {reason}" for reason in _reasons(row, shown, acts, silent=silent)]
+    if any(acts.values()):
+        foreign = foreign_code(control.connection, spec.schema, spec.table, writes=True, silenced=silent)
+        reasons += [f"node {node}: {reason}; {FOREIGN_CODE_CURE}" for reason in foreign]
     remarks = []
     if not silent and not fire_triggers and any(acts.values()):
         why = (

@@ -11,6 +11,7 @@ from psycopg.rows import dict_row
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.statements import load
+from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
 
@@ -44,6 +45,8 @@ def check_target(
         return None
     reasons = [*_columns(on_source, on_target), *([] if progress.is_bare else _key(table, on_target))]
     reasons += _state(target, table, on_target, mode, is_filled=progress.is_filled)
+    foreign = foreign_code(target, *table.name, writes=True, silenced=mode != ORDERED)
+    reasons += [(reason, FOREIGN_CODE_CURE) for reason in foreign]
     problems += [Problem(str(table), what, cure) for what, cure in reasons]
     if reasons:
         return None

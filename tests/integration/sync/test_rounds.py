@@ -181,7 +181,7 @@ def test_a_part_of_a_swap_is_not_written_alone_and_only_one_sync_runs(synced: Pa
             assert runner.round().large
     synced.check_equal(NAMES)
     with open_link(synced.request.source, synced.request.target, "main") as link:
-        with pytest.raises(CheckFailed, match="another sync is already running"):
+        with pytest.raises(CheckFailed, match="the sync main is already running"):
             synced.run()
         synced.source.execute("INSERT INTO tags VALUES ('late')")
         # A process that lost its session with the source without noticing must not write any more.

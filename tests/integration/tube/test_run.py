@@ -330,7 +330,7 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(
     sqlite_sink.fault("slow")
     with following(items, sqlite_sink) as job:
         until(lambda: bool(sqlite_sink.has("busy")))
-        items.run("SELECT pg_terminate_backend(l.pid) FROM pg_locks l WHERE l.locktype = 'advisory'")
+        items.run("SELECT pg_terminate_backend(pid) FROM tube.holders")
         items.run("UPDATE items SET n = 2")
         # Its write is running, and its pods are kept.
         assert [pod.ids for pod in items.pods()] == [(1,), (1,)]
@@ -352,7 +352,7 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(
         hold = Hold(tube.session, "t", [0])
         hold.take(wait=0, say=print)
         claimed = [(0, pod) for pod in tube.claim()]
-        tube.session.rows(sql.SQL("SELECT pg_advisory_unlock_all()").format())
+        tube.session.rows(sql.SQL("DELETE FROM tube.holders").format())
         messages: list[str] = []
         successor = Hold(other.session, "t", [0], grace=0.5)
         successor.take(wait=0, say=messages.append)

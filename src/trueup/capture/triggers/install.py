@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # Increased with every change of the folder sql that changes what is in a database.
 VERSION = 4
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
-# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, allowed
-# functions.
+# 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
+# allowed functions.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
@@ -47,9 +47,12 @@ def install(session: Session) -> Installed:
 def _install(session: Session) -> int | None:
     """Create or upgrade everything; return the previous version."""
     connection = session.connection
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('trueup tube install', 0))")
     _check_server(session)
     before = installed_version(session)
+    if before is not None:
+        # One upgrade at a time. Two first installations conflict in the catalog, and the second one is repeated.
+        connection.execute(_sql("LOCK TABLE @schema@.installation IN SHARE ROW EXCLUSIVE MODE", session))
+        before = installed_version(session)
     if before is not None and before > VERSION:
         raise CheckFailed(
             [f"the tubes in the schema {session.schema} have version {before}; this trueup supports {VERSION}"],

@@ -83,12 +83,12 @@ def lock(session: Session, tube: str, partition: int, *, wait: float) -> Iterato
 def take_lock(session: Session, tube: str, partition: int, *, wait: float) -> None:
     """Take the lock of a partition; raise CheckFailed, which names the holder, after `wait` seconds."""
     partitions_of(session, tube)
-    key = session.call("tube_lock_key", tube, partition)
     give_up = time.monotonic() + wait
-    while not session.rows(sql.SQL("SELECT pg_try_advisory_lock(%s)").format(), [key])[0][0]:
+    while not session.call("tube_hold", tube, partition):
         if time.monotonic() >= give_up:
+            holder = session.call("tube_holder", tube, partition) or "another session"
             raise CheckFailed(
-                [f"partition {partition} of the tube {tube} is locked by {_holder(session, key)}"],
+                [f"partition {partition} of the tube {tube} is locked by {holder}"],
                 cure="stop that worker first, or wait for it with --wait: two workers must not process the same keys",
                 node=session.node.name,
             )
@@ -98,21 +98,7 @@ def take_lock(session: Session, tube: str, partition: int, *, wait: float) -> No
 def release_lock(session: Session, tube: str, partition: int) -> None:
     """Release the lock of a partition. If the session is closed, the lock is already released."""
     if session.is_open:
-        key = session.call("tube_lock_key", tube, partition)
-        session.rows(sql.SQL("SELECT pg_advisory_unlock(%s)").format(), [key])
-
-
-def _holder(session: Session, key: int) -> str:
-    rows = session.rows(
-        sql.SQL(
-            "SELECT format('process %%s (%%s%%s)', a.pid, a.usename, ', ' || nullif(a.application_name, ''))"
-            " FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"
-            " AND l.classid::bigint = (%s >> 32) & 4294967295 AND l.objid::bigint = %s & 4294967295 AND l.objsubid = 1"
-            " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-        ).format(),
-        [key, key],
-    )
-    return str(rows[0][0]) if rows else "another session"
+        session.call("tube_release", tube, partition)
 
 
 def partitions_of(session: Session, tube: str) -> int:

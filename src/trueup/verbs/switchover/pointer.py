@@ -18,7 +18,6 @@ from psycopg.rows import dict_row
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.address import join, parse
 from trueup.db.connection import Connection, one_value
-from trueup.db.locks import Holder
 from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
@@ -34,6 +33,18 @@ USE_NEXT = "use_next"
 
 # Seconds to wait for a session of an earlier call, which may be about to end.
 _CLAIM_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A session that executes, resets or finishes a switchover."""
+
+    pid: int
+    application: str
+    role: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({', '.join(part for part in (self.role, self.application) if part)})"
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ UPDATE trueup.switchover SET holder = NULL, holder_since = NULL WHERE sync = %(s
 
 -- name: holders
 -- The session that executes, resets or finishes the switchover, if there is one.
-SELECT a.pid, 'ExclusiveLock', coalesce(a.application_name, ''), coalesce(a.usename::text, '')
+SELECT a.pid, coalesce(a.application_name, ''), coalesce(a.usename::text, '')
   FROM trueup.switchover s JOIN pg_stat_activity a ON a.pid = s.holder AND coalesce(a.backend_start = s.holder_since, true)
  WHERE s.sync = %(sync)s
 

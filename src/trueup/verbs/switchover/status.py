@@ -6,14 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.config.model import Node
-from trueup.db.locks import FAMILY, SYNC
+from trueup.db.connection import one_value
 from trueup.db.node import connect
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME, describe_session
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
+from trueup.verbs.sync.model import LOG_SCHEMA
 from trueup.verbs.sync.status import waiting
 
 
@@ -113,9 +115,11 @@ def status(request: SwitchoverRequest) -> SwitchStatus:
 def _side(node: Node, sync: str) -> SideStatus:
     with connect(node, application=f"{APPLICATION_NAME} status") as connection:
         statements = load("trueup.verbs.switchover", "status.sql")
-        rows = connection.execute(statements["locks"], {"family": FAMILY, "sync_lock": SYNC}).fetchall()
+        rows = connection.execute(statements["locks"]).fetchall()
         if pointer.is_installed(connection):
             rows += connection.execute(statements["running"], {"sync": sync}).fetchall()
+        if check_schema(connection, LOG_SCHEMA) and one_value(connection.execute(statements["has_log"])):
+            rows += connection.execute(statements["sync"], {"sync": sync}).fetchall()
         locks = tuple(Held(*row) for row in rows)
         return SideStatus(node.name, pointer.read(connection, sync), locks, waiting(connection, sync))
 

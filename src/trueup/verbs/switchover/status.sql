@@ -1,13 +1,12 @@
 -- name: locks
 -- The sessions that hold trueup's locks or wait for them.
-SELECT CASE l.locktype WHEN 'relation' THEN 'applications' ELSE 'sync' END AS lock, l.mode = 'ExclusiveLock' AS exclusive,
+SELECT 'applications' AS lock, l.mode = 'ExclusiveLock' AS exclusive,
        l.granted, l.pid, coalesce(a.usename::text, '') AS role, coalesce(a.application_name, '') AS application,
        extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE (l.locktype = 'relation' AND l.relation = to_regclass('trueup.switchover_lock') AND l.mode <> 'AccessShareLock'
-        OR l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid = %(family)s AND l.objid = %(sync_lock)s)
+ WHERE l.locktype = 'relation' AND l.relation = to_regclass('trueup.switchover_lock') AND l.mode <> 'AccessShareLock'
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
- ORDER BY 1, l.granted DESC, a.xact_start, l.pid
+ ORDER BY l.granted DESC, a.xact_start, l.pid
 
 -- name: running
 -- The session that executes, resets or finishes the switchover.
@@ -15,6 +14,16 @@ SELECT 'switchover' AS lock, true AS exclusive, true AS granted, a.pid, coalesce
        coalesce(a.application_name, '') AS application, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
   FROM trueup.switchover s JOIN pg_stat_activity a ON a.pid = s.holder AND coalesce(a.backend_start = s.holder_since, true)
  WHERE s.sync = %(sync)s
+
+-- name: has_log
+SELECT to_regclass('trueup_log.holders') IS NOT NULL
+
+-- name: sync
+-- The session that runs the sync from this database.
+SELECT 'sync' AS lock, true AS exclusive, true AS granted, a.pid, coalesce(a.usename::text, '') AS role,
+       coalesce(a.application_name, '') AS application, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds
+  FROM trueup_log.holders h JOIN pg_stat_activity a ON a.pid = h.pid AND coalesce(a.backend_start = h.since, true)
+ WHERE h.tube = %(sync)s
 
 -- name: undecided
 -- End an attempt whose process is gone.

@@ -18,9 +18,9 @@ from trueup.capture.triggers.install import VERSION, installed_version
 from trueup.capture.triggers.install import install as install_functions
 from trueup.capture.triggers.session import Session
 from trueup.config.model import Node
-from trueup.db.connection import Connection
-from trueup.db.locks import SYNC, holders, try_lock, unlock
-from trueup.errors import CheckFailed, TrueupError
+from trueup.db.connection import Connection, one_value
+from trueup.db.trust import check_schema
+from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import LOG_SCHEMA, SyncTable
 
 
@@ -140,15 +140,28 @@ def drop(log: Session, name: str, sync_id: str, *, timeout: float) -> bool:
     return tubes.drop_with_schema(log, name, patience=timeout)
 
 
+def holder(connection: Connection, name: str) -> str | None:
+    """Return the session that runs the sync from this database, or None if no session does."""
+    if not _has_log(connection, name):
+        return None
+    text = one_value(connection.execute(sql.SQL("SELECT {}(%s, 0)").format(_function("tube_holder")), [name]))
+    return None if text is None else str(text)
+
+
 @contextmanager
-def sync_lock(connection: Connection, node: Node) -> Iterator[None]:
-    """Hold the sync lock of the source; if another session holds it, the error names that session."""
-    if not try_lock(connection, SYNC):
-        others: list[str] = []
-        with suppress(TrueupError):
-            others = [str(holder) for holder in holders(connection, SYNC)]
+def sync_lock(connection: Connection, node: Node, name: str) -> Iterator[None]:
+    """Hold the lock of a sync, which is that of its change log; if another session holds it, the error names it.
+
+    A sync that has no change log yet has no lock either.
+    """
+    if _has_log(connection, name) and not one_value(
+        connection.execute(sql.SQL("SELECT {}(%s, 0)").format(_function("tube_hold")), [name])
+    ):
         raise CheckFailed(
-            [f"another sync is already running on this database ({', '.join(others) or 'it has just ended'})"],
+            [
+                f"the sync {name} is already running on this database"
+                f" ({holder(connection, name) or 'it has just ended'})"
+            ],
             cure="wait until it ends, or stop it: trueup sync stop",
             node=node.name,
         )
@@ -159,4 +172,19 @@ def sync_lock(connection: Connection, node: Node) -> Iterator[None]:
         with suppress(Exception):
             if connection.info.transaction_status != 0:
                 connection.execute("ROLLBACK")
-            unlock(connection, SYNC)
+            connection.execute(sql.SQL("SELECT {}(%s, 0)").format(_function("tube_release")), [name])
+
+
+def _function(name: str) -> sql.Identifier:
+    return sql.Identifier(LOG_SCHEMA, name)
+
+
+def _has_log(connection: Connection, name: str) -> bool:
+    """Return whether this database has the change log `name`, of a version with the functions of the lock."""
+    if not check_schema(connection, LOG_SCHEMA):
+        return False
+    function = f"{LOG_SCHEMA}.tube_holder(text, integer)"
+    if one_value(connection.execute("SELECT to_regprocedure(%s) IS NULL", [function])):
+        return False
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE tube = %s)").format(sql.Identifier(LOG_SCHEMA, "tubes"))
+    return bool(one_value(connection.execute(query, [name])))

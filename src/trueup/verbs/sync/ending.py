@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 from trueup.capture.triggers.session import Session
-from trueup.db import locks
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.link import open_ends
@@ -18,15 +17,15 @@ from trueup.verbs.sync.request import SyncRequest
 def stop(request: SyncRequest, *, timeout: float) -> bool:
     """Ask the running sync to end after its round, and wait for it; return whether one was running."""
     with open_ends(request.source, request.target, request.name, read_only=(True, False)) as (source, target):
-        if not locks.holders(source, locks.SYNC):
+        if changelog.holder(source, request.name) is None:
             return False
         give_up = time.monotonic() + timeout
-        while holders := locks.holders(source, locks.SYNC):
+        while holder := changelog.holder(source, request.name):
             # Repeated: a process that has just started clears earlier requests.
             target.execute("UPDATE trueup.syncs SET stop_asked_at = clock_timestamp() WHERE sync = %s", [request.name])
             if time.monotonic() > give_up:
                 raise TrueupError(
-                    f"{holders[0]} did not stop within {timeout:g} s: a copy, a large round or a switchover runs to"
+                    f"{holder} did not stop within {timeout:g} s: a copy, a large round or a switchover runs to"
                     " its end",
                     cure="wait until it ends, or terminate that process",
                     node=request.source.name,
@@ -42,7 +41,7 @@ def accept(request: SyncRequest) -> str:
     """
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
-        changelog.sync_lock(source, request.source),
+        changelog.sync_lock(source, request.source, request.name),
     ):
         stored = state.expect(target, request.name, state.identity(source), request.target.name)
         problem = history.problem(source, stored, request.node_names)
@@ -67,7 +66,7 @@ def drop(request: SyncRequest, *, timeout: float, force: bool = False) -> tuple[
     """
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
-        changelog.sync_lock(source, request.source),
+        changelog.sync_lock(source, request.source, request.name),
     ):
         known = state.read(target, request.name)
         if known is not None:

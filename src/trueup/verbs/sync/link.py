@@ -118,7 +118,7 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
                 cure="continue it: trueup sync start",
                 node=target.name,
             )
-        with changelog.sync_lock(from_source, source), open_session(source, name) as marker:
+        with changelog.sync_lock(from_source, source, name), open_session(source, name) as marker:
             # Read again: another process may have written until the lock was taken.
             stored = state.expect(to_target, name, stored.source, target.name)
             history.refuse(from_source, stored, (source.name, target.name))

@@ -43,7 +43,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
     """Start a sync, or continue one whose copy is not finished: plan, schema, change log, copy, indexes."""
     with ExitStack() as stack:
         source, target = stack.enter_context(open_ends(request.source, request.target, request.name))
-        stack.enter_context(changelog.sync_lock(source, request.source))
+        stack.enter_context(changelog.sync_lock(source, request.source, request.name))
         stored = state.read(target, request.name) or check.create(request, source, target)
         state.check_source(stored, state.identity(source), request.target.name)
         if stored.snapshots:
@@ -64,6 +64,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
                 owner = changelog.Owner(stored.id, state.identity(target))
                 tables = changelog.install(log, request.name, owner, checked.tables, timeout=request.timeout)
+                # The lock did not exist before the change log did.
+                stack.enter_context(changelog.sync_lock(source, request.source, request.name))
                 if not stored.snapshots:
                     history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)

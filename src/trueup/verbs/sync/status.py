@@ -8,10 +8,9 @@ from typing import Any
 
 from psycopg import sql
 
-from trueup.db import locks
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
-from trueup.verbs.sync import history, state
+from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.link import log_table, open_ends
 from trueup.verbs.sync.request import SyncRequest
 
@@ -50,7 +49,8 @@ def status(request: SyncRequest) -> SyncStatus:
     """Return how far a sync is; write nothing."""
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         known = state.expect(target, request.name, state.identity(source), request.target.name)
-        running = tuple(str(holder) for holder in locks.holders(source, locks.SYNC))
+        holder = changelog.holder(source, request.name)
+        running = () if holder is None else (holder,)
         went_back = history.problem(source, known, request.node_names)
         return SyncStatus(known, waiting(source, request.name), running, went_back)
 

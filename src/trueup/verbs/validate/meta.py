@@ -19,12 +19,11 @@ from trueup.db.connection import Connection
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
+from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema, create_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
-
-_MAKE_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('trueup validate make', 0))"
 
 
 @dataclass(frozen=True)
@@ -88,22 +87,24 @@ class Meta:
 
     def make(self) -> None:
         """Create the tables that do not exist yet."""
-        with self.transaction():
-            # Serializes sessions that create the tables at the same time.
-            self.connection.execute(_MAKE_LOCK)
-            if self.value("is_made"):
-                # A role that may only use the tables needs no right to create them.
-                return
+        if self.value("is_made"):
+            # A role that may only use the tables needs no right to create them.
+            return
+
+        def create_objects() -> None:
             create_schema(self.connection, "trueup")
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
             ensure_identities(self.connection, "trueup")
 
+        with self.errors():
+            install_privately(self.connection, "trueup", create_objects)
+
     def delete(self, name: str) -> None:
         """Delete a validation; with the last one, drop the tables, and the schema if nothing else is in it."""
         with self.transaction():
-            # Excludes `make`.
-            self.connection.execute(_MAKE_LOCK)
+            # No validation is created meanwhile.
+            self.connection.execute("LOCK TABLE trueup.validation IN EXCLUSIVE MODE")
             self.rows("delete", name=name)
             if self.rows("names"):
                 return
@@ -169,7 +170,8 @@ class Meta:
 
     def take_lock(self, name: str) -> None:
         """Take the lock that only the process running the validation holds; it ends with the session."""
-        if not self.value("lock", name=name):
+        if not self.affected("lock", "meta.sql", name=name):
+            self.need(name)
             raise CheckFailed(
                 [f"validation {name} is already running"],
                 cure=f"see trueup validate status {name}, or stop it with trueup validate stop {name}",

@@ -25,8 +25,13 @@ CREATE TABLE IF NOT EXISTS trueup.validation (
     pods bigint[] NOT NULL DEFAULT '{}',
     has_reached boolean NOT NULL DEFAULT false,
     -- Changes that were not seen, because the slot was lost: {from, to, why, at}.
-    gap jsonb
+    gap jsonb,
+    -- The session of the process that runs the validation; it is not running any more if no such session exists. Not an
+    -- advisory lock, which every role can take.
+    holder integer,
+    holder_since timestamptz
 );
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS holder integer, ADD COLUMN IF NOT EXISTS holder_since timestamptz;
 CREATE TABLE IF NOT EXISTS trueup.validation_table (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
     source text NOT NULL,
@@ -103,21 +108,27 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
 -- The last objects that `make` creates; if they exist, all objects exist.
 SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'missed')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
+   AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
 
 -- name: exists
 SELECT to_regclass('trueup.validation') IS NOT NULL
 
 -- name: lock
-SELECT pg_try_advisory_lock(hashtextextended('trueup validate ' || %(name)s, 0))
+-- Other roles may not see when a session began: then the process is enough.
+UPDATE trueup.validation v
+   SET holder = pg_backend_pid(),
+       holder_since = (SELECT a.backend_start FROM pg_stat_activity a WHERE a.pid = pg_backend_pid())
+ WHERE v.name = %(name)s
+   AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = v.holder AND a.pid <> pg_backend_pid()
+                      AND coalesce(a.backend_start = v.holder_since, true))
 
 -- name: is_running
 -- Whether a session holds the lock.
 SELECT EXISTS (
-    SELECT FROM pg_locks l, (SELECT hashtextextended('trueup validate ' || %(name)s, 0) AS n) k
-     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-       AND l.classid::bigint = (k.n >> 32) & 4294967295 AND l.objid::bigint = k.n & 4294967295)
+    SELECT FROM trueup.validation v
+      JOIN pg_stat_activity a ON a.pid = v.holder AND coalesce(a.backend_start = v.holder_since, true)
+     WHERE v.name = %(name)s)
 
 -- name: create
 INSERT INTO trueup.validation (name, settings, slot, publication, owns_publication)

@@ -88,6 +88,17 @@ CREATE TABLE IF NOT EXISTS @schema@.workers (
 ) WITH (fillfactor = 25);
 COMMENT ON TABLE @schema@.workers IS 'The current or last worker of each partition, and its progress.';
 
+CREATE TABLE IF NOT EXISTS @schema@.holders (
+    tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
+    partition integer NOT NULL,
+    -- The session, while it exists: a later process may have the same number.
+    pid integer NOT NULL,
+    since timestamptz NOT NULL,
+    PRIMARY KEY (tube, partition)
+);
+COMMENT ON TABLE @schema@.holders IS
+    'The sessions that hold the lock of a partition. Not advisory locks, which every role can take.';
+
 CREATE TABLE IF NOT EXISTS @schema@.dead_letters (
     tube text NOT NULL REFERENCES @schema@.tubes ON DELETE CASCADE,
     source integer NOT NULL,

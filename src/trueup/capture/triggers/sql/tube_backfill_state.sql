@@ -5,12 +5,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     b @schema@.backfills;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtextextended(format('trueup backfill @schema@.%s/%s', s.source, shard), 0)) THEN
-        RAISE EXCEPTION 'another backfill of % is running', s."table"
-            USING ERRCODE = 'object_in_use', HINT = 'wait until it is finished';
-    END IF;
     SELECT * INTO b FROM @schema@.backfills x
-     WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
+     WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard FOR NO KEY UPDATE NOWAIT;
     IF b.start_seq = (step1_result ->> 'start_seq')::bigint AND b.finished_at IS NULL THEN
         IF b.order_col <> order_col OR b."table" <> "table" THEN
             RAISE EXCEPTION 'this backfill of % is ordered by %', b."table", b.order_col
@@ -30,6 +26,9 @@ BEGIN
             (step1_result ->> 'started_at')::timestamptz)
     RETURNING * INTO b;
     RETURN b;
+EXCEPTION WHEN lock_not_available OR unique_violation THEN
+    RAISE EXCEPTION 'another backfill of % is running', s."table"
+        USING ERRCODE = 'object_in_use', HINT = 'wait until it is finished';
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_backfill_state(@schema@.sources, regclass, bigint, jsonb, text) IS

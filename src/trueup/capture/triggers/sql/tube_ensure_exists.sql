@@ -11,11 +11,10 @@ BEGIN
         RAISE EXCEPTION 'invalid name of a tube: %', coalesce(quote_literal(tube), 'NULL')
             USING ERRCODE = 'invalid_name', HINT = 'use at most 30 lower-case letters, digits and _; do not start with a digit';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('trueup tube @schema@.' || tube, 0));
     predicate := nullif(btrim(predicate), '');
-    SELECT t.* INTO old FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube;
-    IF NOT FOUND THEN
-        INSERT INTO @schema@.tubes VALUES (tube, partitions, predicate, pod_size);
+    -- Waits for a session that creates the same tube.
+    INSERT INTO @schema@.tubes VALUES (tube, partitions, predicate, pod_size) ON CONFLICT ON CONSTRAINT tubes_pkey DO NOTHING;
+    IF FOUND THEN
         EXECUTE format(
             'CREATE TABLE %s (seq bigint NOT NULL DEFAULT nextval(%L), shard bigint NOT NULL,'
             ' at timestamptz NOT NULL DEFAULT clock_timestamp(), source integer NOT NULL, op "char" NOT NULL,'
@@ -32,6 +31,7 @@ BEGIN
         PERFORM @schema@.tube_order_index(tube, partitions);
         RETURN;
     END IF;
+    SELECT t.* INTO old FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube FOR NO KEY UPDATE;
     UPDATE @schema@.tubes t
        SET partitions = tube_ensure_exists.partitions, predicate = tube_ensure_exists.predicate,
            pod_size = tube_ensure_exists.pod_size

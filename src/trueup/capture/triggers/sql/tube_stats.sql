@@ -36,10 +36,7 @@ BEGIN
               FROM waits x
               LEFT JOIN @schema@.workers w ON w.tube = %1$L AND w.partition = x.n
              -- A killed worker did not record its end: check the lock.
-             CROSS JOIN LATERAL (SELECT w.ended_at IS NULL AND EXISTS (
-                     SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
-                        AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                        AND (l.classid::bigint << 32 | l.objid::bigint) = @schema@.tube_lock_key(%1$L, x.n)) AS is_held) h
+             CROSS JOIN LATERAL (SELECT w.ended_at IS NULL AND @schema@.tube_holder(%1$L, x.n) IS NOT NULL AS is_held) h
              CROSS JOIN LATERAL (SELECT count(*) AS letters, count(*) FILTER (WHERE l.next_at IS NULL) AS parked
                                    FROM @schema@.dead_letters l
                                   WHERE l.tube = %1$L AND abs(l.shard %% %3$s) = x.n) d

@@ -8,7 +8,8 @@ DECLARE
     is_new boolean;
 BEGIN
     PERFORM @schema@.tube_get(tube);
-    PERFORM pg_advisory_xact_lock(hashtextextended('trueup tube @schema@.' || tube, 0));
+    -- Workers that insert dead letters do not wait for this lock.
+    PERFORM FROM @schema@.tubes t WHERE t.tube = tube_table_ensure_attached.tube FOR NO KEY UPDATE;
     routing := nullif(btrim(routing), '');
     predicate := nullif(btrim(predicate), '');
     IF capture IS NULL OR capture NOT IN ('statement', 'row') THEN

@@ -10,6 +10,7 @@ from trueup.capture.log.pgoutput import identity_places
 from trueup.capture.log.reader import SlotReader
 from trueup.capture.log.slot import SlotLost, flushed_position, make_slot
 from trueup.config.model import Node
+from trueup.errors import CheckFailed
 
 TABLE = "CREATE TABLE {0} (id int PRIMARY KEY, n int);"
 
@@ -53,6 +54,12 @@ def test_what_a_publication_does_not_publish_is_named(copy: Copy) -> None:
     copy.up.execute("CREATE PUBLICATION q FOR TABLE whole, parted, filtered WHERE (id > 10)")
     copy.replicate()
     copy.spoil("missing", "RETURN NULL;")
+    copy.name = "nothing"
+    copy.create("public.missing", publication="q")
+    with pytest.raises(CheckFailed, match="it is not in publication q"):
+        copy.validation.start(engine="local")
+    copy.validation.delete()
+    copy.name = "v"
     copy.start(publication="q")
     reasons = _reasons(copy)
     assert set(reasons) == {"missing", "filtered", "parted"}
@@ -88,7 +95,7 @@ def test_what_a_publication_does_not_publish_is_named(copy: Copy) -> None:
 
 
 def test_a_table_is_not_its_name(copy: Copy) -> None:
-    names = ("quiet", "swapped", "remade", "target_remade", "removed", "back", "renamed", "there_and_back")
+    names = ("quiet", "swapped", "remade", "target_remade", "removed", "back", "limited", "renamed", "there_and_back")
     copy.both(_tables(*names) + "CREATE TABLE other (LIKE swapped INCLUDING ALL)")
     copy.up.execute("".join(f"INSERT INTO {name} VALUES (1, 1);" for name in names))
     copy.replicate()
@@ -103,6 +110,8 @@ def test_a_table_is_not_its_name(copy: Copy) -> None:
         BEGIN; ALTER PUBLICATION trueup_v DROP TABLE back; INSERT INTO back VALUES (2, 2);
         ALTER PUBLICATION trueup_v ADD TABLE back; COMMIT;
     """)
+    copy.up.execute("ALTER PUBLICATION trueup_v DROP TABLE limited")
+    copy.up.execute("ALTER PUBLICATION trueup_v ADD TABLE limited (id) WHERE (id > 5)")
     copy.down.execute("DELETE FROM removed; DELETE FROM back")
     copy.both("ALTER TABLE renamed RENAME TO renamed_2")
     copy.down.execute("DROP TABLE target_remade; CREATE TABLE target_remade (id int PRIMARY KEY, n int)")
@@ -118,6 +127,13 @@ def test_a_table_is_not_its_name(copy: Copy) -> None:
     assert "another table has its name on the target" in reasons["target_remade"]
     assert "its publication was altered" in reasons["removed"]
     assert "its publication was altered" in reasons["back"]
+    assert "its publication was altered" in reasons["limited"]
+    # The publication of the validation is corrected.
+    copy.up.execute("ALTER PUBLICATION trueup_v SET (publish = 'insert', publish_via_partition_root = false)")
+    assert "its publication was altered" in _reasons(copy)["quiet"]
+    (options,) = copy.up.execute("SELECT pubdelete, pubviaroot FROM pg_publication WHERE pubname = 'trueup_v'")
+    assert options == (True, True)
+    assert copy.up.execute("SELECT 1 FROM pg_publication_rel WHERE prqual IS NOT NULL") == []
     assert "does not exist on n1" in reasons["renamed"]
     assert "public.renamed_2" in reasons["renamed"]
     assert [(error.source, error.key) for error in copy.errors()] == [("public.there_and_back", ("2",))]
@@ -125,6 +141,7 @@ def test_a_table_is_not_its_name(copy: Copy) -> None:
 
 def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
     copy.both(_tables("a", "b") + "CREATE TABLE b_new (LIKE b INCLUDING ALL)")
+    copy.up.execute("INSERT INTO a VALUES (1, 0)")
     copy.replicate()
     copy.start()
     assert copy.fence().exit_code == 0
@@ -136,6 +153,13 @@ def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
     assert set(reasons) == {"b", "b_new", "b_old"}
     assert "another table has its name" in reasons["b"]
     assert "does not exist on n1" in reasons["b_new"]
+    # With another key, errors of the former key cannot be checked again.
+    copy.down.execute("DELETE FROM a")
+    copy.up.execute("UPDATE a SET n = 1")
+    assert copy.fence().errors == 1
+    copy.both("DROP TABLE a; CREATE TABLE a (x int, y int, PRIMARY KEY (x, y))")
+    assert "its key was changed" in _reasons(copy)["a"]
+    assert not copy.errors()
     copy.up.execute("DROP TABLE b_old")
     copy.both("CREATE TABLE late (id int PRIMARY KEY)")
     copy.up.execute("INSERT INTO late VALUES (7)")
@@ -180,6 +204,7 @@ def test_partitions(copy: Copy) -> None:
 
 def test_filters_and_columns_of_the_subscription_are_used(copy: Copy) -> None:
     copy.both("CREATE TABLE f (id int PRIMARY KEY, n int); CREATE TABLE c (id int PRIMARY KEY, n int, secret text)")
+    copy.both("CREATE TABLE g (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE g1 PARTITION OF g DEFAULT")
     copy.up.execute("ALTER TABLE f REPLICA IDENTITY FULL; INSERT INTO f VALUES (1, 1), (2, 20)")
     copy.replicate("f WHERE (n > 10), c (id, n)")
     copy.spoil("f", "IF NEW.id = 5 THEN RETURN NULL; END IF;", "INSERT")
@@ -197,6 +222,9 @@ def test_filters_and_columns_of_the_subscription_are_used(copy: Copy) -> None:
     copy.up.execute("INSERT INTO f VALUES (6, 33)")
     copy.until(lambda: any("(n > 35)" in remark for table in copy.status().tables for remark in table.remarks))
     copy.until(lambda: sorted(int(error.key[0]) for error in copy.errors()) == [1, 5])
+    # Filters of single partitions are not known for the partitioned table.
+    copy.up.execute("ALTER PUBLICATION p ADD TABLE g1 WHERE (id > 5)")
+    assert "publication p of the subscription has row filters" in _reasons(copy)["g"]
 
 
 def test_a_slot_that_another_reader_advances_is_a_gap(copy: Copy) -> None:

@@ -62,6 +62,11 @@ SELECT e.key FROM unnest(%(keys)s::text[]) k(key)
   JOIN trueup.validation_error e
     ON e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
 
+-- name: resolve_table
+UPDATE trueup.validation_error SET state = 'resolved', resolved_at = now(),
+    resolved_by = 'the key of the table was changed'
+ WHERE validation = %(name)s AND source = %(source)s AND state <> 'resolved'
+
 -- name: errors_to_check
 SELECT source, key FROM trueup.validation_error
  WHERE validation = %(name)s AND state = %(state)s AND source = ANY (%(tables)s) AND last_at <= %(before)s

@@ -9,7 +9,7 @@ from trueup.capture.log.pgoutput import Relation
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
-from trueup.verbs.validate.look import Look, table_name
+from trueup.verbs.validate.look import Carried, Look, table_name
 from trueup.verbs.validate.option_checks import filter_problem, refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
 from trueup.verbs.validate.routes import Route, find_routes
@@ -50,8 +50,16 @@ class Tables:
         self._names.clear()
         self._stopped.clear()
         for name, route in self.routes.items():
-            self.routes[name] = _as_carried(route, look)
+            carried = look.carried(look.source.get(route.source, 0))
+            self.routes[name] = _as_carried(route, carried)
             self._plan(self.routes[name])
+            if carried.limits_partitions and not route.filter and name in self.pairs:
+                where = f"publication {', '.join(carried.publications)} of the subscription"
+                self.stop(name, f"{where} has row filters or column lists of partitions; name the rows with --filter")
+        self.need_any()
+
+    def need_any(self) -> None:
+        """Raise CheckFailed with all reasons if no table can be validated."""
         if not self.pairs:
             reasons = [f"{name}: {reason}" for name, reason in self._stopped.items()]
             raise CheckFailed(reasons, cure="fix at least one of these tables, or name other tables with --tables")
@@ -142,14 +150,11 @@ class Tables:
         )  # fmt: skip
 
 
-def _as_carried(route: Route, look: Look) -> Route:
+def _as_carried(route: Route, carried: Carried) -> Route:
     """Return a route with the row filter and the columns of the publications that the subscriptions use."""
-    carried = look.carried(look.source.get(route.source, 0))
     remarks = []
     if carried.filter:
         remarks.append(f"only rows of the filter {carried.filter} are compared (publication of the subscription)")
-    if carried.limits_partitions:
-        remarks.append("partitions have row filters or column lists in the publication of the subscription")
     filters = [text for text in (route.filter, carried.filter) if text]
     return replace(
         route,

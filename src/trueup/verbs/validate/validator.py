@@ -90,6 +90,9 @@ class Validator:
             problem = self.looker.problem(look, pair)
             if problem:
                 self.tables.stop(name, problem)
+        if self.sessions.stored.position is None:
+            # Later, a table that is covered again continues.
+            self.tables.need_any()
         self._note_identities(look)
 
     def look(self) -> Look:
@@ -125,7 +128,9 @@ class Validator:
                     self.checker.suspect_table(name, Touch(TRUNCATE, position, position, 0, None))
                 sessions.meta.rows("identity", name=sessions.name, source=name, identity=as_json(now), missed=missed)
                 if before and before["key"] != now["key"]:
+                    # Rows cannot be found by values of the former key; the sweep finds those that differ.
                     sessions.meta.rows("drop_table", pending.FILE, name=sessions.name, source=name)
+                    sessions.meta.rows("resolve_table", pending.FILE, name=sessions.name, source=name)
 
     def _start_at(self, opened: Opened) -> None:
         """Store a new start position; a gap ends there."""

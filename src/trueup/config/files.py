@@ -74,13 +74,51 @@ def open_private(path: Path, flags: int) -> int:
     return descriptor
 
 
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Create a folder and its parents, and put their names on the disk; an existing folder stays as it is."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Put the names of new files in a folder on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Put the content of a file on the disk, also if another process wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Put a folder on the disk, with all files and folders in it."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync_file(Path(place) / name)
+        sync_folder(Path(place))
+
+
+def rename_folder(part: Path, path: Path) -> None:
+    """Put a complete folder on the disk, then give it its name."""
+    sync_tree(part)
+    os.rename(part, path)
+    sync_folder(path.parent)
+
+
+def sync_delta_commit(table: Path, version: int) -> None:
+    """Put the commits of a Delta table after `version` on the disk: the writer of Delta tables does not do it."""
+    log = table / "_delta_log"
+    for path in log.iterdir():
+        if path.is_file() and (path.name > f"{version:020d}.json" or path.name == "_last_checkpoint"):
+            sync_file(path)
+    sync_folder(log)
+    sync_folder(table)
 
 
 def _remove_left(path: Path) -> None:

@@ -21,7 +21,9 @@ _HUGE = 1_000_000_000
 # One INSERT writes one block and so one part: completely or not at all. With the other settings, a value that does not
 # fit is an error.
 INSERT_SETTINGS: Mapping[str, int | str] = {
+    # The answer comes after the rows are in the table, also if the server does not allow to change `async_insert`.
     "async_insert": 0,
+    "wait_for_async_insert": 1,
     "max_threads": 1,
     "max_insert_threads": 1,
     "max_insert_block_size": _HUGE,
@@ -162,7 +164,8 @@ class Server:
     def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
         # An open file, not bytes: the client would send bytes again when the connection is lost.
         with path.open("rb") as body:
-            settings = {**INSERT_SETTINGS, "query_id": query_id}
+            # An error after the first bytes of an answer has the status 200: let the server wait for the end.
+            settings = {**INSERT_SETTINGS, "query_id": query_id, "wait_end_of_query": 1}
             self._call(
                 lambda: self._client.raw_insert(
                     table, [identifier(name) for name in columns], body, settings=settings, fmt="Parquet"

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
+from trueup.config.files import make_folder, sync_delta_commit, sync_folder
 from trueup.errors import CheckFailed
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns
 from trueup.sinks.keys import Place, key_text
 from trueup.sinks.options import Options
-from trueup.sinks.parquet import file_name, make_folder, older_places, page
+from trueup.sinks.parquet import file_name, older_places, page
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +98,7 @@ class DeltaSink:
 
         columns, buckets = self._tables[table]
         delta, folder, now = self._open(table), self._path(table), int(time.time() * 1000)
+        version = delta.version()
         files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
         touched: dict[int, list[int]] = {}
         for index, document in enumerate(documents):
@@ -123,6 +125,7 @@ class DeltaSink:
             partition_by=[BUCKET],
             commit_properties=CommitProperties(max_commit_retries=0),
         )
+        sync_delta_commit(folder, version)
         if self._keep_hours and (delta.version() + 1) % _CLEAN_EVERY == 0:
             self._open(table).vacuum(self._keep_hours, dry_run=False, enforce_retention_duration=False)
 
@@ -132,7 +135,7 @@ class DeltaSink:
 
         path, arrow_schema = self._path(table), _with_bucket(columns.schema())
         if not DeltaTable.is_deltatable(str(path)):
-            make_folder(path)
+            make_folder(path, mode=0o700)
             count = self._buckets or BUCKETS
             DeltaTable.create(
                 str(path),
@@ -140,6 +143,7 @@ class DeltaSink:
                 partition_by=[BUCKET],
                 description=f"trueup tube, {count} buckets, by {json.dumps(columns.identity)}",
             )
+            sync_delta_commit(path, -1)
             return count
         delta = self._open(table)
         match = re.fullmatch(r"trueup tube, (\d+) buckets, by (.*)", delta.metadata().description or "")
@@ -162,7 +166,9 @@ class DeltaSink:
             )
         more = [Field(name, field.type, nullable=True) for name, field in required.items() if name not in known]
         if more:
+            version = delta.version()
             delta.alter.add_columns(more)
+            sync_delta_commit(path, version)
         return int(match[1])
 
     def _open(self, table: str) -> Any:
@@ -226,11 +232,12 @@ def _write(folder: Path, rows: pa.Table, bucket: int, now: int) -> Any:
     from deltalake.transaction import AddAction
 
     place = folder / f"{BUCKET}={bucket}"
-    place.mkdir(exist_ok=True)
+    make_folder(place)
     path = place / f"part-{uuid.uuid4()}.parquet"
     with path.open("wb") as file:
         pq.write_table(rows, file)
         file.flush()
         os.fsync(file.fileno())
+    sync_folder(place)
     stats = json.dumps({"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}})
     return AddAction(path.relative_to(folder).as_posix(), path.stat().st_size, {BUCKET: str(bucket)}, now, True, stats)

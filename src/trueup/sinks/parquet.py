@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trueup.config.files import sync_folder
+from trueup.config.files import make_folder, sync_folder
 from trueup.errors import StoreError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
 from trueup.sinks.columns import AT, SEQ, SHARD, Columns
@@ -51,7 +51,7 @@ class ParquetSink:
         """Create the folders."""
         with self._errors():
             for source in tables:
-                make_folder(self._path(source.table))
+                make_folder(self._path(source.table), mode=0o700)
                 for part in self._path(source.table).glob(".*.part"):
                     part.unlink()
         self._tables = {source.table: Columns(source, source.routed and self._moves, self._native) for source in tables}
@@ -163,11 +163,6 @@ def page(
         if fixed is not None or shards == "all" or shard in shards:
             selected.append((shard if fixed is None else fixed, key))
     return selected
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder that only its owner can read; an existing folder keeps its permissions."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def file_name(table: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -12,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from trueup.config.files import make_folder, rename_folder
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import DiffLogConfig
@@ -45,10 +45,11 @@ def write_set(work: Path, sets: Sequence[str], inputs: Sequence[str], outputs: M
     name = f"{max(numbers, default=0) + 1:06d}"
     part = chunk_folder(work) / f"{name}.part"
     shutil.rmtree(part, ignore_errors=True)
+    make_folder(chunk_folder(work))
     for folder, frame in outputs.items():
         frame.write.parquet(str(part / folder))
     (part / _JOIN_FILE).write_text(json.dumps({"given": list(inputs)}, indent=1), encoding="utf-8")
-    os.rename(part, chunk_folder(work) / name)
+    rename_folder(part, chunk_folder(work) / name)
     return name
 
 

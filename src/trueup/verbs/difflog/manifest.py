@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueup.config.files import open_private, write_whole
+from trueup.config.files import make_folder, open_private, rename_folder, write_whole
 from trueup.errors import StoreError
 
 
@@ -57,9 +57,9 @@ class Run:
         part = place.with_name(place.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         yield part
-        os.rename(part, place)
+        rename_folder(part, place)
 
     def path(self, name: str) -> Path:
         """Return the folder of an output."""
@@ -108,7 +108,7 @@ class Runs:
         """Start a new run by writing its manifest."""
         number = max((run.number for run in self.all()), default=0) + 1
         run = Run(self.folder / f"{number:06d}", {"run": number, "outputs": {}, **facts})
-        run.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(run.folder)
         run.note()
         return run
 
@@ -119,7 +119,7 @@ def lock_work_folder(work: Path) -> Iterator[None]:
 
     The system releases the lock when the process ends, however it ends.
     """
-    work.mkdir(parents=True, exist_ok=True)
+    make_folder(work)
     with open(open_private(work / ".lock", os.O_WRONLY), "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

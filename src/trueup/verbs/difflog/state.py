@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
+from trueup.config.files import sync_delta_commit, sync_folder, sync_tree
 from trueup.errors import StoreError
 from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
@@ -145,8 +146,15 @@ class StateTable:
         from deltalake.transaction import RemoveAction
 
         if self.last_run() >= run:
+            # The process may have been killed between the commit and its sync.
+            sync_delta_commit(self.path, -1)
             return
+        version = self._open().version() if self.exists() else -1
         table = self._open_or_create(schema)
+        # Spark does not put its files on the disk.
+        for folder in {self.path / path.relative_to(self.path).parts[0] for path in added}:
+            sync_tree(folder)
+        sync_folder(self.path.parent)
         now = int(time.time() * 1000)
         actions: list[Any] = [self._add(path, now) for path in added]
         actions += [RemoveAction(file.path, True, now, file.size, {BUCKET: str(file.bucket)}) for file in removed]
@@ -167,6 +175,7 @@ class StateTable:
                 f"the state table {self.path} was changed by another run: {error}",
                 cure="run again: the table contains nothing of this run",
             ) from None
+        sync_delta_commit(self.path, version)
 
     def _open(self, version: int | None = None) -> Any:
         from deltalake import DeltaTable

@@ -8,6 +8,8 @@ from support.fixtures import Databases
 from support.sync import make_pair
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
+from trueup.verbs.switchover.prepare import prepare_only
+from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.runner import Runner
@@ -38,6 +40,13 @@ def test_chained_syncs_with_one_name_carry_everything(databases: Databases) -> N
     # A second sync with this name into one target would replace the state of the first one.
     with pytest.raises(CheckFailed, match="comes from another source"):
         make_pair(fourth, third).start()
+    # The way back of a switchover would use the change log and the state of the other step.
+    for hop, message in zip(
+        hops, ("the change log main belongs to another sync", "another sync main writes"), strict=True
+    ):
+        with pytest.raises(CheckFailed, match=message):
+            prepare_only(SwitchoverRequest("main", hop.request.source, hop.request.target))
+        assert hop.target.execute("SELECT to_regclass('trueup.switchover')") == [(None,)]
     first.execute("INSERT INTO items VALUES (101, 'after')")
     for hop in hops:
         hop.run()

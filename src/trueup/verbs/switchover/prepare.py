@@ -47,6 +47,7 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
         if known is None:
             cure = "start it first: trueup sync start"
             raise CheckFailed([f"the sync {request.sync} into {request.second.name} does not exist"], cure=cure)
+        _check_names(request.sync, known.id, first, request.first, request.second)
         _create_pointers(request, known.id, first, second)
         current, _ = pointer.check_both(
             pointer.read(first, request.sync), pointer.read(second, request.sync), request.sync
@@ -69,7 +70,7 @@ def prepare(
         if ending.stop(sync_request, timeout=request.timeout):
             progress.say("stopped the running sync")
         link = stack.enter_context(open_link(route.source, route.target, request.sync))
-        _check_names(link)
+        _check_names(request.sync, link.id, link.source, link.source_node, link.target_node)
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
         is_back = route.source is request.second
         _create_pointers(request, link.id, *((target, source) if is_back else (source, target)))
@@ -123,16 +124,16 @@ def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection
     pointer.create(second, request.sync, sync_id, pair=pair, names=names[::-1], address=first_address, is_first=False)
 
 
-def _check_names(link: Link) -> None:
+def _check_names(name: str, sync_id: str, source: Connection, source_node: Node, target_node: Node) -> None:
     """Raise if the name is used by another sync that would share the change log or the state of the way back."""
-    with changelog.open_log(link.target_node) as log:
-        changelog.check_owner(log, link.name, link.id)
-    stored = state.read(link.source, link.name)
-    if stored is not None and stored.id != link.id:
+    with changelog.open_log(target_node) as log:
+        changelog.check_owner(log, name, sync_id)
+    stored = state.read(source, name)
+    if stored is not None and stored.id != sync_id:
         raise CheckFailed(
-            [f"another sync {link.name} writes to this database: the way back would replace its state"],
+            [f"another sync {name} writes to this database: the way back would replace its state"],
             cure="drop one of the two syncs, and start it with another name: --name",
-            node=link.source_node.name,
+            node=source_node.name,
         )
 
 

@@ -19,9 +19,10 @@ from trueup.db.statements import load
 
 @dataclass(frozen=True)
 class ServerPosition:
-    """The system identifier ("" if it is hidden), the timeline, and the flushed position of a primary.
+    """The server and its database, the timeline, and the flushed position of a primary.
 
-    A standby has no position here: it may go back for a moment when it is restarted.
+    `system` is the system identifier (empty if it is hidden), `/`, and the OID of the database. A standby
+    has no position here: it may go back for a moment when it is restarted.
     """
 
     system: str
@@ -40,7 +41,7 @@ class ServerPosition:
     def why_other(self, before: ServerPosition) -> str:
         """Return why this is not the later state of the same server; "" if it may be."""
         if self.system != before.system:
-            return f"is another server (system identifier {self.system or '?'}, before {before.system or '?'})"
+            return f"is another server or database ({self.system}, before {before.system})"
         if self.timeline != before.timeline:
             return f"is on timeline {self.timeline}, before on {before.timeline}: a failover or a restore"
         if self.position is not None and before.position is not None and self.position < before.position:
@@ -55,7 +56,7 @@ def server_position(connection: Connection) -> ServerPosition:
         with connection.transaction():
             return ServerPosition(*one_row(connection.execute(statements["server"])))
     except psycopg.errors.InsufficientPrivilege:
-        return ServerPosition("", *one_row(connection.execute(statements["without_control"])))
+        return ServerPosition(*one_row(connection.execute(statements["without_control"])))
 
 
 def _lsn(position: int) -> str:

@@ -33,6 +33,14 @@ INSERT INTO visits SELECT g, 1 + g % 200, g / 8.0 FROM generate_series(1, 1000) 
 INSERT INTO parts VALUES (1), (2);
 """
 TABLES = ("people", "visits", "parts")
+ANOTHER_TARGET = """
+CREATE FUNCTION public.another_target() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+    NEW.servers := jsonb_set(NEW.servers, '{target,system}', '"1/1"'); RETURN NEW;
+END$$;
+CREATE TRIGGER another_target BEFORE UPDATE ON trueup.validation FOR EACH ROW WHEN (NEW.name = 'all')
+    EXECUTE FUNCTION public.another_target();
+UPDATE trueup.validation SET name = name;
+"""
 
 
 class Running:
@@ -108,6 +116,13 @@ def test_an_unsuitable_validation_is_refused_before_the_pause(
     refused("several validations from old to new: all (on new), lag (on new), part (on new)")
     refused("does not cover public.parts", "its mode is fast", "it has excluded columns", validation="part")
     refused("it follows lag:0, not the sync main", validation="lag")
+    # Its target has the same name and is another database; a session that is called like its sessions does not help.
+    moving.new.execute(ANOTHER_TARGET)
+    with psycopg.connect(moving.new.uri, application_name="trueup validate all"):
+        refused("its target is another database than new", validation="all")
+    moving.new.execute("DROP FUNCTION public.another_target CASCADE")
+    systems = "SELECT servers #>> '{target,system}' <> '1/1' FROM trueup.validation WHERE name = 'all'"
+    wait_until(lambda: moving.new.execute(systems) == [(True,)])
     refused("there is no validation gone from old to new", validation="gone")
     # Rows that never changed were not compared.
     refused("public.people was not swept completely since only the sync can write to new", validation="all")

@@ -16,7 +16,3 @@ SELECT concat_ws('/', (SELECT count(*) FROM tables),
 
 -- name: prepared
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
-
--- name: sessions
-SELECT EXISTS (SELECT FROM pg_stat_activity
-                WHERE datname = current_database() AND application_name = %(application)s)

@@ -17,7 +17,6 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import server_position
-from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.switchover import gate
 from trueup.verbs.switchover.phases import FINAL_ROUND, GATE, Budget, spent
@@ -27,7 +26,7 @@ from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.validate import row_errors
 from trueup.verbs.validate.fence import Fence, wait_for, write_marker
-from trueup.verbs.validate.history import other_source
+from trueup.verbs.validate.history import SOURCE, TARGET, other_source
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.pending import key_values
 from trueup.verbs.validate.status import Status, read_status
@@ -71,7 +70,7 @@ class Validated:
         stored, status = self._read()
         other = other_source(stored, server_position(self._writer))
         problems = [other] if other else self._problems(stored, status)
-        problems = problems or [*_elsewhere(self._link, self.name), *self._not_this_sync(stored)]
+        problems = problems or [*_elsewhere(self._link, stored), *self._not_this_sync(stored)]
         if problems:
             raise CheckFailed([f"the validation {self.name}: {problem}" for problem in problems], cure=_CURE)
 
@@ -283,12 +282,11 @@ def _partial(stored: Stored) -> list[str]:
     return [part for name, part in _PARTIAL.items() if getattr(stored.settings, name)]
 
 
-def _elsewhere(link: Link, name: str) -> list[str]:
-    """Return the ends that the validation has no session with: its configuration may name other databases."""
-    query = load("trueup.verbs.switchover", "gate.sql")["sessions"]
-    ends = ((link.source_node, link.source), (link.target_node, link.target))
+def _elsewhere(link: Link, stored: Stored) -> list[str]:
+    """Return the ends that are not what the validation compares: its configuration may name other databases."""
+    ends = ((SOURCE, link.source_node, link.source), (TARGET, link.target_node, link.target))
     return [
-        f"its process has no session with {node.name}: it uses another database, or is not connected"
-        for node, connection in ends
-        if not one_value(connection.execute(query, {"application": f"trueup validate {name}"}))
+        f"its {side} is another database than {node.name}, or it is not connected"
+        for side, node, connection in ends
+        if stored.servers.get(side, {}).get("system") != server_position(connection).system
     ]

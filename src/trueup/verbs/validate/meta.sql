@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS trueup.validation_table (
     swept_at timestamptz,
     PRIMARY KEY (validation, source)
 );
--- Source and target at the last check: system identifier, timeline, position. Log only: a message in the log of the
+-- Source and target at the last check: system identifier and database, timeline, position. Log only: a message in the log of the
 -- source and a position behind it. Triggers only: the last round, see capture/triggers/readers.py.
 ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS servers jsonb NOT NULL DEFAULT '{}',
     ADD COLUMN IF NOT EXISTS token text NOT NULL DEFAULT '', ADD COLUMN IF NOT EXISTS token_end bigint,

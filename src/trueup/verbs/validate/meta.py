@@ -21,7 +21,7 @@ from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
 from trueup.db.private import install_privately
 from trueup.db.statements import load
-from trueup.db.trust import check_schema, create_schema
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
 
@@ -92,7 +92,6 @@ class Meta:
             return
 
         def create_objects() -> None:
-            create_schema(self.connection, "trueup")
             refuse_all_tables(self.connection, "trueup.validation")
             self.connection.execute(load("trueup.verbs.validate", "meta.sql")["make"])
             ensure_identities(self.connection, "trueup")

@@ -68,6 +68,12 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
         assert [table.stage for table in status.tables] == ["stopped", "running"]
         assert "its key was (id) and is now (k)" in status.tables[0].reason
+        # A column that arrives later, on the target first.
+        down.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 0 WHERE id = 8")
+        up.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 1 WHERE id = 8")
+        _until(lambda: [error.columns for error in validation.errors() if error.key == ("8",)] == [("late",)])
+        down.execute("UPDATE t SET late = 1 WHERE id = 8")
+        _until(lambda: len(validation.errors()) == 2)
         # Changes belong to tables, not to names.
         up.execute(
             "BEGIN; ALTER TABLE t RENAME TO x; INSERT INTO x VALUES (9999, 1); ALTER TABLE x RENAME TO t; COMMIT"

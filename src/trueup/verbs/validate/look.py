@@ -42,6 +42,9 @@ class Look:
 
     source: Mapping[Name, int]
     target: Mapping[Name, int]
+    # The columns of the tables of the source and of the target: name and type.
+    columns: Mapping[Name, tuple[str, ...]]
+    target_columns: Mapping[Name, tuple[str, ...]]
     # Per table of the source: its files, by partition.
     files: Mapping[int, Mapping[str, int]]
     # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
@@ -53,6 +56,11 @@ class Look:
         names = [
             *(f"source {display_name(*name)}" for name, _ in self.source.items() ^ before.source.items()),
             *(f"target {display_name(*name)}" for name, _ in self.target.items() ^ before.target.items()),
+            *(f"columns of {display_name(*name)}" for name, _ in self.columns.items() ^ before.columns.items()),
+            *(
+                f"columns of target {display_name(*name)}"
+                for name, _ in self.target_columns.items() ^ before.target_columns.items()
+            ),
             *(f"publication {name}" for name in {*self.subscribed} ^ {*before.subscribed}),
             *(
                 f"publication {place[0]}"
@@ -71,7 +79,17 @@ class Look:
             "key": list(pair.key),
             "publication": published.version if published else "",
             "files": dict(self.files.get(pair.oid, {})),
+            "columns": list(pair.seen),
+            "compared": list(pair.comparable),
         }
+
+    def is_planned(self, route: Route, pair: Pair) -> bool:
+        """Return whether the tables are those that were planned, with the same columns."""
+        return (
+            (self.source.get(route.source), self.target.get(route.target)) == (pair.oid, pair.target_oid)
+            and _names(self.columns[route.source]) == pair.seen
+            and _names(self.target_columns[route.target]) == pair.target_seen
+        )
 
     def carried(self, oid: int) -> Carried:
         """Return what the subscriptions replicate of a table."""
@@ -115,7 +133,7 @@ class Looker:
         sessions, statements = self.sessions, _statements()
         patterns = [text[:-2].strip('"') for text in sessions.settings.tables if text.endswith(".*")]
         with sessions.target_errors():
-            target = _oids(sessions.target, statements["targets"], targets)
+            on_target = _targets(sessions.target, statements["targets"], targets)
             subscribed: tuple[str, ...] = ()
             if syncer.oids:
                 rows = sessions.target.execute(statements["subscribed"], {"oids": list(syncer.oids)}).fetchall()
@@ -127,11 +145,18 @@ class Looker:
                 "named_tables": [name[1] for name in sources],
             }
             selected = sessions.source.execute(statements["selected"], values).fetchall()
-            source = {(str(schema), str(table)): int(oid) for schema, table, oid, _ in selected}
+            source = {(str(schema), str(table)): int(oid) for schema, table, oid, *_ in selected}
             publications = (*subscribed, *([self.publication] if self.publication else []))
             published = read_published(sessions.source, publications, source.values())
-        files = {int(oid): dict(of_table) for *_, oid, of_table in selected}
-        return Look(source, target, files, subscribed, published)
+        return Look(
+            source,
+            {name: oid for name, (oid, _) in on_target.items()},
+            {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns in selected},
+            {name: columns for name, (_, columns) in on_target.items()},
+            {int(oid): dict(files) for _, _, oid, files, _ in selected},
+            subscribed,
+            published,
+        )
 
     def problem(self, look: Look, pair: Pair) -> str:
         """Return why changes of a table are not seen; "" if all are, or if the log is not read."""
@@ -144,7 +169,11 @@ class Looker:
 
     def missed(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         """Return why changes of a table may have been missed between two looks; "" if none were."""
-        return "; ".join(text for part, text in _PARTS.items() if before.get(part) != now.get(part))
+        texts = [text for part, text in _PARTS.items() if before.get(part) != now.get(part)]
+        # Changes before the source had the column cannot have changed it.
+        late = ({*now["compared"]} - {*before.get("compared", now["compared"])}) & {*before.get("columns", ())}
+        texts += [f"column {name} was not compared before" for name in sorted(late)]
+        return "; ".join(texts)
 
     def is_rewritten(self, before: Mapping[str, int], now: Mapping[str, int]) -> bool:
         """Return whether rows came or went without a message in the log.
@@ -171,11 +200,17 @@ def table_name(connection: Connection, oid: int) -> Name | None:
     return None if row is None else (str(row[0]), str(row[1]))
 
 
-def _oids(connection: Connection, statement: LiteralString, names: Iterable[Name]) -> dict[Name, int]:
+def _names(columns: Iterable[str]) -> tuple[str, ...]:
+    return tuple(column.rsplit(" ", 2)[0] for column in columns)
+
+
+def _targets(
+    connection: Connection, statement: LiteralString, names: Iterable[Name]
+) -> dict[Name, tuple[int, tuple[str, ...]]]:
     listed = list(names)
     values = {"schemas": [name[0] for name in listed], "tables": [name[1] for name in listed]}
     rows = connection.execute(statement, values).fetchall()
-    return {(str(schema), str(table)): int(oid) for schema, table, oid in rows}
+    return {(str(schema), str(table)): (int(oid), tuple(columns)) for schema, table, oid, columns in rows}
 
 
 def _statements() -> dict[str, LiteralString]:

@@ -42,6 +42,9 @@ class Pair:
     # The tables themselves: a name may belong to another table later.
     oid: int = 0
     target_oid: int = 0
+    # All columns of the target, and the columns of the source that are compared in the mode `full`.
+    target_seen: tuple[str, ...] = ()
+    comparable: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -122,6 +125,8 @@ def plan_pair(source: Connection, target: Connection, route: Route, settings: Se
         tuple(remarks),
         source_table.oid,
         target_table.oid,
+        tuple(column.name for column in target_table.columns),
+        tuple(left.name for left, _ in pairs),
     )
 
 
@@ -276,11 +281,11 @@ def is_float(column: ColumnSpec) -> bool:
 
 
 def why_altered(pair: Pair, identity: str, columns: Sequence[str], keys: Sequence[str]) -> str:
-    """Return whether the table in the log still is as planned: "" (yes), "columns" (plan again), or why to stop it."""
+    """Return why a table must be stopped whose key in the log is not as planned; "" if it is."""
     if identity == "n" or (identity != "f" and set(keys) != set(pair.key)):
         now = f"({', '.join(keys)})" if keys and identity != "n" else "none"
         return f"its key in the log was ({', '.join(pair.key)}) and is now {now}"
     missing = [name for name in pair.key if name not in columns]
     if missing:
         return f"its key column {missing[0]} does not exist any more"
-    return "columns" if tuple(columns) != pair.seen and set(columns) - set(pair.seen) else ""
+    return ""

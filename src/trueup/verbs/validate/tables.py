@@ -91,15 +91,12 @@ class Tables:
     def key_places(self, relation: Relation) -> tuple[int, ...] | None:
         """Return the places of the key columns in the rows of a table; () for a stopped table, None for other tables.
 
-        The reader of the log calls this once per table and read. Plans the table again if columns were added, and stops
-        it if its key was altered.
+        The reader of the log calls this once per table and read. Stops the table if its key was altered.
         """
         name, pair = self.find_pair(relation)
         if pair is not None:
             reason = why_altered(pair, relation.identity, relation.columns, relation.keys)
-            if reason == "columns":
-                self.replan(name)
-            elif reason:
+            if reason:
                 self.stop(name, reason)
             pair = self.pairs.get(name)
         if pair is None:

@@ -85,8 +85,8 @@ class Validator:
         self.last_look = look
         for name, pair in list(self.tables.pairs.items()):
             route = self.tables.routes[name]
-            if (look.source.get(route.source), look.target.get(route.target)) != (pair.oid, pair.target_oid):
-                raise CatalogChanged(f"{name} was replaced while it was planned")
+            if not look.is_planned(route, pair):
+                raise CatalogChanged(f"{name} was replaced or altered while it was planned")
             problem = self.looker.problem(look, pair)
             if problem:
                 self.tables.stop(name, problem)

@@ -17,7 +17,7 @@ from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.db import catalog
 from trueup.db.node import connect
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, QueryError
 from trueup.rows.digest import digest_query
 from trueup.rows.encode import column_spec, key_order, scalar_value, value_of
 from trueup.rows.keys import Block, in_block, key_texts, order_by, source, where
@@ -124,6 +124,18 @@ def test_a_trigger_of_a_tube_calls_no_cast(hostile: Hostile) -> None:
             "ALTER TABLE i DROP id CASCADE, ADD id comp; INSERT INTO i VALUES ('(1,b)')",
             tubes.database,
         )
+        assert not hostile.is_superuser()
+        # The same for columns of a predicate and of a routing expression.
+        hostile.run("CREATE TABLE q (id int PRIMARY KEY, amount numeric, part int)", tubes.database)
+        tubes.tube.attach("public.q", routing="r.part", predicate="r.amount > 5")
+        hostile.run("INSERT INTO q VALUES (1, 7, 0), (2, 1, 0)", tubes.database)
+        assert [pod.ids for pod in tubes.pods() if pod.ids not in ((), (5,))] == [(1,)]
+        for column in ("amount", "part"):
+            hostile.run(f"ALTER TABLE q DROP {column}, ADD {column} mood DEFAULT 'sad'", tubes.database)
+            hostile.run("DELETE FROM q; INSERT INTO q (id) VALUES (3)", tubes.database)
+            assert not hostile.is_superuser()
+        with pytest.raises(QueryError, match="the owner of its type public.mood could run code with the rights of"):
+            tubes.tube.attach("public.e", shard=0, predicate="r.m IS NOT NULL")
         assert not hostile.is_superuser()
         tubes.take()
         tubes.tube.backfill("public.t")

@@ -58,7 +58,7 @@ class Column:
     length: int
     # Whether the role may use the name of the type: it may lack USAGE on its schema.
     nameable: bool
-    # Whether the owner of the type is a superuser, or has all rights of the role anyway.
+    # Whether the owner of the type is trusted, see `trust`.
     trusted: bool
     is_domain: bool
     not_null: bool

@@ -54,8 +54,10 @@ SELECT a.attname::text AS name,
        t.typtype::text AS base_kind,
        t.typlen AS length,
        has_schema_privilege(n.oid, 'USAGE') AS nameable,
-       -- Whether nothing is gained by the rights of this session: by its own role, a superuser, or a member of the role.
-       owner.rolsuper OR pg_has_role(owner.oid, current_user, 'MEMBER') AS trusted,
+       -- As in trust.py; a superuser is a member of every role.
+       owner.rolsuper OR pg_has_role(owner.oid, current_user, 'MEMBER')
+           OR NOT (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user) AND pg_has_role(owner.oid, 'MEMBER')
+           AS trusted,
        -- The equality operator of a type of an extension. Only a superuser can put an operator into a default class.
        (SELECT format('OPERATOR(%%I.%%s)', opn.nspname, op.oprname)
           FROM pg_opclass oc JOIN pg_am am ON am.oid = oc.opcmethod AND am.amname = 'btree'

@@ -24,8 +24,10 @@ BEGIN
         RETURN;
     END IF;
     text := format('(CASE WHEN %1$s IS DISTINCT FROM NULL THEN concat(%1$s) END) COLLATE "C"', col);
-    IF NOT is_domain AND (SELECT o.rolsuper OR pg_has_role(o.oid, current_user, 'MEMBER') FROM pg_roles o
-                           WHERE o.oid = t.typowner) THEN
+    -- A superuser is a member of every role.
+    IF NOT is_domain AND (SELECT o.rolsuper OR pg_has_role(o.oid, current_user, 'MEMBER')
+                                 OR NOT me.rolsuper AND pg_has_role(o.oid, 'MEMBER')
+                            FROM pg_roles o, pg_roles me WHERE o.oid = t.typowner AND me.rolname = current_user) THEN
         type := base;
         value := format('(CASE WHEN array_eq(NULL::%s%s, ARRAY[%3$s]) IS NULL THEN %3$s END)', type,
                         CASE WHEN t.typcategory = 'A' THEN '' ELSE '[]' END, col);

@@ -4,7 +4,8 @@ DECLARE
     parts text[];
 BEGIN
     -- The line break ends a comment at the end of a predicate.
-    SELECT array_remove(ARRAY['(' || t.predicate || E'\n)', '(' || s.predicate || E'\n)'], NULL) INTO parts
+    SELECT array_remove(ARRAY['(' || t.predicate || E'\n)', '(' || s.predicate || E'\n)',
+                              @schema@.tube_type_checks(s."table", concat_ws(' ', t.predicate, s.predicate))], NULL) INTO parts
       FROM @schema@.sources s JOIN @schema@.tubes t USING (tube) WHERE s.source = tube_where.source;
     RETURN coalesce(nullif(array_to_string(parts, ' AND '), ''), 'true');
 END

@@ -134,9 +134,12 @@ def test_a_trigger_of_a_tube_calls_no_cast(hostile: Hostile) -> None:
             hostile.run(f"ALTER TABLE q DROP {column}, ADD {column} mood DEFAULT 'sad'", tubes.database)
             hostile.run("DELETE FROM q; INSERT INTO q (id) VALUES (3)", tubes.database)
             assert not hostile.is_superuser()
-        with pytest.raises(QueryError, match="the owner of its type public.mood could run code with the rights of"):
-            tubes.tube.attach("public.e", shard=0, predicate="r.m IS NOT NULL")
+        # A type that has no casts yet.
+        hostile.run("CREATE TYPE later AS ENUM ('x'); CREATE TABLE z (id int PRIMARY KEY, m later)", tubes.database)
+        with pytest.raises(QueryError, match=r"the owner of its type public\.later could run code with the rights of"):
+            tubes.tube.attach("public.z", shard=0, predicate="r.m IS NOT NULL")
         assert not hostile.is_superuser()
+        tubes.tube.detach("public.q")
         tubes.take()
         tubes.tube.backfill("public.t")
         assert len(tubes.keys()) == 30

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import psycopg
 import pytest
 
@@ -166,6 +168,35 @@ def test_what_happens_while_it_is_stopped_and_later_tables(copy: Copy) -> None:
     assert "late" in _reasons(copy)
     copy.down.execute("TRUNCATE b")
     assert _swept(copy) == {"b": [1], "late": [7]}
+
+
+def test_an_alteration_that_is_not_visible_yet_holds_back_the_position(copy: Copy) -> None:
+    copy.both(_tables("t"))
+    copy.replicate()
+    copy.spoil("t", "RETURN NULL;")
+    copy.start("public.t")
+    assert copy.fence().exit_code == 0
+    # A transaction that is open, or was rolled back, holds back nothing.
+    with psycopg.connect(copy.up.uri) as other:
+        other.execute("ALTER PUBLICATION trueup_v DROP TABLE t")
+        assert copy.fence().exit_code == 0
+        other.rollback()
+        assert copy.fence().exit_code == 0
+    copy.up.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+    try:
+        copy.up.execute("SELECT pg_reload_conf()")
+        copy.until(lambda: copy.up.execute("SHOW synchronous_standby_names") == [("missing",)])
+        alter = "ALTER PUBLICATION trueup_v DROP TABLE t"
+        waiting = threading.Thread(target=copy.up.execute, args=(alter,), daemon=True)
+        waiting.start()
+        copy.until(lambda: copy.up.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+        copy.up.execute("SET synchronous_commit = local; INSERT INTO t VALUES (1, 1)")
+        assert copy.fence(timeout=1.0).exit_code == 2
+    finally:
+        copy.up.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        copy.up.execute("SELECT pg_reload_conf()")
+    waiting.join(60)
+    assert "its publication was altered" in _reasons(copy)["t"]
 
 
 def test_partitions(copy: Copy) -> None:

@@ -8,7 +8,7 @@ identity: every table of trueup has one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -40,6 +40,8 @@ class Published:
     limits_partitions: bool
     # Another text after every alteration of the publication that concerns the table, also after one taken back.
     version: str
+    # Transactions that alter it and are not visible yet, or were rolled back.
+    writers: tuple[int, ...] = field(default=(), compare=False)
 
     def problem(self, key: Sequence[str], filter: str = "") -> str:
         """Return which changes of the table are not published; "" if all are.
@@ -81,6 +83,7 @@ def read_published(
             row["is_partitioned"] and not row["pubviaroot"],
             row["limits_partitions"],
             row["version"],
+            tuple(int(xid) for xid in row["writers"] if xid),
         )
         for row in rows
     }

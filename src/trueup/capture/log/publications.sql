@@ -11,7 +11,8 @@ SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is
            SELECT FROM pg_partition_tree(c.oid) t
              JOIN pg_publication_rel x ON x.prrelid = t.relid AND x.prpubid = p.oid
             WHERE x.prqual IS NOT NULL OR x.prattrs IS NOT NULL) AS limits_partitions,
-       concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin, s.oid, s.xmin) AS version
+       concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin, s.oid, s.xmin) AS version,
+       ARRAY[p.xmax, r.xmax, s.xmax]::text[] AS writers
   FROM pg_publication p
  CROSS JOIN pg_class c
   LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
@@ -25,7 +26,7 @@ SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is
 SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is_partitioned,
        p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
        NULL::text AS filter, NULL::text[] AS columns, false AS limits_partitions,
-       concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin) AS version
+       concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin) AS version, ARRAY[p.xmax, r.xmax]::text[] AS writers
   FROM pg_publication p
  CROSS JOIN pg_class c
   LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid

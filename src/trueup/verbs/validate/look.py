@@ -8,7 +8,7 @@ look that found nothing new; what a look finds is stored before that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from psycopg import sql
@@ -23,6 +23,7 @@ from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.routes import Name, Route
 from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.syncer import Syncer
+from trueup.verbs.validate.visible import invisible
 
 _PARTS = {
     "source": "another table has its name on the source",
@@ -50,6 +51,8 @@ class Look:
     # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
     subscribed: tuple[str, ...]
     published: Mapping[tuple[str, int], Published]
+    # Whether a transaction that alters a table or a publication may be committed, and is not visible yet.
+    is_undecided: bool = field(default=False, compare=False)
 
     def difference(self, before: Look) -> str:
         """Return which tables or publications differ from an earlier look."""
@@ -148,14 +151,17 @@ class Looker:
             source = {(str(schema), str(table)): int(oid) for schema, table, oid, *_ in selected}
             publications = (*subscribed, *([self.publication] if self.publication else []))
             published = read_published(sessions.source, publications, source.values())
+            writers = {int(row[5]) for row in selected}.union(*(each.writers for each in published.values())) - {0}
+            is_undecided = bool(writers) and _may_be_committed(sessions.source, writers)
         return Look(
             source,
             {name: oid for name, (oid, _) in on_target.items()},
-            {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns in selected},
+            {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns, _ in selected},
             {name: columns for name, (_, columns) in on_target.items()},
-            {int(oid): dict(files) for _, _, oid, files, _ in selected},
+            {int(oid): dict(files) for _, _, oid, files, *_ in selected},
             subscribed,
             published,
+            is_undecided,
         )
 
     def problem(self, look: Look, pair: Pair) -> str:
@@ -192,6 +198,15 @@ class Looker:
                 return True
             query = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.Identifier(*name))
             return bool(one_value(self.sessions.source.execute(query)))
+
+
+def _may_be_committed(connection: Connection, xids: set[int]) -> bool:
+    """Return whether a transaction may be in the log and not visible, because it waits for a synchronous standby."""
+    hidden = invisible(connection, xids)
+    if not hidden:
+        return False
+    idle = connection.execute(_statements()["idle"], {"xids": [str(xid) for xid in hidden]}).fetchall()
+    return len(idle) < len(hidden)
 
 
 def table_name(connection: Connection, oid: int) -> Name | None:

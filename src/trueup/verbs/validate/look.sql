@@ -8,7 +8,9 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
               JOIN pg_class l ON l.oid = t.relid AND l.relkind <> 'p')
        ELSE jsonb_build_object(c.oid, c.relfilenode) END,
        ARRAY(SELECT a.attname || ' ' || a.atttypid || ' ' || a.atttypmod FROM pg_attribute a
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+       -- A transaction that alters the table and is not visible yet, or was rolled back.
+       c.xmax::text
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
    AND (n.nspname = ANY (%(schemas)s)
@@ -24,6 +26,11 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
 -- name: subscribed
 -- The publications that these subscriptions use.
 SELECT DISTINCT unnest(subpublications)::text AS publication FROM pg_subscription WHERE oid = ANY (%(oids)s::oid[]) ORDER BY 1
+
+-- name: idle
+-- Those of the transactions that are not being committed: their sessions wait for the next statement.
+SELECT backend_xid::text FROM pg_stat_activity
+ WHERE backend_xid::text = ANY (%(xids)s) AND state LIKE 'idle in transaction%%'
 
 -- name: name
 -- The present name of a table.

@@ -11,6 +11,7 @@ from trueup.capture.log.pgoutput import KeyLost
 from trueup.capture.log.slot import lsn_text
 from trueup.config.model import Node
 from trueup.engine.work import Engine
+from trueup.errors import NodeError
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches
@@ -104,6 +105,9 @@ class Validator:
         """
         assert self.last_look is not None
         look = self.looker.take(self.tables.routes.values(), self.positions.syncer)
+        if look.is_undecided:
+            message = "a transaction that alters tables or publications may be committed and is not visible yet"
+            raise NodeError(message, node=self.sessions.nodes[0].name)
         if look == self.last_look:
             return look
         if replace(look, files={}) != replace(self.last_look, files={}):

@@ -13,6 +13,7 @@ from trueup.config.model import Node
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.validate.checks import Altered
+from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.recover import Recovery, lock_meta, store_gap
 from trueup.verbs.validate.sessions import Log
 from trueup.verbs.validate.validator import Validator
@@ -20,6 +21,7 @@ from trueup.verbs.validate.validator import Validator
 # Runs one round; returns whether there is more to do at once.
 Round = Callable[[Validator], bool]
 _POLL_SECONDS = 0.2
+_PLANS = 3
 _STOPPED = "stopped by the user"
 
 
@@ -87,7 +89,15 @@ def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
 
 
 def _open(validator: Validator) -> None:
-    validator.open()
+    for _ in range(_PLANS):
+        try:
+            validator.open()
+            break
+        except CatalogChanged:
+            # A table was altered while it was planned.
+            validator.close()
+    else:
+        validator.open()
     sessions, positions = validator.sessions, validator.positions
     sessions.meta.rows("state", name=sessions.name, state="running", reason="")
     sessions.log(

@@ -26,6 +26,7 @@ from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, SwitchoverRequest
 from trueup.verbs.switchover.status import status
 from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope, SyncRequest
 
 WRITE = "UPDATE public.t SET v = v + 1 WHERE id = 1"
@@ -54,6 +55,14 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
         scope = Scope(request.sync, tables)
         sync.start(SyncRequest(request.first, request.second, scope, SparkSettings(engine="local")), Silent())
         prepare_only(request)
+    # Both syncs can run at the same time, each of them once.
+    with (
+        open_link(first, second, "main"),
+        open_link(first, other, "side"),
+        pytest.raises(CheckFailed, match="the sync side is already running"),
+        open_link(first, other, "side"),
+    ):
+        pass
     with TaskStore(Path("tasks.db")) as store:
         switchover.move(main, EXECUTE, store=store, progress=Silent())
     assert (accepts(old, "DELETE FROM visits"), accepts(old, "DELETE FROM places")) == (False, True)

@@ -188,7 +188,7 @@ def raise_if_refused(error: psycopg.Error, name: str) -> None:
     if error.sqlstate == TAKEN_OVER:
         raise CheckFailed(
             [f"another process has taken over the sync {name}: nothing was written"],
-            cure="run only one trueup sync per source at a time",
+            cure="run a sync in only one process at a time",
         ) from None
     if isinstance(error, psycopg.errors.UndefinedFunction) and "sync_check_epoch" in str(error):
         raise CheckFailed(

@@ -125,11 +125,15 @@ def test_a_trigger_of_a_tube_calls_no_cast(hostile: Hostile) -> None:
             tubes.database,
         )
         assert not hostile.is_superuser()
+        tubes.take()
+        tubes.tube.backfill("public.t")
+        assert len(tubes.keys()) == 30
+        assert not hostile.is_superuser()
         # The same for columns of a predicate and of a routing expression.
         hostile.run("CREATE TABLE q (id int PRIMARY KEY, amount numeric, part int)", tubes.database)
         tubes.tube.attach("public.q", routing="r.part", predicate="r.amount > 5")
         hostile.run("INSERT INTO q VALUES (1, 7, 0), (2, 1, 0)", tubes.database)
-        assert [pod.ids for pod in tubes.pods() if pod.ids not in ((), (5,))] == [(1,)]
+        assert [pod.ids for pod in tubes.pods() if pod.ids] == [(1,)]
         for column in ("amount", "part"):
             hostile.run(f"ALTER TABLE q DROP {column}, ADD {column} mood DEFAULT 'sad'", tubes.database)
             hostile.run("DELETE FROM q; INSERT INTO q (id) VALUES (3)", tubes.database)
@@ -138,11 +142,6 @@ def test_a_trigger_of_a_tube_calls_no_cast(hostile: Hostile) -> None:
         hostile.run("CREATE TYPE later AS ENUM ('x'); CREATE TABLE z (id int PRIMARY KEY, m later)", tubes.database)
         with pytest.raises(QueryError, match=r"the owner of its type public\.later could run code with the rights of"):
             tubes.tube.attach("public.z", shard=0, predicate="r.m IS NOT NULL")
-        assert not hostile.is_superuser()
-        tubes.tube.detach("public.q")
-        tubes.take()
-        tubes.tube.backfill("public.t")
-        assert len(tubes.keys()) == 30
         assert not hostile.is_superuser()
     finally:
         tubes.close()

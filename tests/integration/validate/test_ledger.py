@@ -78,6 +78,8 @@ class Ledger(threading.Thread):
     def _change(self, session: psycopg.Connection[Any], parity: int) -> set[int]:
         """Change some keys without a commit, some of them in a subtransaction that is rolled back; return the keys."""
         changed: set[int] = set()
+        # Opens the transaction; otherwise `transaction()` below would commit.
+        session.execute("SELECT 1")
         for _ in range(self.random.choice((1, 1, 1, 3, 12))):
             key, other = (2 * self.random.randrange(KEYS // 2) + parity for _ in range(2))
             [statement] = self.random.choices([text for text, _ in CHANGES], [weight for _, weight in CHANGES])

@@ -9,6 +9,7 @@ trigger may have changed the setting since.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from trueup.db.connection import Connection
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
+
+_log = logging.getLogger(__name__)
 
 # `on`, unless the setting in force is durable already: `remote_write` and `remote_apply` are choices of the user.
 _SET: LiteralString = (
@@ -44,6 +47,14 @@ def durable_transaction(connection: Connection) -> Iterator[None]:
         commit_durably(connection)
 
 
-def unsafe_settings(connection: Connection) -> list[str]:
-    """Return the settings of the server with which a crash of its machine can lose commits: fsync, full_page_writes."""
-    return [str(name) for (name,) in connection.execute(_UNSAFE).fetchall()]
+def warn_unsafe(connection: Connection, node: str) -> None:
+    """Log a warning if a crash of the machine of a node can take back what is acknowledged elsewhere."""
+    unsafe = [f"{name} = off" for (name,) in connection.execute(_UNSAFE).fetchall()]
+    if unsafe:
+        _log.warning(
+            "node %s has %s: a crash of its machine can lose rows that were acknowledged; set it to on, or copy or"
+            " compare all rows after a crash",
+            node,
+            " and ".join(unsafe),
+            extra={"node": node},
+        )

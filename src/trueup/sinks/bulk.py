@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from trueup.sinks.documents import JsonRows
 from trueup.sinks.http import HttpServer
 from trueup.sinks.keys import Place, Template, fixed_shard, key_text
 from trueup.sinks.options import Options
+
+_log = logging.getLogger(__name__)
 
 # Maximum bytes of a document id.
 _LONGEST = 512
@@ -54,6 +57,7 @@ class BulkSink:
         options.end()
         self._server = HttpServer.from_address(parts, prefix, environment, insecure=insecure)
         self._tables: dict[str, tuple[str, SourceTable]] = {}
+        self._made: set[str] = set()
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Create the indexes with the types of our members."""
@@ -199,6 +203,23 @@ class BulkSink:
                 [f"the index {index} cannot store the documents: {made.reason}"], cure="use another index"
             )
         made.expect(200)
+        if index not in self._made:
+            self._made.add(index)
+            self._warn_unsafe(index)
+
+    def _warn_unsafe(self, index: str) -> None:
+        """Log a warning if the cluster confirms documents before they are on the disk."""
+        answer = self._server.ask("GET", f"/{index}/_settings?flat_settings=true")
+        if answer.status != 200:
+            # The role has no right to read the settings.
+            return
+        indexes = [found for found in answer.expect(200).values() if isinstance(found, dict)]
+        if any(found.get("settings", {}).get("index.translog.durability") == "async" for found in indexes):
+            _log.warning(
+                "the index %s has index.translog.durability = async: a crash can lose documents that were acknowledged;"
+                " set it to request, or run a backfill after a crash",
+                index,
+            )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
-from trueup.db.durable import durable_transaction
+from trueup.db.durable import durable_transaction, warn_unsafe
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
@@ -75,6 +75,8 @@ class PostgresSink:
                 node=self.node.name,
             )
         with self._errors():
+            if not self._targets:
+                warn_unsafe(self._session(), self.node.name)
             targets = [
                 ensure_target(self._session(), source, name, self._mapping, routed=source.routed and self._moves)
                 for source, name in zip(tables, names, strict=True)

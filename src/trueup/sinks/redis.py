@@ -7,6 +7,7 @@ entry is listed before it is written and unlisted after it is deleted, and a bat
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from trueup.sinks.redis_client import parse_redis
 
 if TYPE_CHECKING:
     from trueup.sinks.redis_client import Client
+
+_log = logging.getLogger(__name__)
 
 Command: TypeAlias = "Sequence[str | bytes | int]"
 
@@ -52,10 +55,30 @@ class RedisSink:
     def setup(self, tables: Sequence[SourceTable]) -> None:
         """Check the template, which must not name two documents alike, and the connection. Nothing is created."""
         self._template.check(tables, moves=self._mode == "set" and self._moves)
+        is_first = not self._tables
         self._tables = {source.table: source for source in tables}
         with self._errors():
             self._connected().ping()
+            if is_first and not self.address.is_cluster:
+                self._warn_unsafe()
         self.close()
+
+    def _warn_unsafe(self) -> None:
+        """Log a warning if a restart of the server takes back what was acknowledged; its settings may be hidden."""
+        from redis.exceptions import ResponseError
+
+        client: Any = self._connected()
+        try:
+            settings = {**client.config_get("appendonly"), **client.config_get("save")}
+        except ResponseError:
+            return
+        # Without any file, a restart empties a cache, which is correct for `mode=delete`.
+        if settings.get("appendonly") == "no" and (self._mode == "set" or settings.get("save")):
+            _log.warning(
+                "the Redis server %s has no append-only file: a restart takes back writes that were acknowledged; set"
+                " appendonly yes and appendfsync always, or run a backfill after a restart",
+                self.address,
+            )
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Write a batch in parts of bounded size. Repeating a part changes nothing."""

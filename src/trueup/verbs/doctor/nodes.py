@@ -109,6 +109,7 @@ def check(request: DoctorRequest, reached: Reached) -> Iterator[Finding]:
             yield _standby(where, facts)
         yield _free_connections(request, where, reached)
         yield check_timeouts(where, facts)
+        yield check_durability(where, facts)
         yield _replication(where, facts)
         yield _clock(where, facts)
 
@@ -214,6 +215,14 @@ def check_timeouts(where: str, facts: Facts) -> Finding:
     if configured:
         return ok("timeouts", where, f"the role has {', '.join(configured)}; sessions of a run set their own")
     return ok("timeouts", where, "none configured for the role")
+
+
+def check_durability(where: str, facts: Facts) -> Finding:
+    """Check that commits of the server survive a crash of its machine."""
+    if facts.row["unsafe"]:
+        cure = "set it to on before the node is the target of a tube, a sync or a switchover, or stores validations"
+        return warn("durability", where, f"{facts.row['unsafe']}: a crash of its machine can lose commits", cure)
+    return ok("durability", where, "commits wait for the disk; sessions that write set synchronous_commit = on")
 
 
 def _replication(where: str, facts: Facts) -> Finding:

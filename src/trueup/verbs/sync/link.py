@@ -14,6 +14,7 @@ from trueup.capture.log.publications import ensure_identities
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row, one_value
+from trueup.db.durable import warn_unsafe
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, TrueupError
@@ -147,6 +148,7 @@ def _link(
         tables = changelog.attached(log, name, plan.tables)
     history.reader(name).done(marker, stored.mark)
     ensure_identities(to_target, STATE_SCHEMA)
+    warn_unsafe(to_target, target.name)
     state.check_role(to_target, stored.id, target.name)
     definition = one_value(from_source.execute(*shape_query(name, tables)))
     if not plan.is_ordered:

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from trueup.capture.log.publications import ensure_identities
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
+from trueup.db.durable import warn_unsafe
 from trueup.db.node import is_lost
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
 from trueup.verbs.validate.look import CatalogChanged
@@ -113,6 +114,8 @@ def lock_meta(name: str, node: Node, *, is_start: bool = False) -> Meta:
             meta.take_lock(name)
             # A publication that is created later must not stop updates and deletes.
             ensure_identities(meta.connection, "trueup")
+            if is_start:
+                warn_unsafe(meta.connection, node.name)
     except BaseException:
         meta.close()
         raise

@@ -107,6 +107,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return bulk(body)
         if path[-1] == "_search":
             return search(path[-2], json.loads(body))
+        if path[-1] == "_settings":
+            durability = "async" if "careless" in path[-2] else "request"
+            return 200, {path[-2]: {"settings": {"index.translog.durability": durability}}}
         if path[-1] == "_all":
             return 200, INDEXES
         if self.command == "PUT" and path[-1] != "_mapping":

@@ -15,7 +15,7 @@ import pytest
 from redis import Redis
 
 from support.fixtures import Databases
-from support.sinks import Rig
+from support.sinks import THINGS, Rig
 from support.tube import TubeDatabase
 from trueup.errors import CheckFailed, ConfigError
 from trueup.sinks import open_sink
@@ -191,6 +191,23 @@ def test_a_cache_is_invalidated_also_by_truncate(tube_db: TubeDatabase, redis: R
     with pytest.raises(SinkDown, match="invalid username-password pair") as caught:
         wrong.setup([THING])
     assert "wrong" not in str(caught.value) + repr(wrong)
+
+
+def test_sinks_that_can_lose_acknowledged_documents_are_named(
+    redis: Rig, search: Rig, databases: Databases, caplog: pytest.LogCaptureFixture
+) -> None:
+    index, _, options = search.address.partition("?")
+    for address, warning in (
+        (f"{redis.address}?mode=set", "has no append-only file"),
+        (f"{index.rpartition('/')[0]}/careless?{options}", "index.translog.durability = async"),
+        (databases(1)[0].uri, "has fsync = off"),
+    ):
+        caplog.clear()
+        sink = open_sink(address)
+        for _ in range(2):
+            sink.setup([THINGS])
+        sink.close()
+        assert [warning in record.getMessage() for record in caplog.records] == [True], address
 
 
 # --- a search index

@@ -145,6 +145,41 @@ def test_a_copy_follows_the_table(spark: Spark, items: Items, tmp_path: Path) ->
     until(lambda: tube.stats()[0].worker is None)
 
 
+def test_a_checkpoint_from_before_a_restore_is_refused(items: Items) -> None:
+    """Other pods may have the numbers of the checkpoint: they must not be deleted."""
+    database, tube = items
+    options = {"address": database.uri, "tube": "t"}
+
+    def offset_after(start: dict[str, Any]) -> dict[str, Any]:
+        reader = TubeSource(options).streamReader(SCHEMA)
+        try:
+            return reader.latestOffset(start, reader.getDefaultReadLimit())
+        finally:
+            reader.stop()
+
+    backup = "SELECT last_value FROM tube.pod_seq"
+    (number,) = database.execute(backup)[0]
+    start = TubeSource(options).streamReader(SCHEMA).initialOffset()
+    database.execute("INSERT INTO items VALUES (1, 1, 1)")
+    first = offset_after(start)
+    # The same batch again after a kill, and the next one.
+    assert offset_after(start)["pods"] == first["pods"]
+    first = offset_after(start)
+    assert offset_after(first) == first
+    assert waiting(tube) == 0
+    database.execute("INSERT INTO items VALUES (2, 2, 2)")
+    second = offset_after(first)
+    assert offset_after(second) == second
+    # The state of the source after the first batch, and a row of the new history.
+    database.execute(
+        f"UPDATE tube.readers SET begun = '{first['token']}', done = '{first['token']}', round = {first['round']};"
+        f" SELECT setval('tube.pod_seq', {number}); INSERT INTO items VALUES (3, 3, 3), (4, 4, 4)"
+    )
+    with pytest.raises(trueup.CheckFailed, match="do not belong together"):
+        offset_after(second)
+    assert waiting(tube) == 2
+
+
 def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases) -> None:
     """The functions of the job in workers of Spark; they write nothing after the driver has lost its lock."""
     database, tube = items

@@ -25,7 +25,8 @@ from trueup.config.wording import problem, suggest
 from trueup.db.connection import address_of
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
-from trueup.errors import ConfigError
+from trueup.db.server_identity import ServerPosition, server_position
+from trueup.errors import CheckFailed, ConfigError
 from trueup.spark.errors import errors_for_spark
 from trueup.spark.nodes import find_node
 
@@ -122,7 +123,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._slot() as slot:
             start = self._options.start or slot.state().confirmed
             slot.check_start(start)
-        return {"position": lsn_text(start)}
+            return _offset(start, server_position(slot.connection))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Limit a batch to a number of bytes of the log; transactions are not split."""
@@ -131,11 +132,28 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch. Spark calls this when everything before `start` is in its checkpoint."""
         first = lsn_number(start["position"])
+        with self._slot() as slot:
+            server = self._same_server(start, server_position(slot.connection))
         self.commit(start)
         end = self._last if self._last is not None else self._end()
         if isinstance(limit, ReadMaxBytes):
             end = min(end, first + limit.max_bytes)
-        return {"position": lsn_text(max(first, end))}
+        return _offset(max(first, end), server)
+
+    def _same_server(self, start: Mapping[str, Any], server: ServerPosition) -> ServerPosition:
+        """Return the server; raise CheckFailed if the offset is a position of another history of the log."""
+        before = ServerPosition(
+            start.get("system", server.system), start.get("timeline", server.timeline), lsn_number(start["position"])
+        )
+        reason = server.why_other(before)
+        if reason:
+            with errors_for_spark():
+                raise CheckFailed(
+                    [f"the source {reason}; changes after {start['position']} were not seen"],
+                    cure="compare all rows, and start the stream with a new slot and a new checkpoint",
+                    node=self._node.name,
+                )
+        return server
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read only what exists now."""
@@ -205,6 +223,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise error_from_server(error, self._node) from None
             finally:
                 connection.close()
+
+
+def _offset(position: int, server: ServerPosition) -> dict[str, Any]:
+    return {"position": lsn_text(position), "system": server.system, "timeline": server.timeline}
 
 
 class _Options:

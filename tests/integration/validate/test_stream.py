@@ -56,6 +56,11 @@ def test_the_stream_returns_every_change_once_and_replays_uncommitted_batches(co
     ]  # fmt: skip
     reader.commit(later)
     assert reader.initialOffset() == later
+    # After a failover or a restore, positions of the checkpoint mean nothing.
+    behind = f"{int(later['position'].split('/')[0], 16) + 1:X}/0"
+    for wrong in ({"timeline": 7}, {"system": "1"}, {"position": behind}):
+        with pytest.raises(Exception, match=r"changes after .* were not seen"):
+            reader.latestOffset({**later, **wrong}, ReadAllAvailable())
     with pytest.raises(TrueupError, match="were not seen"):
         _rows(reader, start, end)
     for options, words in (

@@ -13,6 +13,8 @@ from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.model import Pod
+from trueup.capture.triggers.readers import Mark as RoundMark
+from trueup.capture.triggers.readers import Reader
 from trueup.capture.triggers.scheduled import Scheduled
 from trueup.capture.triggers.session import Session
 from trueup.errors import CheckFailed, NodeError
@@ -33,6 +35,9 @@ class Claims:
             self.session, options.tube, pods.partitions_to_hold(self.session, options.tube, options.partitions)
         )
         self.hold.take(wait=options.wait, say=lambda text: None)
+        held = ",".join(map(str, self.hold.partitions))
+        self._reader = Reader(options.schema, options.tube, f"stream {held}")
+        self._is_checked = False
         self.partitions = pods.partitions_of(self.session, options.tube)
         self._scheduled = Scheduled(options.node, options.schema, options.tube)
         self._until: datetime | None = None
@@ -53,9 +58,11 @@ class Claims:
         """Delete the pods of `start`, which is committed, and return the next batch; `start` if no pods are waiting."""
         with self._lock:
             self._check()
+            self._check_history(start)
             self._delete(start)
             self._step()
             claimed = self._claim(most_keys)
+            mark = self._begin() if claimed else start.mark
         if not claimed:
             self._ended.wait(_IDLE_SECONDS)
             return start
@@ -64,18 +71,20 @@ class Claims:
         for partition, pod in claimed:
             numbers.setdefault(partition, []).append(pod.seq)
             touches[partition] = touches.get(partition, 0) + pod.size
-        return Offset(start.batch + 1, {partition: tuple(seqs) for partition, seqs in numbers.items()})
+        return Offset(start.batch + 1, {partition: tuple(seqs) for partition, seqs in numbers.items()}, mark)
 
     def done(self, end: Offset) -> None:
         """Delete the pods of a batch that Spark has committed."""
         with self._lock:
             self._check()
+            self._check_history(end)
             self._delete(end)
 
     def read(self, end: Offset) -> list[tuple[int, Pod]]:
         """Return the existing pods of a batch with their partitions."""
         with self._lock:
             self._check()
+            self._check_history(end)
             partition_of = {seq: partition for partition, numbers in end.pods.items() for seq in numbers}
             self._check_partitions(end)
             claimed_pods = pods.read(self.session, self.options.tube, list(partition_of))
@@ -124,8 +133,33 @@ class Claims:
             self._check_partitions(offset)
             numbers = {partition: list(seqs) for partition, seqs in offset.pods.items()}
             touches = self._touches.pop(offset.batch, {})
-            self.hold.acknowledge(Batch({}, Mark(0, datetime.now().astimezone()), numbers, touches))
+            done = Batch({}, Mark(0, datetime.now().astimezone()), numbers, touches)
+            self.hold.acknowledge(done, also=lambda: self._reader.done(self.session.connection, offset.mark))
             self._deleted = offset.batch
+
+    def _begin(self) -> RoundMark:
+        with self.session.errors():
+            return self._reader.begin(self.session.connection)
+
+    def _check_history(self, offset: Offset) -> None:
+        """Raise CheckFailed if the source went back since the checkpoint was written; a new checkpoint starts anew."""
+        if self._is_checked:
+            return
+        connection = self.session.connection
+        with self.session.errors():
+            if not offset.batch:
+                self._reader.forget(connection)
+            elif self._reader.went_back(connection, offset.mark):
+                raise CheckFailed(
+                    [
+                        f"the tube {self.options.tube} and the checkpoint of this stream do not belong together: the"
+                        " source was restored or failed over to a standby that was behind, or another stream read the"
+                        " tube meanwhile"
+                    ],
+                    cure="start the stream with a new checkpoint, and run a backfill: trueup tube backfill",
+                    node=self.session.node.name,
+                )
+        self._is_checked = True
 
     def _check_partitions(self, offset: Offset) -> None:
         """Raise CheckFailed if the checkpoint has partitions that this stream does not hold."""

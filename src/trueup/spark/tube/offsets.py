@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from trueup.capture.triggers.readers import Mark
+
 
 @dataclass(frozen=True)
 class Offset:
@@ -17,15 +19,19 @@ class Offset:
 
     batch: int = 0
     pods: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # The round of the batch: after a restore of the source, other pods may have these numbers.
+    mark: Mark = field(default_factory=Mark)
 
     def as_json(self) -> dict[str, Any]:
         """Return the offset as it is stored in the checkpoint."""
-        return {"batch": self.batch, "pods": {str(partition): packed(seqs) for partition, seqs in self.pods.items()}}
+        pods = {str(partition): packed(seqs) for partition, seqs in self.pods.items()}
+        return {"batch": self.batch, "pods": pods, "round": self.mark.round, "token": self.mark.token}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Offset:
         """Parse an offset of the checkpoint."""
-        return cls(int(value["batch"]), {int(name): unpacked(text) for name, text in value["pods"].items()})
+        mark = Mark(int(value.get("round", 0)), str(value.get("token", "")))
+        return cls(int(value["batch"]), {int(name): unpacked(text) for name, text in value["pods"].items()}, mark)
 
 
 def packed(numbers: Iterable[int]) -> str:

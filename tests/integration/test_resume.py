@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import trueup
-from support.fixtures import Databases, OnAll
+from support.fixtures import Databases, FreshServer, OnAll
 from trueup.engine.progress import Silent
 from trueup.engine.work import Room
 from trueup.errors import CheckFailed, Interrupted, StoreError
@@ -205,6 +205,16 @@ def test_a_changed_table_is_refused(nodes: list[Database]) -> None:
     nodes[1].execute("ALTER TABLE t ADD c int")
     with pytest.raises(CheckFailed, match="have changed since"):
         trueup.resume(task, nodes=_addresses(nodes))
+
+
+def test_another_server_is_refused(nodes: list[Database], fresh_server: FreshServer) -> None:
+    """The blocks that are finished were compared with the rows of another server."""
+    task = _interrupted_task(nodes)
+    other = fresh_server(name="other").database("postgres")
+    other.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    with pytest.raises(CheckFailed, match="n1 is another server"):
+        trueup.resume(task, nodes={**_addresses(nodes), "n1": other.uri})
+    assert trueup.resume(task, nodes=_addresses(nodes)).verdict == "DIFFER"
 
 
 def test_a_run_without_a_journal_starts_over(nodes: list[Database]) -> None:

@@ -59,5 +59,11 @@ def server_position(connection: Connection) -> ServerPosition:
         return ServerPosition(*one_row(connection.execute(statements["without_control"])))
 
 
+def lsn_number(text: str) -> int:
+    """Return a position such as `16/B374D848` as a number."""
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
 def _lsn(position: int) -> str:
     return f"{position >> 32:X}/{position & 0xFFFFFFFF:X}"

@@ -10,6 +10,7 @@ from psycopg import errors, sql
 from trueup.config.model import Node
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
+from trueup.db.server_identity import ServerPosition, lsn_number, server_position
 
 # The cure when an exported snapshot can no longer be joined.
 SNAPSHOT_CURE = "keep the session that exported the snapshot open until the last row is read, or take a new snapshot"
@@ -26,6 +27,15 @@ class Position:
     taken_at: str
     in_recovery: bool
     snapshot: str
+    # Which server it is; "" if it is hidden.
+    system: str = ""
+    timeline: int = 0
+
+    @property
+    def server(self) -> ServerPosition:
+        """The server and its position; a standby has none."""
+        position = None if self.in_recovery or not self.log_position else lsn_number(self.log_position)
+        return ServerPosition(self.system, self.timeline, position)
 
 
 class Control:
@@ -61,6 +71,7 @@ class Control:
                     pg_current_snapshot()::text,
                     to_char(clock_timestamp(), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
             ).fetchone()
+            server = server_position(self.connection)
         except Exception as error:
             raise error_from_server(error, self.node, table=display_name(schema, table) if table else None) from None
         assert row is not None
@@ -74,6 +85,8 @@ class Control:
             str(now),
             bool(recovery),
             str(snapshot),
+            server.system,
+            server.timeline,
         )
 
     def end(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from trueup.db.snapshot import Position
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.spec import TableSpec
@@ -23,6 +25,18 @@ def same_table(before: Before, spec: TableSpec, progress: Progress) -> TableSpec
         )
     progress.say(f"{len(before.done)} of {len(before.plan.ranges.blocks)} blocks are already finished")
     return same
+
+
+def same_servers(before: Before, positions: Sequence[Position]) -> None:
+    """Raise CheckFailed if a node is another server now, or went back: its finished blocks are of another history."""
+    earlier = {position.node: position for position in before.positions[-1]} if before.positions else {}
+    reasons = [
+        f"{position.node} {reason}"
+        for position in positions
+        if (reason := position.server.why_other(earlier.get(position.node, position).server))
+    ]
+    if reasons:
+        raise CheckFailed(reasons, cure="start a new run, without --resume")
 
 
 def restore(before: Before, state: State) -> frozenset[int]:

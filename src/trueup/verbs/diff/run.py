@@ -30,7 +30,7 @@ from trueup.verbs.diff.compare import compare_table, end_snapshots
 from trueup.verbs.diff.journal import Before, open_journal, read_journal, remove_journal, remove_old_journals
 from trueup.verbs.diff.ranges import plan_ranges
 from trueup.verbs.diff.rehash import rehash
-from trueup.verbs.diff.resume import same_table
+from trueup.verbs.diff.resume import same_servers, same_table
 
 
 def run(
@@ -90,7 +90,9 @@ def _run(request: TableRequest, task: OpenTask, before: Before | None, shared: S
         at_snapshot = time.monotonic()
         check_key_values(controls, spec, checked.nullable)
 
-        spec = same_table(before, spec, task.progress) if before else spec
+        if before:
+            same_servers(before, positions)
+            spec = same_table(before, spec, task.progress)
         ranges = before.plan.ranges if before else plan_ranges(controls, spec, settings)
         job = job_of(settings, spec, controls, application, digests_only=request.digests_only)
         if not settings.snapshot:

@@ -7,7 +7,7 @@ that the user allows by name. Operators, casts and the checks of domains are fun
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -113,6 +113,8 @@ class Examined:
 
     reason: str | None
     allowed: tuple[str, ...] = ()
+    # The numbers of the columns that it reads.
+    columns: frozenset[int] = frozenset()
 
 
 def examine(
@@ -129,7 +131,9 @@ def examine(
     try:
         with connection.transaction(force_rollback=True):
             connection.execute(_TREE)
-            functions = _functions(connection, expression, lambda function: not _problem(function, allowed, definer))
+            functions, calls = _functions(
+                connection, expression, lambda function: not _problem(function, allowed, definer)
+            )
     except _Unreadable as error:
         return Examined(f"{expression.what}: {error}: {_shown(expression)}")
     except UnknownTree as error:
@@ -140,9 +144,23 @@ def examine(
             raise rejected from None
         return Examined(f"{expression.what}: {rejected.message}{_HINTS.get(rejected.sqlstate, '')}")
     problems = [problem for function in functions if (problem := _problem(function, allowed, definer))]
+    if definer and (len(calls.tables) > 1 or 0 in calls.columns):
+        # Owners of tables can change types of columns; `guard_of` covers named columns of one table.
+        problems.append(f"it runs with the rights of {definer} and may read only columns of this table, by their names")
     if problems:
         return Examined(f"{expression.what}: {'; '.join(problems)}; the expression: {_shown(expression)}")
-    return Examined(None, tuple(function.names[0] for function in functions if function.problem(ExpressionSettings())))
+    names = tuple(function.names[0] for function in functions if function.problem(ExpressionSettings()))
+    return Examined(None, names, frozenset(number for number in calls.columns if number > 0))
+
+
+def guard_of(connection: Connection, table: str, columns: Collection[int]) -> str:
+    """Return a condition over a row r that is always true, and cannot be parsed once a column has another type.
+
+    An expression was checked for the types at that time. For another type, its operators may need a cast, which is a
+    function of the type's owner. The server parses the conditions of a statement in their order.
+    """
+    values = {"table": table, "columns": list(columns)}
+    return str(one_value(connection.execute(load("trueup.db", "expressions.sql")["guard"], values)))
 
 
 def refusal(connection: Connection, node: Node, expression: Expression, allowed: ExpressionSettings) -> str | None:
@@ -176,22 +194,25 @@ def _problem(function: Function, allowed: ExpressionSettings, definer: str) -> s
 
 def _functions(
     connection: Connection, expression: Expression, is_allowed: Callable[[Function], bool]
-) -> list[Function]:
+) -> tuple[list[Function], Calls]:
     text = with_parameters(expression.text)
     functions: list[Function] = []
+    calls = Calls()
     if text != expression.text:
         try:
             with connection.transaction():
-                functions = _called(connection, _parse(connection, expression, text))
+                calls = _parse(connection, expression, text)
+                functions = _called(connection, calls)
         except psycopg.Error as error:
             # Not everything can be written with parameters. Without types of users there is nothing to find.
             if _may_have_own_types(connection, expression):
                 why = f"its strings cannot be checked as parameters ({error.diag.message_primary or error})"
                 raise _Unreadable(f"{why}; write CAST('…' AS type)") from None
     if not all(map(is_allowed, functions)):
-        return functions
+        return functions, calls
     # Now the server also reads the values of strings: everything that this may call is allowed.
-    return _called(connection, _parse(connection, expression, expression.text))
+    calls = _parse(connection, expression, expression.text)
+    return _called(connection, calls), calls
 
 
 def _parse(connection: Connection, expression: Expression, text: str) -> Calls:

@@ -51,3 +51,15 @@ SELECT p.oid::bigint,
 SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
                 WHERE a.attrelid = to_regclass(%(table)s) AND a.attnum > 0 AND NOT a.attisdropped
                   AND (t.oid >= 16384 AND t.typtype NOT IN ('b', 'e') OR t.typelem >= 16384))
+
+-- name: guard
+-- Types of users have other categories than built-in scalar types, so that the CASE fails when it is parsed; the planner
+-- removes all of it.
+SELECT coalesce('(true OR ' || string_agg(CASE
+           WHEN t.typnamespace = 'pg_catalog'::regnamespace AND t.typcategory NOT IN ('A', 'R', 'C', 'E')
+           THEN format('(CASE WHEN true THEN r.%%I ELSE NULL::%%s END) IS NULL', a.attname, format_type(t.oid, NULL))
+           ELSE format('array_eq(NULL::%%s%%s, ARRAY[r.%%I]) IS NULL', format_type(t.oid, NULL),
+                       CASE WHEN t.typcategory = 'A' THEN '' ELSE '[]' END, a.attname)
+       END, ' OR ' ORDER BY a.attnum) || ')', 'true')
+  FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+ WHERE a.attrelid = %(table)s::regclass AND a.attnum = ANY (%(columns)s::int[]) AND NOT a.attisdropped

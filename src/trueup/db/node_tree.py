@@ -50,10 +50,15 @@ class Calls:
     operators: set[int] = field(default_factory=set)
     types: set[int] = field(default_factory=set)
     read_types: set[int] = field(default_factory=set)
+    # The tables, and the numbers of columns of any of them; 0 is a whole row.
+    tables: set[int] = field(default_factory=set)
+    columns: set[int] = field(default_factory=set)
 
     def add(self, tree: str) -> None:
         """Add everything that a tree calls; raise UnknownTree if it is not a SELECT or an expression."""
         for kind, name, value in _values(tree):
+            if (kind, name) == ("VAR", "varattno"):
+                self.columns.add(int(value))
             if name == "" and kind not in _KINDS:
                 raise UnknownTree(kind)
             if kind == "QUERY" and name == "commandType" and value != "1":
@@ -66,6 +71,8 @@ class Calls:
                     oids.add(int(value))
 
     def _sets(self, kind: str, name: str) -> list[set[int]]:
+        if name == "relid":
+            return [self.tables]
         if name in _FUNCTIONS:
             return [self.functions]
         if name in _OPERATORS:

@@ -13,26 +13,28 @@ from psycopg import sql
 from trueup.capture.triggers.session import Session, block
 from trueup.config.settings import ExpressionSettings
 from trueup.db.connection import one_value
-from trueup.db.expressions import CURE, Expression, examine
+from trueup.db.expressions import CURE, Expression, examine, guard_of
 from trueup.errors import CheckFailed
 
 
 def check_new(
     session: Session, table: str, expressions: Mapping[str, str | None], allow_functions: Sequence[str]
-) -> list[str]:
-    """Return the functions to store as allowed; raise CheckFailed if an expression over this table cannot be used.
+) -> tuple[list[str], str | None]:
+    """Return the functions to store as allowed, and the guard of the expressions over this table.
 
-    `expressions` are the predicates and the routing by name, `table` is the quoted name.
+    `expressions` are the predicates and the routing by name, `table` is the quoted name. Raise CheckFailed if one of
+    them cannot be used. Call it in a transaction: the table is locked, so that its types stay as they are.
     """
     if not any(expressions.values()):
-        return []
+        return [], None
     allowed = session.expressions.with_functions(allow_functions)
     with session.errors():
         owner = str(one_value(session.connection.execute("SELECT current_user")))
-        reason, names = _examine(session, table, expressions, allowed, owner)
-    if reason:
-        raise CheckFailed([reason], cure=CURE, node=session.node.name)
-    return names
+        session.connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(sql.SQL(table)))
+        reason, names, columns = _examine(session, table, expressions, allowed, owner)
+        if reason:
+            raise CheckFailed([reason], cure=CURE, node=session.node.name)
+        return names, guard_of(session.connection, table, columns)
 
 
 def refused(session: Session, tube: str | None = None) -> dict[int, str]:
@@ -45,7 +47,7 @@ def refused(session: Session, tube: str | None = None) -> dict[int, str]:
             **{name: row[name] for name in ("predicate", "routing")},
         }
         with session.errors():
-            reason, _ = _examine(session, row["table"], texts, allowed, row["owner"])
+            reason, *_ = _examine(session, row["table"], texts, allowed, row["owner"])
         if reason:
             reasons[row["source"]] = reason
     return reasons
@@ -61,8 +63,9 @@ def check_stored(session: Session, tube: str) -> None:
 
 def _examine(
     session: Session, table: str, expressions: Mapping[str, str | None], allowed: ExpressionSettings, owner: str
-) -> tuple[str | None, list[str]]:
+) -> tuple[str | None, list[str], set[int]]:
     names: list[str] = []
+    columns: set[int] = set()
     # The row is called r, as in the triggers.
     source = sql.SQL("ONLY {} r").format(sql.SQL(table))  # type: ignore[arg-type, unused-ignore]
     for what, text in expressions.items():
@@ -71,6 +74,7 @@ def _examine(
             expression = Expression(f"{what} for {table}", text, source, form, table)
             examined = examine(session.connection, session.node, expression, allowed, definer=owner)
             if examined.reason:
-                return examined.reason, []
+                return examined.reason, [], set()
             names += examined.allowed
-    return None, names
+            columns |= examined.columns
+    return None, names, columns

@@ -22,7 +22,8 @@ VERSION = 4
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
-    " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}'",
+    " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}',"
+    " ADD COLUMN IF NOT EXISTS guard text",
 }
 
 

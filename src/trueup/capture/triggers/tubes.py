@@ -37,12 +37,13 @@ def ensure(
         raise CheckFailed([f"predicate: it is not one expression: {problem}"], cure="write one condition")
     allowed = list(session.expressions.with_functions(allow_functions).functions)
     with session.errors(), session.connection.transaction():
-        if predicate:
-            # The tables of a new tube are checked when they are attached.
-            for table in _attached_tables(session, tube):
-                allowed += check_new(session, table, {"predicate": predicate}, allow_functions)
+        # The tables of a new tube are checked when they are attached.
+        for source, table, of_table, routing, stored in _attached_tables(session, tube):
+            texts = {"predicate of the tube": predicate, "predicate": of_table, "routing": routing}
+            _store(session, source, *check_new(session, table, texts, [*stored, *allow_functions]))
         session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
-        _store_allowed(session, "tubes", "tube", tube, list(dict.fromkeys(allowed)) if predicate else [])
+        query = sql.SQL("UPDATE {} SET allow_functions = %s WHERE tube = %s").format(session.name("tubes"))
+        session.rows(query, [allowed if predicate else [], tube])
 
 
 def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
@@ -88,7 +89,7 @@ def attach(
     name = session.find_table(table)
     with session.errors(), session.connection.transaction():
         of_tube, allowed_by_tube = _predicate(session, tube)
-        allowed = check_new(
+        allowed, guard = check_new(
             session,
             name,
             {"predicate of the tube": of_tube, "predicate": predicate, "routing": routing},
@@ -104,8 +105,9 @@ def attach(
             capture,
             timedelta(seconds=patience),
         )
-        if of_tube or predicate or routing:
-            _store_allowed(session, "sources", "source", source, allowed)
+        if guard:
+            _store(session, source, allowed, guard)
+            session.call("tube_trigger_functions", source)
     return next(table for info in list_tubes(session) for table in info.tables if table.source == source)
 
 
@@ -201,13 +203,13 @@ def backfills(session: Session) -> tuple[Backfill, ...]:
     return tuple(Backfill(**row, waiting_keys=waiting.get(row["source"], 0)) for row in rows)
 
 
-def _attached_tables(session: Session, tube: str) -> list[str]:
-    """Return the quoted names of the tables of a tube that exist."""
+def _attached_tables(session: Session, tube: str) -> list[tuple[int, str, str | None, str | None, list[str]]]:
+    """Return source, quoted name, predicate, routing and allowed functions of the tables of a tube that exist."""
     query = sql.SQL(
-        'SELECT s."table"::text FROM {} s JOIN pg_class c ON c.oid = s."table"'
-        " WHERE s.tube = %s AND s.detached_at IS NULL"
+        'SELECT s.source, s."table"::text, s.predicate, s.routing, s.allow_functions FROM {} s'
+        ' JOIN pg_class c ON c.oid = s."table" WHERE s.tube = %s AND s.detached_at IS NULL'
     ).format(session.name("sources"))
-    return [row[0] for row in session.rows(query, [tube])]
+    return session.rows(query, [tube])
 
 
 def _predicate(session: Session, tube: str) -> tuple[str | None, list[str]]:
@@ -217,8 +219,6 @@ def _predicate(session: Session, tube: str) -> tuple[str | None, list[str]]:
     return rows[0] if rows else (None, [])
 
 
-def _store_allowed(session: Session, table: str, column: str, value: str | int, names: Sequence[str]) -> None:
-    query = sql.SQL("UPDATE {} SET allow_functions = %s WHERE {} = %s AND allow_functions <> %s").format(
-        session.name(table), sql.Identifier(column)
-    )
-    session.rows(query, [list(names), value, list(names)])
+def _store(session: Session, source: int, allowed: Sequence[str], guard: str | None) -> None:
+    query = sql.SQL("UPDATE {} SET allow_functions = %s, guard = %s WHERE source = %s").format(session.name("sources"))
+    session.rows(query, [list(dict.fromkeys(allowed)), guard, source])

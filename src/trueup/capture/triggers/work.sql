@@ -14,7 +14,7 @@ SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::
 
 -- name: prints
 -- One short text per source that changes whenever the result of `sources` or a column changes.
-SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.shard, s.key_numbers, s.detached_at,
+SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard, s.shard, s.key_numbers, s.detached_at,
                                s."table"::text, c.relkind, a.columns))
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube)
   LEFT JOIN pg_class c ON c.oid = s."table"

@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The row is kept when the table is detached: waiting pods still refer to it.
     detached_at timestamptz,
+    -- Fails when it is parsed if a column of predicate or routing has another type than when they were checked.
+    guard text,
     -- Functions that predicate and routing may call although they could write.
     allow_functions text[] NOT NULL DEFAULT '{}',
     UNIQUE (tube, "table"),

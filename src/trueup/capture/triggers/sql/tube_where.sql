@@ -4,8 +4,13 @@ DECLARE
     parts text[];
 BEGIN
     -- The line break ends a comment at the end of a predicate.
-    SELECT array_remove(ARRAY['(' || t.predicate || E'\n)', '(' || s.predicate || E'\n)',
-                              @schema@.tube_type_checks(s."table", concat_ws(' ', t.predicate, s.predicate))], NULL) INTO parts
+    -- The checks of types come first: the server parses conditions in their order.
+    SELECT array_remove(ARRAY[
+               CASE WHEN coalesce(t.predicate, s.predicate) IS NOT NULL THEN
+                   coalesce(s.guard, @schema@.tube_type_checks(s."table", concat_ws(' ', t.predicate, s.predicate))) END,
+               '(' || t.predicate || E'
+)', '(' || s.predicate || E'
+)'], NULL) INTO parts
       FROM @schema@.sources s JOIN @schema@.tubes t USING (tube) WHERE s.source = tube_where.source;
     RETURN coalesce(nullif(array_to_string(parts, ' AND '), ''), 'true');
 END

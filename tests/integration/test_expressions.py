@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -21,6 +22,7 @@ from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
 from trueup.db.expressions import DENIED, Expression, refusal
 from trueup.db.node import connect
+from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, TrueupError
 
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
@@ -224,7 +226,7 @@ def test_stored_expressions_of_tubes_are_checked_again(spied: Spied, tmp_path: P
 
 
 def test_a_type_that_changes_later_runs_no_code(spied: Spied) -> None:
-    """The owner of a table gives a column a type with a cast of its own, which an expression would call implicitly."""
+    """The owner of a table changes the type of a column to one with a cast of its own, which expressions would call."""
     run = spied.database.execute
     run(f"""CREATE TABLE ran (who text); GRANT INSERT ON ran TO PUBLIC; ALTER TABLE items OWNER TO {spied.owner};
             CREATE TABLE routed (LIKE items INCLUDING ALL); ALTER TABLE routed OWNER TO {spied.owner}""")
@@ -251,3 +253,36 @@ def test_a_type_that_changes_later_runs_no_code(spied: Spied) -> None:
     assert all("trap_text" in (table.problem or "") for info in tubes.tubes() for table in info.tables)
     assert run("SELECT * FROM ran") == []
     tubes.close()
+
+
+def test_a_filter_does_not_use_a_type_that_changes_during_a_run(spied: Spied, databases: Databases) -> None:
+    """The filter is guarded: with another type than when it was checked, no statement can be parsed."""
+    other = databases(1)[0]
+    run = spied.database.execute
+    run("CREATE TABLE t (id int PRIMARY KEY, name text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    other.execute("CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9)); INSERT INTO t VALUES (1, 'a'), (2, 'x')")
+    run(f"CREATE TABLE ran (who text); GRANT INSERT ON ran TO PUBLIC; ALTER TABLE t OWNER TO {spied.owner}")
+    nodes = {"n1": spied.uri, "n2": other.uri}
+    options: dict[str, Any] = {
+        "engine": "local",
+        "recheck": 0,
+        "columns": ["id"],
+        "filter": "length(name) > 0 AND id > '0'",
+    }
+    with pytest.raises(CheckFailed, match="different types"):
+        trueup.diff("t", nodes=nodes, **options)
+    other.execute("ALTER TABLE t ALTER id TYPE int")
+    assert trueup.diff("t", nodes=nodes, **options).verdict == "MATCH"
+
+    class Change(Silent):
+        def stage(self, name: str, total: int) -> None:
+            if not run("SELECT to_regtype('trap')")[0][0]:
+                run(f"""SET ROLE {spied.owner}; CREATE TYPE trap AS ENUM ('a', 'b');
+                    CREATE FUNCTION trap_text(trap) RETURNS text LANGUAGE plpgsql AS
+                        $$ BEGIN INSERT INTO public.ran VALUES (current_user); RETURN 'a'; END $$;
+                    CREATE CAST (trap AS text) WITH FUNCTION trap_text(trap) AS IMPLICIT;
+                    ALTER TABLE t ALTER name TYPE trap USING 'a'""")
+
+    result = trueup.diff("t", nodes=nodes, snapshot=False, retries=0, progress=Change(), **options)
+    assert (result.verdict, "cannot be matched" in " ".join(result.incomplete)) == ("INCOMPLETE", True)
+    assert run("SELECT * FROM ran") == []

@@ -7,7 +7,7 @@ that the user allows by name. Operators, casts and the checks of domains are fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -103,8 +103,9 @@ class Expression:
     # The FROM clause; not used by a query.
     source: sql.Composable = field(default_factory=lambda: sql.SQL(""))
     form: str = "condition"
-    # The quoted name of the table, to look up the types of its columns.
+    # The quoted name of the table, to look up the types of its columns, and its alias.
     table: str = ""
+    alias: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,10 @@ class Examined:
 
     reason: str | None
     allowed: tuple[str, ...] = ()
-    # The numbers of the columns that it reads.
-    columns: frozenset[int] = frozenset()
+    # A condition that is always true, and cannot be parsed once a column of the expression has another type: to be put
+    # before the expression, which was checked for these types. For another type its operators may need a cast, which is
+    # a function of the type's owner. The server parses the conditions of a statement in their order.
+    guard: str = ""
 
 
 def examine(
@@ -134,6 +137,7 @@ def examine(
             functions, calls = _functions(
                 connection, expression, lambda function: not _problem(function, allowed, definer)
             )
+            guard = _guard(connection, expression, calls)
     except _Unreadable as error:
         return Examined(f"{expression.what}: {error}: {_shown(expression)}")
     except UnknownTree as error:
@@ -145,22 +149,12 @@ def examine(
         return Examined(f"{expression.what}: {rejected.message}{_HINTS.get(rejected.sqlstate, '')}")
     problems = [problem for function in functions if (problem := _problem(function, allowed, definer))]
     if definer and (len(calls.tables) > 1 or 0 in calls.columns):
-        # Owners of tables can change types of columns; `guard_of` covers named columns of one table.
+        # Owners of tables can change types of columns; the guard covers named columns of one table.
         problems.append(f"it runs with the rights of {definer} and may read only columns of this table, by their names")
     if problems:
         return Examined(f"{expression.what}: {'; '.join(problems)}; the expression: {_shown(expression)}")
     names = tuple(function.names[0] for function in functions if function.problem(ExpressionSettings()))
-    return Examined(None, names, frozenset(number for number in calls.columns if number > 0))
-
-
-def guard_of(connection: Connection, table: str, columns: Collection[int]) -> str:
-    """Return a condition over a row r that is always true, and cannot be parsed once a column has another type.
-
-    An expression was checked for the types at that time. For another type, its operators may need a cast, which is a
-    function of the type's owner. The server parses the conditions of a statement in their order.
-    """
-    values = {"table": table, "columns": list(columns)}
-    return str(one_value(connection.execute(load("trueup.db", "expressions.sql")["guard"], values)))
+    return Examined(None, names, guard)
 
 
 def refusal(connection: Connection, node: Node, expression: Expression, allowed: ExpressionSettings) -> str | None:
@@ -261,6 +255,13 @@ def _add_types(connection: Connection, calls: Calls) -> None:
             calls.types.add(oid)
             for tree in checks:
                 calls.add(tree)
+
+
+def _guard(connection: Connection, expression: Expression, calls: Calls) -> str:
+    if not expression.table:
+        return ""
+    values = {"table": expression.table, "alias": expression.alias, "columns": list(calls.columns)}
+    return str(one_value(connection.execute(load("trueup.db", "expressions.sql")["guard"], values)))
 
 
 def _may_have_own_types(connection: Connection, expression: Expression) -> bool:

@@ -53,13 +53,16 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t O
                   AND (t.oid >= 16384 AND t.typtype NOT IN ('b', 'e') OR t.typelem >= 16384))
 
 -- name: guard
+-- See `Examined.guard`; with a whole row (0), of all columns.
 -- Types of users have other categories than built-in scalar types, so that the CASE fails when it is parsed; the planner
 -- removes all of it.
 SELECT coalesce('(true OR ' || string_agg(CASE
            WHEN t.typnamespace = 'pg_catalog'::regnamespace AND t.typcategory NOT IN ('A', 'R', 'C', 'E')
-           THEN format('(CASE WHEN true THEN r.%%I ELSE NULL::%%s END) IS NULL', a.attname, format_type(t.oid, NULL))
-           ELSE format('array_eq(NULL::%%s%%s, ARRAY[r.%%I]) IS NULL', format_type(t.oid, NULL),
-                       CASE WHEN t.typcategory = 'A' THEN '' ELSE '[]' END, a.attname)
+           THEN format('(CASE WHEN true THEN %%s ELSE NULL::%%s END) IS NULL', c.name, format_type(t.oid, NULL))
+           ELSE format('array_eq(NULL::%%s%%s, ARRAY[%%s]) IS NULL', format_type(t.oid, NULL),
+                       CASE WHEN t.typcategory = 'A' THEN '' ELSE '[]' END, c.name)
        END, ' OR ' ORDER BY a.attnum) || ')', 'true')
   FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
- WHERE a.attrelid = %(table)s::regclass AND a.attnum = ANY (%(columns)s::int[]) AND NOT a.attisdropped
+ CROSS JOIN LATERAL (SELECT CASE WHEN %(alias)s = '' THEN '' ELSE %(alias)s || '.' END || quote_ident(a.attname)) c(name)
+ WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped
+   AND (a.attnum = ANY (%(columns)s::int[]) OR 0 = ANY (%(columns)s::int[]))

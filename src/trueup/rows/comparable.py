@@ -13,7 +13,7 @@ from trueup.config.settings import ExpressionSettings
 from trueup.db import catalog
 from trueup.db.catalog import Column, Server, Table, same_databases
 from trueup.db.connection import one_value
-from trueup.db.expressions import Expression, refusal
+from trueup.db.expressions import Expression, examine
 from trueup.db.names import display_name, table_spellings
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
@@ -58,8 +58,8 @@ def check(controls: Sequence[Control], request: TableRequest) -> Checked:
         seed=secrets.randbits(62),
         long_value=request.settings.long_value,
     )
-    if not reasons:
-        reasons += _check_filter(controls, spec, request.expressions)
+    if not reasons and spec.filter:
+        spec = _check_filter(controls, spec, request.expressions, reasons)
     if reasons:
         raise CheckFailed(reasons, cure="nothing was compared; fix the problems listed above and run again")
     digest = choose_digest([control.connection for control in controls], spec, request.settings.digest)
@@ -256,15 +256,21 @@ def _check_collation(name: str, columns: Mapping[str, Column], servers: Mapping[
     return reasons
 
 
-def _check_filter(controls: Sequence[Control], spec: TableSpec, allowed: ExpressionSettings) -> list[str]:
-    if not spec.filter:
-        return []
-    expression = filter_of(spec)
+def _check_filter(
+    controls: Sequence[Control], spec: TableSpec, allowed: ExpressionSettings, reasons: list[str]
+) -> TableSpec:
+    """Return the table with the guard of its filter; add the reasons why the filter cannot be used."""
     # On every node: functions of the same name may differ.
-    refused = {
-        control.node.name: refusal(control.connection, control.node, expression, allowed) for control in controls
-    }
-    return _by_node({node: reason for node, reason in refused.items() if reason})
+    examined = {it.node.name: examine(it.connection, it.node, filter_of(spec), allowed) for it in controls}
+    reasons += _by_node({node: one.reason for node, one in examined.items() if one.reason})
+    guards = {node: one.guard for node, one in examined.items()}
+    guard = guards[controls[0].node.name]
+    if not reasons and len(set(guards.values())) > 1:
+        # The columns have other types there: they may differ only as the guard allows.
+        guarded = replace(spec, filter=f"{guard} AND (\n{spec.filter}\n)")
+        differing = {it.node.name: examine(it.connection, it.node, filter_of(guarded), allowed) for it in controls}
+        reasons += _by_node({node: one.reason for node, one in differing.items() if one.reason})
+    return replace(spec, filter_guard=guard)
 
 
 def filter_of(spec: TableSpec) -> Expression:

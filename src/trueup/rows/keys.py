@@ -49,6 +49,8 @@ def where(spec: TableSpec, *conditions: sql.Composable) -> sql.Composed:
     if spec.filter:
         # On its own line, because the filter may end with a comment.
         parts.insert(0, sql.SQL("(\n{}\n)").format(sql.SQL(spec.filter)))
+        if spec.filter_guard:
+            parts.insert(0, sql.SQL(spec.filter_guard))
     if not parts:
         return sql.SQL("").format()
     return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(parts)

@@ -43,6 +43,8 @@ class TableSpec:
     key: tuple[KeySpec, ...]
     columns: tuple[ColumnSpec, ...]
     filter: str = ""
+    # Put before the filter: see `db.expressions.Examined`.
+    filter_guard: str = ""
     digest: DigestKind = "native"
     numeric: NumericRule = "value"
     seed: int = 0

@@ -13,7 +13,7 @@ from psycopg import sql
 from trueup.capture.triggers.session import Session, block
 from trueup.config.settings import ExpressionSettings
 from trueup.db.connection import one_value
-from trueup.db.expressions import CURE, Expression, examine, guard_of
+from trueup.db.expressions import CURE, Expression, examine
 from trueup.errors import CheckFailed
 
 
@@ -31,10 +31,10 @@ def check_new(
     with session.errors():
         owner = str(one_value(session.connection.execute("SELECT current_user")))
         session.connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(sql.SQL(table)))
-        reason, names, columns = _examine(session, table, expressions, allowed, owner)
+        reason, names, guard = _examine(session, table, expressions, allowed, owner)
         if reason:
             raise CheckFailed([reason], cure=CURE, node=session.node.name)
-        return names, guard_of(session.connection, table, columns)
+        return names, guard
 
 
 def refused(session: Session, tube: str | None = None) -> dict[int, str]:
@@ -63,18 +63,18 @@ def check_stored(session: Session, tube: str) -> None:
 
 def _examine(
     session: Session, table: str, expressions: Mapping[str, str | None], allowed: ExpressionSettings, owner: str
-) -> tuple[str | None, list[str], set[int]]:
+) -> tuple[str | None, list[str], str]:
     names: list[str] = []
-    columns: set[int] = set()
+    guards: list[str] = []
     # The row is called r, as in the triggers.
     source = sql.SQL("ONLY {} r").format(sql.SQL(table))  # type: ignore[arg-type, unused-ignore]
     for what, text in expressions.items():
         if text:
             form = "shard" if what == "routing" else "condition"
-            expression = Expression(f"{what} for {table}", text, source, form, table)
+            expression = Expression(f"{what} for {table}", text, source, form, table, "r")
             examined = examine(session.connection, session.node, expression, allowed, definer=owner)
             if examined.reason:
-                return examined.reason, [], set()
+                return examined.reason, [], ""
             names += examined.allowed
-            columns |= examined.columns
-    return None, names, columns
+            guards.append(examined.guard)
+    return None, names, " AND ".join(dict.fromkeys(guards))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg import sql
@@ -16,7 +16,7 @@ from trueup.db import catalog
 from trueup.db.arrow import View, check_replaced, snapshot_error
 from trueup.db.catalog import Table
 from trueup.db.connection import Connection, address_of, one_value
-from trueup.db.expressions import refusal
+from trueup.db.expressions import examine
 from trueup.db.names import display_name, table_spellings
 from trueup.db.node import ALLOW_VIEWS, connect, error_from_server
 from trueup.errors import CheckFailed, TrueupError
@@ -70,7 +70,7 @@ def plan(options: SourceOptions, types: Mapping[str, str]) -> tuple[Scan, list[P
     with _opened(options) as (connection, table):
         columns = _columns(table, options, types)
         spec = _spec(table, options)
-        _check_filter(connection, options, spec)
+        spec = _check_filter(connection, options, spec)
         scan = Scan(
             node=Node(options.node.name, address_of(connection, application=APPLICATION)),
             table=display_name(table.schema, table.name),
@@ -184,11 +184,15 @@ def _spec(table: Table, options: SourceOptions) -> TableSpec:
     return TableSpec(table.schema, table.name, tuple(key), columns=(), filter=options.filter)
 
 
-def _check_filter(connection: Connection, options: SourceOptions, spec: TableSpec) -> None:
-    reason = refusal(connection, options.node, filter_of(spec), options.expressions) if spec.filter else None
-    if reason:
+def _check_filter(connection: Connection, options: SourceOptions, spec: TableSpec) -> TableSpec:
+    """Return the table with the guard of its filter; raise CheckFailed if the filter cannot be used."""
+    if not spec.filter:
+        return spec
+    examined = examine(connection, options.node, filter_of(spec), options.expressions)
+    if examined.reason:
         cure = "write one SQL expression of PostgreSQL; allow its functions with the option allow_functions"
-        raise CheckFailed([f"option {reason}"], cure=cure, node=options.node.name)
+        raise CheckFailed([f"option {examined.reason}"], cure=cure, node=options.node.name)
+    return replace(spec, filter_guard=examined.guard)
 
 
 def _view(options: SourceOptions, table: Table) -> View | None:

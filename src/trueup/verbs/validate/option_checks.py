@@ -13,7 +13,7 @@ from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
 from trueup.db import catalog
 from trueup.db.connection import Connection
-from trueup.db.expressions import Expression, refusal
+from trueup.db.expressions import Examined, Expression, examine
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate.routes import Route, option_tables
@@ -34,8 +34,8 @@ def refuse_wrong_options(
     for route in routes:
         if route.filter or route.excluded or route.columns or route.constants:
             problems += _column_problems(source, target, settings, route)
-            reason = filter_problem(source, node, settings, route)
-            problems += [reason] if reason else []
+            reason = examine_filter(source, node, settings, route).reason
+            problems += [f"node {node.name}: {reason}"] if reason else []
     if problems:
         raise CheckFailed(problems, cure="check the names in these options; nothing was started")
 
@@ -57,12 +57,11 @@ def _column_problems(source: Connection, target: Connection, settings: Settings,
     return [f"{option}: column {name} does not exist in {place}" for option, name, place in wrong]
 
 
-def filter_problem(source: Connection, node: Node, settings: Settings, route: Route) -> str | None:
-    """Return why the server rejects the filter of a route, or why one of its functions is not allowed, or None."""
+def examine_filter(source: Connection, node: Node, settings: Settings, route: Route) -> Examined:
+    """Return why the server rejects the filter of a route or a function in it is not allowed, and its guard."""
     if not route.filter:
-        return None
+        return Examined(None)
     allowed = ExpressionSettings(", ".join(settings.allow_functions), ", ".join(settings.allow_extensions))
     table = sql.Identifier(*route.source)
     expression = Expression(f"--filter of {route.name}", route.filter, table, table=table.as_string())
-    reason = refusal(source, node, expression, allowed)
-    return f"node {node.name}: {reason}" if reason else None
+    return examine(source, node, expression, allowed)

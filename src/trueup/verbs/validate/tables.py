@@ -10,7 +10,7 @@ from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
 from trueup.verbs.validate.look import Carried, Look, table_name
-from trueup.verbs.validate.option_checks import filter_problem, refuse_wrong_options
+from trueup.verbs.validate.option_checks import examine_filter, refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
 from trueup.verbs.validate.routes import Route, find_routes
 from trueup.verbs.validate.sessions import Sessions
@@ -115,11 +115,12 @@ class Tables:
         try:
             with sessions.source_errors():
                 # At every start: functions of the filter may have been replaced since.
-                reason = filter_problem(sessions.source, sessions.nodes[0], sessions.settings, route)
-                if reason:
-                    self.stop(route.name, reason)
+                examined = examine_filter(sessions.source, sessions.nodes[0], sessions.settings, route)
+                if examined.reason:
+                    self.stop(route.name, examined.reason)
                     return
                 pair = plan_pair(sessions.source, sessions.target, route, sessions.settings)
+                pair = replace(pair, source=replace(pair.source, filter_guard=examined.guard))
         except CheckFailed as error:
             self.stop(route.name, f"{error}{self._renamed(route)}")
             return

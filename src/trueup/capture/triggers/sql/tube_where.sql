@@ -8,9 +8,7 @@ BEGIN
     SELECT array_remove(ARRAY[
                CASE WHEN coalesce(t.predicate, s.predicate) IS NOT NULL THEN
                    coalesce(s.guard, @schema@.tube_type_checks(s."table", concat_ws(' ', t.predicate, s.predicate))) END,
-               '(' || t.predicate || E'
-)', '(' || s.predicate || E'
-)'], NULL) INTO parts
+               '(' || t.predicate || E'\n)', '(' || s.predicate || E'\n)'], NULL) INTO parts
       FROM @schema@.sources s JOIN @schema@.tubes t USING (tube) WHERE s.source = tube_where.source;
     RETURN coalesce(nullif(array_to_string(parts, ' AND '), ''), 'true');
 END

@@ -11,6 +11,8 @@ from typing import Any
 from trueup.errors import TrueupError
 
 TIMEOUT = 300.0
+# Settings of servers whose rows are acknowledged elsewhere: no warning that a crash can lose them.
+DURABLE = {"fsync": "on"}
 
 
 class Background(threading.Thread):

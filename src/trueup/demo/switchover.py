@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.db.statements import load
+from trueup.demo.background import DURABLE
 from trueup.engine.progress import Progress
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
@@ -101,8 +102,8 @@ def run(*, rows: int, progress: Progress) -> Moved:
     """Sync two servers, move a shop to the second and back while it writes, then search for every committed order."""
     with (
         TemporaryDirectory(prefix="trueup-demo-") as folder,
-        Server.start(name="old") as one,
-        Server.start(name="new") as other,
+        Server.start(name="old", settings=DURABLE) as one,
+        Server.start(name="new", settings=DURABLE) as other,
         TaskStore(Path(folder) / "tasks.db") as store,
     ):
         old, new = one.create_database("shop"), other.create_database("shop")

@@ -16,7 +16,7 @@ from trueup.api.diff import diff
 from trueup.api.tube import Tube
 from trueup.db.connection import Connection
 from trueup.db.statements import load as load_statements
-from trueup.demo.background import TIMEOUT, Background, in_background, wait_until
+from trueup.demo.background import DURABLE, TIMEOUT, Background, in_background, wait_until
 from trueup.engine.progress import Progress
 from trueup.errors import TrueupError
 from trueup.report.model import DiffResult
@@ -43,7 +43,11 @@ class Shown:
 def run(*, rows: int, seconds: float, say: Callable[[str], object], progress: Progress) -> Shown:
     """Start two nodes, write to the first one for some seconds, and keep a copy on the second one in step."""
     statements = load_statements("trueup.demo", "tube.sql")
-    with Server.start(name="n1") as first, Server.start(name="n2") as second, TemporaryDirectory() as folder:
+    with (
+        Server.start(name="n1", settings=DURABLE) as first,
+        Server.start(name="n2", settings=DURABLE) as second,
+        TemporaryDirectory() as folder,
+    ):
         source, copy = first.create_database("shop"), second.create_database("shop")
         progress.stage("loading rows", 1)
         source.execute(statements["create"])

@@ -15,7 +15,7 @@ import psycopg
 from trueup.api.repair_validation import repair_validation
 from trueup.api.validate import Validation
 from trueup.db.statements import load
-from trueup.demo.background import TIMEOUT, in_background, wait_until
+from trueup.demo.background import DURABLE, TIMEOUT, in_background, wait_until
 from trueup.errors import TrueupError
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.validate.fence import Fence
@@ -38,7 +38,7 @@ class Shown:
 def run(*, rows: int, seconds: float, say: Log) -> Shown:
     """Start two servers with native replication between them, and validate it."""
     statements = load("trueup.demo", "validate.sql")
-    with Server.start(name="n1") as one, Server.start(name="n2") as two:
+    with Server.start(name="n1", settings=DURABLE) as one, Server.start(name="n2", settings=DURABLE) as two:
         up, down = one.database("postgres"), two.database("postgres")
         say(f"two servers; {rows:,} rows of {TABLE}, replicated by a subscription of PostgreSQL")
         up.execute(load("trueup.demo", "demo.sql")["create"])

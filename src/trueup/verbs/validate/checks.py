@@ -196,19 +196,21 @@ class Checker:
         position = mark() if failed else 0
         decided: list[TableKey] = []
         remaining: list[Entry] = []
+        errors: list[tuple[str, Entry, Mismatch]] = []
         for entry in entries:
             mismatch = failed.get(entry.place)
             if by_hash and mismatch is not None:
                 entry = entry.compared_by_hash(mismatch)
             after = None if mismatch is None else entry.failed(mismatch, position, now, self._delay)
             if mismatch is not None and after is not None and is_final(entry):
-                row_errors.add(meta, name, pairs[entry.source].target_name, entry, mismatch, now)
-                self.errors += 1
+                errors.append((pairs[entry.source].target_name, entry, mismatch))
                 after = None
             if after is None:
                 decided.append(entry.place)
             else:
                 remaining.append(after)
+        row_errors.add(meta, name, errors, now)
+        self.errors += len(errors)
         self.postpone(remaining, self._sessions.settings.check_interval, now)
         pending.drop(meta, name, decided)
         if self.errors:
@@ -233,8 +235,7 @@ class Checker:
             return False
         failed = self.compare(dict(self._tables.pairs), _by_table(places))
         now = _now()
-        for (table, _), mismatch in failed.items():
-            row_errors.still_wrong(meta, name, table, mismatch, now)
+        row_errors.still_wrong(meta, name, failed, now)
         equal = [place for place in places if place not in failed]
         row_errors.resolve_keys(meta, name, equal, now, state=state)
         return True

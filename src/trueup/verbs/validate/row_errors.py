@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -41,18 +41,32 @@ class ErrorRow:
         }
 
 
-def add(meta: Meta, name: str, target: str, entry: Entry, mismatch: Mismatch, now: datetime) -> None:
-    """Add an error, or update the one of the same key that is open or ignored."""
-    values = {**_values(mismatch), "first_at": entry.first_failed_at or now, "last_at": now}
-    meta.rows(
-        "add_error", FILE, name=name, source=entry.source, target=target, key=key_text(entry.key), op=entry.op,
-        lsn=entry.last_lsn, **values,
-    )  # fmt: skip
+def add(meta: Meta, name: str, errors: Sequence[tuple[str, Entry, Mismatch]], now: datetime) -> None:
+    """Add errors (target, entry, mismatch), or update those of the same keys that are open or ignored."""
+    lines = [
+        {
+            **_values(mismatch),
+            "name": name,
+            "source": entry.source,
+            "target": target,
+            "key": key_text(entry.key),
+            "op": entry.op,
+            "lsn": entry.last_lsn,
+            "first_at": entry.first_failed_at or now,
+            "last_at": now,
+        }
+        for target, entry, mismatch in errors
+    ]
+    meta.many("add_error", lines, FILE)
 
 
-def still_wrong(meta: Meta, name: str, source: str, mismatch: Mismatch, now: datetime) -> None:
-    """Update an open or ignored error after a check that found the row still wrong."""
-    meta.rows("still", FILE, name=name, source=source, key=key_text(mismatch.key), now=now, **_values(mismatch))
+def still_wrong(meta: Meta, name: str, failed: Mapping[TableKey, Mismatch], now: datetime) -> None:
+    """Update open or ignored errors after a check that found the rows still wrong."""
+    lines = [
+        {**_values(mismatch), "name": name, "source": source, "key": key_text(key), "now": now}
+        for (source, key), mismatch in failed.items()
+    ]
+    meta.many("still", lines, FILE)
 
 
 def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime, *, state: str = "new") -> None:

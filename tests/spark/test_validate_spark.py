@@ -68,6 +68,15 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
         assert (status.total("inserts"), status.total("updates"), status.total("pending")) == (2000, 2000, 0)
         assert [table.stage for table in status.tables] == ["stopped", "running"]
         assert "its key was (id) and is now (k)" in status.tables[0].reason
+        # Tables change while the stream runs.
+        assert validation.remove(["public.b"]) == ("public.b",)
+        up.execute("CREATE TABLE c (id int PRIMARY KEY); INSERT INTO c VALUES (1)")
+        down.execute("CREATE TABLE c (id int PRIMARY KEY)")
+        _until(lambda: [table.source for table in validation.status().tables] == ["public.c", "public.t"])
+        assert validation.restart(["public.c"]) == ("public.c",)
+        _until(lambda: [error.source for error in validation.errors()] == ["public.t", "public.t", "public.c"])
+        _until(lambda: validation.status().blind_spots == [])
+        validation.remove(["public.c"])
         # A column that arrives later, on the target first.
         down.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 0 WHERE id = 8")
         up.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 1 WHERE id = 8")

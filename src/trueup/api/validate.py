@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from trueup.config.model import Config, Node
 from trueup.db.node import connect, error_from_server
 from trueup.engine.local import LocalEngine
 from trueup.errors import CheckFailed, ConfigError, TrueupError
-from trueup.verbs.validate import row_errors
+from trueup.verbs.validate import change_tables, row_errors
 from trueup.verbs.validate.fence import Fence, put_fence, refused, wait_for
 from trueup.verbs.validate.meta import Meta, Stored, as_json, meta_nodes, meta_of, open_meta
 from trueup.verbs.validate.row_errors import ErrorRow
@@ -159,7 +160,8 @@ class Validation:
             if differing:
                 raise ConfigError(
                     f"validation {self.name} already exists with another value of {', '.join(differing)}",
-                    cure=f"use another --name, or run trueup validate delete {self.name}",
+                    cure=f"change its tables with trueup validate add or remove, use another --name, or run trueup"
+                    f" validate delete {self.name}",
                 )
             settings = before.updated(values)
             if settings != before:
@@ -262,6 +264,64 @@ class Validation:
         check_position(values.get("cutover", ""))
         with self._meta() as meta:
             return self._change(meta, values, while_running=True)
+
+    def add(
+        self,
+        tables: Sequence[str],
+        *,
+        routes: Sequence[str] = (),
+        renames: Sequence[str] = (),
+        filters: Sequence[str] = (),
+        constants: Sequence[str] = (),
+        exclude_columns: Sequence[str] = (),
+        allow_functions: Sequence[str] = (),
+        timeout: float = 60.0,
+    ) -> tuple[str, ...]:
+        """Add tables with options about them, also while the validation runs; return the names of the new tables.
+
+        Their changes are validated from now on (if the validation is stopped: from its next start). Rows that were
+        there before are swept once; until then the tables are not validated. Raises ConfigError or CheckFailed, and
+        changes nothing, if a table cannot be validated or an option is wrong.
+        """
+        with self._meta() as meta:
+            meta.make()
+            settings = meta.need(self.name).settings
+            before = {row["source"] for row in meta.rows("tables", name=self.name)}
+            options = replace(
+                settings, routes=tuple(routes), renames=tuple(renames), filters=tuple(filters),
+                constants=tuple(constants), excludes=tuple(exclude_columns), allow_functions=tuple(allow_functions),
+            )  # fmt: skip
+            nodes = self._node(settings.source), self._node(settings.target)
+            number = change_tables.add(meta, self.name, nodes, tables, options)
+            change_tables.wait_until_applied(meta, self.name, number, timeout=timeout)
+            return tuple(row["source"] for row in meta.rows("tables", name=self.name) if row["source"] not in before)
+
+    def remove(self, tables: Sequence[str], *, timeout: float = 60.0) -> tuple[str, ...]:
+        """Remove tables with their counts, pending rows and errors, also while the validation runs; return their names.
+
+        They are taken out of the publication or the change log of the validation.
+        """
+        with self._meta() as meta:
+            meta.make()
+            names = change_tables.own_names(meta, self.name, tables)
+            number = change_tables.remove(meta, self.name, tables)
+            change_tables.wait_until_applied(meta, self.name, number, timeout=timeout)
+            stored = meta.need(self.name)
+        change_tables.stop_capture(stored, self._node(stored.settings.source), names)
+        return tuple(names)
+
+    def restart(self, tables: Sequence[str], *, timeout: float = 60.0) -> tuple[str, ...]:
+        """Forget counts, pending rows and errors of tables and validate them again; return their names.
+
+        All their rows are swept once; until then the tables are not validated. A table that was stopped is planned
+        again. Works also while the validation runs.
+        """
+        with self._meta() as meta:
+            meta.make()
+            names = change_tables.own_names(meta, self.name, tables)
+            number = change_tables.restart(meta, self.name, tables)
+            change_tables.wait_until_applied(meta, self.name, number, timeout=timeout)
+        return tuple(names)
 
     def delete(self) -> bool:
         """Stop the validation; remove its slot and publication or its change log, and its rows in the meta database.

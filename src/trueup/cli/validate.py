@@ -211,6 +211,55 @@ def update(name: str, as_json: bool, **options: Any) -> None:
 
 @validate.command()
 @click.argument("name")
+@options_of.TABLES
+@with_options(*options_of.OF_TABLES, timeout_option(60.0))
+def add(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **options: Any) -> None:
+    """Add each TABLE to NAME, also while it runs. Rows that are there already are swept once.
+
+    \b
+    Examples:
+      trueup validate add shop public.customers
+      trueup validate add shop 'stock.*' --map 'stock.*=public.*'
+      trueup validate add shop public.events --filter "public.events: region = 'EU'"
+    """
+    validation = _validation(name, options)
+    _show_tables(validation, "added", validation.add(tables, **options, timeout=timeout), as_json=as_json)
+
+
+@validate.command()
+@click.argument("name")
+@options_of.TABLES
+@with_options(timeout_option(60.0))
+def remove(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **options: Any) -> None:
+    """Remove each TABLE from NAME, with its errors, also while it runs.
+
+    \b
+    Examples:
+      trueup validate remove shop public.customers
+    """
+    validation = _validation(name, options)
+    _show_tables(validation, "removed", validation.remove(tables, timeout=timeout), as_json=as_json)
+
+
+@validate.command()
+@click.argument("name")
+@options_of.TABLES
+@with_options(timeout_option(60.0))
+def restart(name: str, tables: tuple[str, ...], timeout: float, as_json: bool, **options: Any) -> None:
+    """Forget what NAME found about each TABLE, sweep all its rows once, and validate its changes from now on.
+
+    Works also while NAME runs, and for a table that was stopped.
+
+    \b
+    Examples:
+      trueup validate restart shop public.customers
+    """
+    validation = _validation(name, options)
+    _show_tables(validation, "restarted", validation.restart(tables, timeout=timeout), as_json=as_json)
+
+
+@validate.command()
+@click.argument("name")
 @with_options()
 def delete(name: str, as_json: bool, **options: Any) -> None:
     """Stop NAME and delete it, with its slot and publication or its change log, and its errors.
@@ -241,6 +290,12 @@ def fence(name: str, timeout: float, as_json: bool, **options: Any) -> int:
     lines = [f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {result.errors:,} errors"]
     show(result.as_json(), "\n".join([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
     return result.exit_code
+
+
+def _show_tables(validation: Validation, done: str, tables: tuple[str, ...], *, as_json: bool) -> None:
+    is_running = validation.status().state == "running"
+    rest = "" if is_running else f"; {validation.name} does not run, the next start uses it"
+    show({"tables": tables, "running": is_running}, f"{done}: {', '.join(tables)}{rest}", as_json=as_json)
 
 
 def _error_text(row: ErrorRow) -> str:

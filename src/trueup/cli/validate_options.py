@@ -73,17 +73,21 @@ CHANGEABLE: tuple[Decorator, ...] = (
     ),
     option("--cutover", "LSN", "Validate changes before this log position only, and stop when it is reached."),
 )
-START: tuple[Decorator, ...] = (
-    option("--from", "NODE", "Source node, where rows are changed.", key="source"),
-    option("--to", "NODE", "Target node, where the syncer applies the changes.", key="target"),
-    _repeated("--tables", "tables", "T,…", "Only tables with these names, separated by commas; SCHEMA.* for a schema."),
-    option("--name", "NAME", "Name of the validation. [default: FROM_TO]", ""),
+# Settings of tables, also for `add`.
+OF_TABLES: tuple[Decorator, ...] = (
     _repeated("--map", "routes", "T=T2", "Map names of the source to names of the target: tables; also S.*=S2.*."),
     _repeated("--map-columns", "renames", "T.C=C2", "Column with another name on the target."),
     _repeated("--filter", "filters", "'T: SQL'", "Only rows that meet this condition are in the target."),
     SHARED["allow_functions"],
     _repeated("--constant", "constants", "T.C=V", "Column that only the target has, with this value in all rows."),
     _repeated("--exclude-columns", "exclude_columns", "T.C", "Do not compare these columns."),
+)
+START: tuple[Decorator, ...] = (
+    option("--from", "NODE", "Source node, where rows are changed.", key="source"),
+    option("--to", "NODE", "Target node, where the syncer applies the changes.", key="target"),
+    _repeated("--tables", "tables", "T,…", "Only tables with these names, separated by commas; SCHEMA.* for a schema."),
+    option("--name", "NAME", "Name of the validation. [default: FROM_TO]", ""),
+    *OF_TABLES,
     option(
         *("--syncer", "KIND:NAME"),
         "What applies the changes: subscription:NAME, slot:NAME (on the source), sync:NAME, or lag:SECONDS."
@@ -109,5 +113,6 @@ START: tuple[Decorator, ...] = (
     SHARED["quiet"],
 )
 ALL = flag("--all", "Apply to all errors.", key="all_errors")
+TABLES = click.argument("tables", nargs=-1, required=True, metavar="TABLE...")
 IDS = click.argument("ids", nargs=-1, type=int, metavar="[ID]...")
 STATE = choice("--state", ["new", "ignored", "resolved", "all"], "Show errors in this state.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.validate import Copy
+from trueup.capture.log.slot import lsn_number
 from trueup.cli.main import run
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 
@@ -147,6 +148,7 @@ def test_a_cut_over_with_wrong_rows_before_it_ends(copy: Copy) -> None:
     copy.until(lambda: copy.status().total("failed") == 2)
     [(cutover,)] = copy.up.execute("SELECT pg_current_wal_lsn()::text")
     copy.validation.update(cutover=cutover)
+    copy.until(lambda: lsn_number(copy.status().position or "0/0") >= lsn_number(cutover))
     # Rows that change after the cut-over: one that is pending, and one that is not part of it.
     copy.up.execute("INSERT INTO t VALUES (4); UPDATE t SET n = 1 WHERE id = 3")
     copy.down.execute("DELETE FROM t WHERE id = 4")

@@ -26,6 +26,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=timezone.utc)
 _IS_KEY = 1
 # Message kinds that carry no change: type names, origins.
 _SKIPPED = frozenset(b"YO")
+_ROW_KINDS = frozenset(b"IUDT")
 
 
 @dataclass(frozen=True)
@@ -82,36 +83,53 @@ def identity_places(relation: Relation) -> tuple[int, ...]:
     return tuple(relation.columns.index(name) for name in relation.keys)
 
 
-def decode(messages: Iterable[bytes], places: Places = identity_places) -> Iterator[Change | Commit]:
-    """Yield the changes and commits in the messages of one read, which describe each table before its first change."""
+def decode(messages: Iterable[bytes], places: Places = identity_places, *, start: int = 0) -> Iterator[Change | Commit]:
+    """Yield the changes and commits in the messages of one read, which describe each table before its first change.
+
+    Changes of transactions before `start` are skipped, and `places` is asked only about tables with other changes: what
+    a table was like before does not matter.
+    """
+    relations: dict[int, Relation] = {}
     known: dict[int, tuple[Relation, tuple[int, ...] | None]] = {}
+
+    def describe(number: int) -> tuple[Relation, tuple[int, ...] | None]:
+        known[number] = relations[number], places(relations[number])
+        return known[number]
+
     lsn = commit_time = xid = 0
     for data in messages:
         kind = data[0]
+        if lsn < start and kind in _ROW_KINDS:
+            continue
         if kind == 73:  # I
-            relation, key_places = known[_U32(data, 1)[0]]
+            number = _U32(data, 1)[0]
+            relation, key_places = known.get(number) or describe(number)
             if key_places is not None:
                 yield Change(relation, "insert", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         elif kind == 85:  # U
-            relation, key_places = known[_U32(data, 1)[0]]
+            number = _U32(data, 1)[0]
+            relation, key_places = known.get(number) or describe(number)
             if key_places is not None:
                 yield from _updated(data, relation, key_places, lsn, xid, commit_time)
         elif kind == 68:  # D
-            relation, key_places = known[_U32(data, 1)[0]]
+            number = _U32(data, 1)[0]
+            relation, key_places = known.get(number) or describe(number)
             if key_places is not None:
                 yield Change(relation, "delete", _key(data, 6, key_places, relation), lsn, xid, commit_time)
         elif kind == 66:  # B
             lsn, commit_time, xid = _BEGIN(data, 1)
         elif kind == 67:  # C
-            _, start, end, commit_time = _COMMIT(data, 1)
-            yield Commit(start, end, commit_time)
+            _, commit_lsn, end, commit_time = _COMMIT(data, 1)
+            yield Commit(commit_lsn, end, commit_time)
         elif kind == 82:  # R
             relation = _relation(data)
-            known[relation.id] = relation, places(relation)
+            relations[relation.id] = relation
+            known.pop(relation.id, None)
         elif kind == 84:  # T
             count = _U32(data, 1)[0]
-            for number in range(count):
-                relation, key_places = known[_U32(data, 6 + 4 * number)[0]]
+            for place in range(count):
+                number = _U32(data, 6 + 4 * place)[0]
+                relation, key_places = known.get(number) or describe(number)
                 if key_places is not None:
                     yield Change(relation, "truncate", (), lsn, xid, commit_time)
         elif kind == 77:  # M

@@ -129,6 +129,15 @@ def published_problem(connection: Connection, table: str) -> str:
     return f"publication {row[0]} of database {row[1]} contains {table}: its subscribers stop if they lack it; {CURE}"
 
 
+def drop_from_publication(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
+    """Take tables out of a publication, if it has them."""
+    rows = connection.execute(_statement("members"), {"publication": name}).fetchall()
+    for table in sorted({(str(schema), str(table)) for schema, table, _ in rows} & set(tables)):
+        connection.execute(
+            sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), sql.Identifier(*table))
+        )
+
+
 def all_tables_problem(connection: Connection, table: str) -> str:
     """Return why creating `table` would stop subscribers; an empty text if it would not, or if the table exists."""
     row = connection.execute(_statement("published_for_all"), {"table": table}).fetchone()

@@ -115,7 +115,7 @@ class SlotChanges:
 
     def __iter__(self) -> Iterator[Change]:
         with closing(self._counted()) as messages:
-            for item in decode(messages, self._places):
+            for item in decode(messages, self._places, start=self._start):
                 if not self._start <= item.lsn < self._end:
                     continue
                 if isinstance(item, Commit):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.capture.log.syncer import find_syncer
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
@@ -30,7 +31,6 @@ from trueup.verbs.validate.history import SOURCE, TARGET, other_source
 from trueup.verbs.validate.meta import Meta, Stored
 from trueup.verbs.validate.pending import key_values
 from trueup.verbs.validate.status import Status, read_status
-from trueup.verbs.validate.syncer import find_syncer
 
 _APPLICATION = "trueup switchover proof"
 _CURE = "see trueup validate status, or use --proof keys, which needs no validation"

@@ -15,6 +15,7 @@ from psycopg import sql
 from typing_extensions import LiteralString
 
 from trueup.capture.log.publications import Published, read_published
+from trueup.capture.log.syncer import Syncer
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name
 from trueup.db.statements import load
@@ -22,7 +23,6 @@ from trueup.errors import TrueupError
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.routes import Name, Route
 from trueup.verbs.validate.sessions import Sessions
-from trueup.verbs.validate.syncer import Syncer
 from trueup.verbs.validate.visible import invisible
 
 _PARTS = {

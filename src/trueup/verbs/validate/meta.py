@@ -55,6 +55,9 @@ class Stored:
     token: str
     token_end: int | None
     round: int
+    # The number of the last request to change tables, and of the last one that a process has applied.
+    requests: int
+    requests_applied: int
 
     @property
     def has_begun(self) -> bool:
@@ -111,6 +114,14 @@ class Meta:
             with suppress(psycopg.errors.InsufficientPrivilege), self.connection.transaction():
                 self.connection.execute(load("trueup.verbs.validate", "meta.sql")["drop_tables"])
             drop_schema_if_empty(self.connection, "trueup")
+
+    def apply_requests(self, name: str) -> Stored:
+        """Remove and restart tables as requested; return the settings that belong to it. Needs the lock, or its row."""
+        with self.transaction():
+            self.rows("lock_row", name=name)
+            for statement in ("forget_pending", "forget_errors", "remove_tables", "restart_tables"):
+                self.rows(statement, name=name)
+            return self.need(name)
 
     def exists(self) -> bool:
         """Return whether the node has tables of validations."""

@@ -62,6 +62,12 @@ ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS capture text;
 -- What identifies the table on both nodes and the capture of its changes (see look.py), and why changes were missed.
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS identity jsonb;
 ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS missed text NOT NULL DEFAULT '';
+-- Requests of `add`, `remove` and `restart`: the number of the last one, and the one that the process has applied.
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS requests bigint NOT NULL DEFAULT 0;
+ALTER TABLE trueup.validation ADD COLUMN IF NOT EXISTS requests_applied bigint NOT NULL DEFAULT 0;
+-- The request for a table (restart, remove), and whether it is swept once, also without --sweep.
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS requested text NOT NULL DEFAULT '';
+ALTER TABLE trueup.validation_table ADD COLUMN IF NOT EXISTS sweep_once boolean NOT NULL DEFAULT false;
 CREATE TABLE IF NOT EXISTS trueup.validation_pending (
     validation text NOT NULL REFERENCES trueup.validation ON DELETE CASCADE,
     source text NOT NULL,
@@ -106,7 +112,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS validation_error_open ON trueup.validation_err
 
 -- name: is_made
 -- The last objects that `make` creates; if they exist, all objects exist.
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'missed')
+SELECT EXISTS (SELECT FROM pg_attribute
+                WHERE attrelid = to_regclass('trueup.validation_table') AND attname = 'sweep_once')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'round')
    AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.validation') AND attname = 'holder')
    AND to_regclass('trueup.validation_error_open') IS NOT NULL
@@ -137,7 +144,7 @@ VALUES (%(name)s, %(settings)s, %(slot)s, %(publication)s, %(owns)s)
 -- name: get
 SELECT name, settings, slot, publication, owns_publication, state, reason, wanted, created_at, started_at, heard_at, began,
        position, validated, validated_at, syncer, upstream, lag_seconds, retained, has_reached, gap,
-       servers, token, token_end, round
+       servers, token, token_end, round, requests, requests_applied
   FROM trueup.validation WHERE name = %(name)s
 
 -- name: names
@@ -192,6 +199,7 @@ UPDATE trueup.validation_table SET
     swept_at = CASE WHEN %(passes)s > 0 THEN coalesce(sweep_began_at, %(now)s) ELSE swept_at END,
     unchecked = CASE WHEN %(passes)s > 0 THEN 0 ELSE unchecked END,
     missed = CASE WHEN %(passes)s > 0 THEN '' ELSE missed END,
+    sweep_once = sweep_once AND %(passes)s = 0,
     sweep_began_at = CASE WHEN %(passes)s > 0 THEN NULL ELSE coalesce(sweep_began_at, %(now)s) END
  WHERE validation = %(name)s AND source = %(source)s
 
@@ -249,6 +257,38 @@ DELETE FROM trueup.validation WHERE name = %(name)s
 -- name: lock_row
 -- A starting process writes the row before it takes its lock: whether the process runs does not change meanwhile.
 SELECT FROM trueup.validation WHERE name = %(name)s FOR UPDATE
+
+-- name: request
+UPDATE trueup.validation SET settings = %(settings)s, requests = requests + 1 WHERE name = %(name)s RETURNING requests
+
+-- name: request_applied
+UPDATE trueup.validation SET requests_applied = %(number)s WHERE name = %(name)s
+
+-- name: add_table
+INSERT INTO trueup.validation_table (validation, source, target, stage, reason, unchecked, sweep_once)
+VALUES (%(name)s, %(source)s, %(target)s, 'stopped', 'it was added and is not validated yet', 1, true)
+ON CONFLICT (validation, source) DO UPDATE SET unchecked = 1, requested = 'restart'
+
+-- name: request_tables
+UPDATE trueup.validation_table SET requested = %(requested)s WHERE validation = %(name)s AND source = ANY (%(sources)s)
+
+-- name: forget_pending
+DELETE FROM trueup.validation_pending p USING trueup.validation_table t
+ WHERE t.validation = %(name)s AND t.requested <> '' AND p.validation = t.validation AND p.source = t.source
+
+-- name: forget_errors
+DELETE FROM trueup.validation_error e USING trueup.validation_table t
+ WHERE t.validation = %(name)s AND t.requested <> '' AND e.validation = t.validation AND e.source = t.source
+
+-- name: remove_tables
+DELETE FROM trueup.validation_table WHERE validation = %(name)s AND requested = 'remove'
+
+-- name: restart_tables
+-- Nothing that was compared before counts: the table is unchecked until a complete sweep.
+UPDATE trueup.validation_table SET inserts = 0, updates = 0, deletes = 0, truncates = 0, unchecked = 1, sweep_key = NULL,
+    sweep_rows = 0, sweep_passes = 0, sweep_began_at = NULL, swept_at = NULL, identity = NULL, missed = '', requested = '',
+    sweep_once = true
+ WHERE validation = %(name)s AND requested = 'restart'
 
 -- name: drop_tables
 DROP TABLE trueup.validation_error, trueup.validation_pending, trueup.validation_table, trueup.validation

@@ -6,9 +6,9 @@ import time
 from collections import deque
 
 from trueup.capture.log.slot import flushed_position, lsn_number
+from trueup.capture.log.syncer import Syncer, copying_tables
 from trueup.verbs.validate.routes import Name
 from trueup.verbs.validate.sessions import Sessions
-from trueup.verbs.validate.syncer import Syncer, copying_tables
 
 _COPYING_SECONDS = 2.0
 
@@ -29,6 +29,12 @@ class Positions:
         self.copying: set[Name] = set()
         self._copying_at = 0.0
         self._flushed_at: deque[tuple[float, int]] = deque()
+
+    def follow(self, syncer: Syncer) -> None:
+        """Follow a syncer from now on; the position of another one does not count for it."""
+        if (syncer.kind, syncer.oids, syncer.names) != (self.syncer.kind, self.syncer.oids, self.syncer.names):
+            self.applied = 0
+        self.syncer = syncer
 
     def locate(self) -> int:
         """Ask source and syncer for their positions; return the position before which changes may be read."""

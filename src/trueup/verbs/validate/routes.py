@@ -7,7 +7,7 @@ Options define them: `shop.*=public.*` or `shop.orders=public.sales` (tables), `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trueup.db import catalog
 from trueup.db.connection import Connection
@@ -44,6 +44,12 @@ def find_routes(connection: Connection, settings: Settings, stored: Sequence[str
 
     `stored` are the tables that were selected before: they have a route even if they do not exist any more.
     """
+    selected = selected_tables(connection, settings, stored)
+    return [_route(name, settings, selected) for name in selected]
+
+
+def selected_tables(connection: Connection, settings: Settings, stored: Sequence[str] = ()) -> list[Name]:
+    """Return the tables that match --tables and were not removed; raise ConfigError for a pattern without a match."""
     existing = catalog.table_names(connection)
     known = list(dict.fromkeys([*existing, *map(name_parts, stored)]))
     selected: dict[Name, None] = {}
@@ -53,7 +59,34 @@ def find_routes(connection: Connection, settings: Settings, stored: Sequence[str
             near = catalog.nearest_table(connection, display_name(*name_parts(pattern)))
             raise ConfigError(f"table {pattern} does not exist on the source{near}", cure="check the names in --tables")
         selected.update(dict.fromkeys(matched))
-    return [_route(name, settings, list(selected)) for name in selected]
+    return [name for name in selected if display_name(*name) not in settings.removed]
+
+
+def is_match(pattern: str, name: Name) -> bool:
+    """Return whether an entry of --tables selects a table."""
+    return bool(_matching(pattern, [name]))
+
+
+def without_tables(settings: Settings, tables: Sequence[Name]) -> Settings:
+    """Return the settings without these tables and without the options about them."""
+
+    def others(texts: Sequence[str], option: str) -> tuple[str, ...]:
+        return tuple(text for text in texts if _table_of(text, option) not in tables)
+
+    exact = [pattern for pattern in settings.tables if not pattern.endswith(".*")]
+    dropped = {pattern for pattern in exact if any(is_match(pattern, name) for name in tables)}
+    remaining = tuple(pattern for pattern in settings.tables if pattern not in dropped)
+    still_matched = [name for name in tables if any(is_match(pattern, name) for pattern in remaining)]
+    return replace(
+        settings,
+        tables=remaining,
+        removed=tuple(dict.fromkeys((*settings.removed, *(display_name(*name) for name in still_matched)))),
+        routes=others(settings.routes, "--map"),
+        filters=others(settings.filters, "--filter"),
+        renames=others(settings.renames, "--map-columns"),
+        constants=others(settings.constants, "--constant"),
+        excludes=others(settings.excludes, "--exclude-columns"),
+    )
 
 
 def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
@@ -78,23 +111,27 @@ def _route(name: Name, settings: Settings, all_names: Sequence[Name]) -> Route:
 
 def option_tables(settings: Settings) -> list[tuple[str, Name]]:
     """Return the options that name a table, as text, and the table; `*` is the table of a whole schema."""
-    maps = [(f"--map {text!r}", text.partition("=")[0].strip()) for text in settings.routes]
-    tables = [
-        (option, (left[:-2].strip('"'), "*") if left.endswith(".*") else name_parts(left)) for option, left in maps
-    ]
-    tables += [(f"--filter {text!r}", _filter(text)[0]) for text in settings.filters]
-    for option, texts in (
-        ("--map-columns", settings.renames),
-        ("--constant", settings.constants),
-        ("--exclude-columns", settings.excludes),
-    ):
-        for text in texts:
-            column = text if option == "--exclude-columns" else text.partition("=")[0]
-            table, _, name = column.strip().rpartition(".")
-            if not table or not name:
-                raise ConfigError(f"{option} {text!r} is not valid", cure="write SCHEMA.TABLE.COLUMN")
-            tables.append((f"{option} {text!r}", name_parts(table)))
-    return tables
+    options = {
+        "--map": settings.routes,
+        "--filter": settings.filters,
+        "--map-columns": settings.renames,
+        "--constant": settings.constants,
+        "--exclude-columns": settings.excludes,
+    }
+    return [(f"{option} {text!r}", _table_of(text, option)) for option, texts in options.items() for text in texts]
+
+
+def _table_of(text: str, option: str) -> Name:
+    """Return the table that an option is about."""
+    if option == "--filter":
+        return _filter(text)[0]
+    left = text.partition("=")[0].strip()
+    if option == "--map":
+        return (left[:-2].strip('"'), "*") if left.endswith(".*") else name_parts(left)
+    table, _, column = left.rpartition(".")
+    if not table or not column:
+        raise ConfigError(f"{option} {text!r} is not valid", cure="write SCHEMA.TABLE.COLUMN")
+    return name_parts(table)
 
 
 def _matching(pattern: str, known: Sequence[Name]) -> list[Name]:

@@ -53,6 +53,8 @@ def run(
 
 def validate_round(validator: Validator) -> bool:
     """Run one round; return whether there is more to do at once."""
+    if validator.has_requests:
+        validator.reopen()
     end = validator.positions.locate()
     changes = validator.read_changes(end)
     # Batches the changes by key, judges the rows, and commits the results with the new position.

@@ -28,6 +28,8 @@ class Settings:
     source: str
     target: str
     tables: tuple[str, ...]
+    # Names of tables that `tables` matches and that were removed.
+    removed: tuple[str, ...] = ()
     # Texts like `TABLE.COLUMN=VALUE`: see `routes`.
     routes: tuple[str, ...] = ()
     renames: tuple[str, ...] = ()

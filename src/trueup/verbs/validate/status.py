@@ -37,6 +37,8 @@ class TableStatus:
     swept_at: str | None
     # Why changes were missed.
     missed: str = ""
+    # Whether it was added or restarted, and is swept once for that.
+    sweep_once: bool = False
 
     @property
     def processed(self) -> int:
@@ -112,6 +114,8 @@ class Status:
         for table in self.tables:
             if table.stage == "stopped":
                 reasons.append(f"{table.source} is not validated: {table.reason}")
+            elif table.unchecked and table.sweep_once:
+                reasons.append(f"{table.source} was added or restarted, and is not swept completely yet")
             elif table.unchecked:
                 why = f" ({table.missed})" if table.missed else ""
                 cure = "use --sweep, or run trueup diff"
@@ -157,7 +161,7 @@ def _table(row: dict[str, Any], counts: dict[str, Any], errors: dict[str, int]) 
         row["source"], row["target"], row["stage"], row["reason"], tuple(row["remarks"]), row["inserts"],
         row["updates"], row["deletes"], row["truncates"], row["unchecked"], counts.get("pending", 0),
         counts.get("failed", 0), counts.get("hot", 0), counts.get("by_operation", {}), errors, row["sweep_rows"],
-        row["sweep_passes"], _time(row["swept_at"]), row["missed"],
+        row["sweep_passes"], _time(row["swept_at"]), row["missed"], row["sweep_once"],
     )  # fmt: skip
 
 

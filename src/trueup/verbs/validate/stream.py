@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from trueup.capture.log.slot import lsn_text
+from trueup.capture.log.syncer import SyncerLimit
 from trueup.config.model import Config, Node
 from trueup.config.settings import SparkSettings
 from trueup.db.connection import address_of
@@ -32,7 +33,6 @@ from trueup.verbs.validate.pending import Entry, TableKey, Touch
 from trueup.verbs.validate.run import finish_round, run
 from trueup.verbs.validate.sessions import Log
 from trueup.verbs.validate.stream_tasks import RESULT, JudgeKeys
-from trueup.verbs.validate.syncer import SyncerLimit
 from trueup.verbs.validate.validator import Validator
 
 if TYPE_CHECKING:
@@ -91,6 +91,10 @@ class _Stream:
     def one_round(self, validator: Validator) -> bool:
         """Run one round of the driver: start or check the query, then check pending rows and errors again."""
         # Without the lock: stopping the query waits for its batch, and the batch waits for the lock.
+        if validator.has_requests:
+            self._stop()
+            with self._lock:
+                validator.reopen()
         self._ensure_query(validator)
         try:
             with self._lock:
@@ -112,6 +116,9 @@ class _Stream:
             with suppress(Exception):
                 self._query.stop()
             self._query = None
+            # The error of an interrupted batch is none; its changes are read again from the checkpoint.
+            with self._lock:
+                self._error = None
 
     def _ensure_query(self, validator: Validator) -> None:
         """Raise the error of the last batch; start the query, or start it again if a table was stopped."""

@@ -25,6 +25,8 @@ from trueup.verbs.validate.sessions import Sessions
 from trueup.verbs.validate.tables import Tables
 
 _RETRIES = 2
+# The share of the time for sweeping a table that was added or restarted, if the validation has no --sweep.
+_REQUESTED_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,12 @@ class Sweeper:
     def sweep(self, position: int) -> None:
         """Sweep the next block, unless the share of the time is used up. `position` is the position of reading."""
         share = self._sessions.settings.sweep
-        if share <= 0 or time.monotonic() < self._next_at or not self._tables.pairs:
+        names = sorted(self._tables.to_sweep & self._tables.pairs.keys())
+        if not names and share > 0:
+            names = sorted(self._tables.pairs)
+        if not names or time.monotonic() < self._next_at:
             return
-        names = sorted(self._tables.pairs)
+        share = share or _REQUESTED_SHARE
         start = time.monotonic()
         self._sweep_table(names[self._passes % len(names)], position)
         now = time.monotonic()
@@ -75,6 +80,7 @@ class Sweeper:
                 self._checker.check_ignored(name)
         if swept.next is None:
             self._passes += 1
+            self._tables.to_sweep.discard(name)
         self._checker.pending += suspected
 
     def sweep_truncated(self, entry: Entry) -> None:

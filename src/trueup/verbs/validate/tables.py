@@ -26,6 +26,8 @@ class Tables:
         self.pairs: dict[str, Pair] = {}
         # The names of the planned tables by OID: the log reports a renamed table with another name.
         self._names: dict[int, str] = {}
+        # Tables that are swept once, also without --sweep: they were added or restarted.
+        self.to_sweep: set[str] = set()
         # Stopped tables, and why.
         self._stopped: dict[str, str] = {}
 
@@ -56,6 +58,7 @@ class Tables:
             if carried.limits_partitions and not route.filter and name in self.pairs:
                 where = f"publication {', '.join(carried.publications)} of the subscription"
                 self.stop(name, f"{where} has row filters or column lists of partitions; name the rows with --filter")
+        self.to_sweep = {row["source"] for row in self.rows() if row["sweep_once"]}
         self.need_any()
 
     def need_any(self) -> None:

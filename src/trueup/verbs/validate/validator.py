@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 from trueup.capture.log.pgoutput import KeyLost
 from trueup.capture.log.slot import lsn_text
+from trueup.capture.log.syncer import find_syncer
 from trueup.config.model import Node
 from trueup.engine.work import Engine
 from trueup.errors import NodeError
@@ -25,7 +26,6 @@ from trueup.verbs.validate.positions import Positions
 from trueup.verbs.validate.sessions import Log, Sessions
 from trueup.verbs.validate.source import ChangeSource, Coverage, Opened, Pulled
 from trueup.verbs.validate.sweep import Sweeper
-from trueup.verbs.validate.syncer import find_syncer
 from trueup.verbs.validate.tables import Tables
 from trueup.verbs.validate.tubes import TubeSource
 from trueup.verbs.validate.visible import invisible, wait_until_visible, without_hidden
@@ -56,6 +56,8 @@ class Validator:
         self._history = History(self.sessions)
         # Whether changes were judged since the source has the last mark.
         self._has_judged = False
+        # The number of the last applied request to change tables.
+        self._requests = 0
 
     # ---- open and close
 
@@ -64,12 +66,15 @@ class Validator:
         self._pulled = None
         sessions, positions = self.sessions, self.positions
         sessions.open()
+        sessions.stored = sessions.meta.apply_requests(sessions.name)
+        self._requests = sessions.stored.requests
         self._history.open(sessions.stored)
         self.tables.find()
         with sessions.target_errors():
             targets = [route.target for route in self.tables.routes.values()]
-            positions.syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets)
-        self.tables.open(self.looker.take(self.tables.routes.values(), positions.syncer))
+            syncer = find_syncer(sessions.source, sessions.target, sessions.settings.syncer, targets)
+        positions.follow(syncer)
+        self.tables.open(self.looker.take(self.tables.routes.values(), syncer))
         self.source.prepare(sessions.stored)
         self._begin_look()
         opened = self.source.open(sessions.stored)
@@ -79,6 +84,18 @@ class Validator:
             self._start_at(opened)
         positions.read, positions.has_caught_up = opened.position, sessions.stored.has_reached
         self.checker.count()
+        sessions.meta.rows("request_applied", name=sessions.name, number=self._requests)
+
+    @property
+    def has_requests(self) -> bool:
+        """Return whether tables were added, removed or restarted since `open`."""
+        return self.sessions.stored.requests != self._requests
+
+    def reopen(self) -> None:
+        """Close everything and open it again at the last checkpoint, with the tables as they are requested now."""
+        self.sessions.log("the tables were changed: planning them again")
+        self.close()
+        self.open()
 
     def _begin_look(self) -> None:
         """Look at the catalogs after the tables were planned; store what changed since the last look."""

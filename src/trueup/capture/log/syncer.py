@@ -20,7 +20,6 @@ from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError
-from trueup.verbs.validate.routes import Name
 
 KINDS = ("subscription", "slot", "sync", "lag")
 _READY = "r"
@@ -92,7 +91,7 @@ class SyncerLimit:
         return min(position, lsn_number(self._cutover)) if self._cutover else position
 
 
-def find_syncer(source: Connection, target: Connection, option: str, tables: Sequence[Name]) -> Syncer:
+def find_syncer(source: Connection, target: Connection, option: str, tables: Sequence[tuple[str, str]]) -> Syncer:
     """Return the syncer of the option, else the subscriptions that fill the tables, else the only `trueup sync`."""
     statements = _statements()
     kind, _, name = option.partition(":")
@@ -129,7 +128,7 @@ def find_syncer(source: Connection, target: Connection, option: str, tables: Seq
     )
 
 
-def copying_tables(target: Connection) -> set[Name]:
+def copying_tables(target: Connection) -> set[tuple[str, str]]:
     """Return the tables that a subscription still copies."""
     rows = target.execute(_statements()["stages"]).fetchall()
     return {(str(schema), str(table)) for schema, table, state in rows if state != _READY}
@@ -151,7 +150,7 @@ def _check(syncer: Syncer, source: Connection, target: Connection) -> None:
 
 
 def _statements() -> dict[str, LiteralString]:
-    return dict(load("trueup.verbs.validate", "syncer.sql"))
+    return dict(load("trueup.capture.log", "syncer.sql"))
 
 
 def _number(connection: Connection, statement: LiteralString, **values: str | int) -> int:

@@ -163,6 +163,9 @@ def spark() -> Iterator[Spark]:
     """The shared Spark session of the run; verbs with engine="spark" use it."""
     from trueup.engine.session import start_session
 
+    # Workers import functions of test modules; they do not import from the working folder.
+    root = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     # Tables of a few rows: more partitions would only cost time.
     session = start_session(slots=2, conf={"spark.sql.shuffle.partitions": "2"})
     yield session

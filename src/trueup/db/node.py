@@ -36,6 +36,9 @@ PINNED: tuple[LiteralString, ...] = (
     "SET row_security = off",
     "SET client_encoding = 'UTF8'",
     "SET synchronize_seqscans = off",
+    # Transactions that need another level name it. Tasks in the level SERIALIZABLE would refuse one another.
+    "SET default_transaction_isolation = 'read committed'",
+    "SET default_transaction_deferrable = off",
     # A session that waits to drop or alter the table blocks new readers: fail instead of waiting.
     "SET lock_timeout = '15s'",
 )

@@ -17,7 +17,7 @@ from support.switchover import ROWS, SCHEMA, Moving
 from trueup.config.model import Node
 from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, TrueupError
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.switchover import ending, pointer
@@ -68,6 +68,7 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
     assert (accepts(old, "DELETE FROM visits"), accepts(old, "DELETE FROM places")) == (False, True)
     assert not accepts(old, "UPDATE people SET name = name || '!'")
     assert status(side).in_use == "old"
+    _is_refused_on_a_closed_database(side)
     # Nodes of another sync with the same name are refused.
     for action in (ending.abort, ending.reset, ending.finish):
         with pytest.raises(CheckFailed, match="is another one: its switchover is with new"):
@@ -85,6 +86,18 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
     assert accepts(old, "UPDATE people SET name = name || '!'")
     for database in (old, new, third):
         assert database.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == []
+
+
+def _is_refused_on_a_closed_database(side: SwitchoverRequest) -> None:
+    """Another switchover has moved the tables: their rows here are old, and a third database would be in use too."""
+    for early in (True, False):
+        with pytest.MonkeyPatch.context() as patch, TaskStore(Path("tasks.db")) as store:
+            if not early:
+                patch.setattr(pointer, "check_not_closed", lambda *arguments: None)
+            expected = "tables of this sync are in use on new" if early else "another switchover closed this database"
+            with pytest.raises(TrueupError, match=expected):
+                switchover.move(side, EXECUTE, store=store, progress=Silent())
+    assert status(side).in_use == "old"
 
 
 class Snapshots:

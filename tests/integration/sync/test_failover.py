@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from support.sync import Pair, make_pair
 from trueup.config.model import Node
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
-from trueup.verbs.sync import ending
+from trueup.verbs.sync import ending, state
 from trueup.verbs.sync import round as rounds
 
 LOST = "went back .a failover to a standby that was behind, or a restore."
@@ -136,6 +136,31 @@ def test_a_round_that_ends_between_its_commits_is_not_a_loss(pair: Pair, monkeyp
         assert not synced.status().problem
     synced.run()
     synced.check_equal(["items"])
+
+
+def test_a_copy_does_not_continue_without_its_change_log(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that was restored from before the start has none: what was copied is of another history."""
+    pair.both("CREATE TABLE items (id int PRIMARY KEY, v text)")
+    pair.source.execute("INSERT INTO items SELECT g, 'old' FROM generate_series(1, 100) g")
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "set_phase", kill)
+        with pytest.raises(Killed):
+            pair.start()
+    pair.source.execute("DROP SCHEMA trueup_log CASCADE; UPDATE items SET v = 'after the restore' WHERE id = 7")
+    attempts: tuple[Callable[[], object], ...] = (pair.start, pair.run, lambda: ending.accept(pair.request))
+    for attempt in (attempts[0], attempts[2]):
+        with pytest.raises(CheckFailed, match="n1 has no change log") as error:
+            attempt()
+        assert "accept" not in (error.value.cure or "")
+    assert "n1 has no change log" in pair.status().problem
+    assert pair.drop() == (False, True)
+    pair.target.execute("DELETE FROM items")
+    pair.start()
+    pair.source.execute("DROP SCHEMA trueup_log CASCADE")
+    for attempt in attempts:
+        with pytest.raises(CheckFailed, match="n1 has no change log"):
+            attempt()
+    pair.check_equal(["items"])
 
 
 class Killed(BaseException):

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+from psycopg import sql
+
 from trueup.db.connection import Connection
 from trueup.db.durable import FOR_TRANSACTION
 from trueup.db.node import connect, error_from_server
@@ -84,9 +86,20 @@ def open_target(route: Route, target: Connection, sync: str, token: str) -> None
     try:
         if pointer.open_database(target, sync, token):
             return
-        reason = "it expects another token"
     except Exception as error:
         reason = error_from_server(error, route.target).message
+    else:
+        old, new = route.source.name, route.target.name
+        again = "UPDATE trueup.switchover SET state = 'idle', token = NULL, attempt = NULL WHERE sync = {}"
+        raise CheckFailed(
+            [
+                f"switched to {new}, but {new} went back (a failover to a standby that was behind, or a restore): it"
+                " lacks the last changes, and was not opened for writes"
+            ],
+            cure=f"start the server that has them; or, if no application has written to {new}, use {old} again. Run on"
+            f" {old}: {again.format(sql.Literal(sync).as_string(target))}; then move the applications as before",
+            node=new,
+        )
     raise TrueupError(
         f"switched to {route.target.name}, but {route.target.name} could not be opened for writes: {reason}",
         cure="run the same command again; applications that use trueup.connect open it themselves",

@@ -105,6 +105,8 @@ def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
     """
     with _exclusive(request) as (first, second):
         pointers = pointer.read(first, request.sync), pointer.read(second, request.sync)
+        if pointers[0] is not None and pointers[1] is not None:
+            pointer.check_both(*pointers, request.sync)
         if all(stored is not None and not stored.is_in_use for stored in pointers):
             raise CheckFailed(
                 [f"{request.first.name} and {request.second.name} are both closed for writes"],

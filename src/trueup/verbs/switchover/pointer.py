@@ -8,6 +8,7 @@ in which both accept writes, whatever process is killed when.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from psycopg.rows import dict_row
 
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.address import join, parse
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, Cursor, one_value
 from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
@@ -235,14 +236,33 @@ def application_address(text: str) -> str:
     return join(keywords)
 
 
+def check_not_closed(connection: Connection, sync: str, tables: Iterable[int], node: str) -> None:
+    """Raise if this database refuses writes to one of the tables (OIDs), because another switchover moved it.
+
+    The database of that switchover has the newer rows, and would be in use together with the one of this switchover.
+    """
+    rows = connection.execute(statement("closed_by"), {"sync": sync, "oids": list(tables)}).fetchall()
+    if rows:
+        raise CheckFailed(
+            [f"tables of this sync are in use on {name}: the sync {other} was switched over" for other, name in rows],
+            cure="move these tables back first (trueup switchover rollback), or end that switchover (finish)",
+            node=node,
+        )
+
+
 def begin_attempt(connection: Connection, sync: str, attempt: str) -> None:
     """Record the begin of an attempt; the database stays in use."""
     _change(connection, "begin_attempt", "this database is not in use", sync=sync, attempt=attempt)
 
 
-def expect_token(connection: Connection, sync: str, token: str) -> None:
-    """Store the hash of the token that will open this database."""
-    _change(connection, "expect_token", "this database is in use", sync=sync, token=token)
+def expect_token(connection: Connection, sync: str, token: str) -> Cursor:
+    """Store the hash of the token that will open this database, in a pipeline too: see `check_expected`."""
+    return connection.execute(statement("expect_token"), {"sync": sync, "token": token})
+
+
+def check_expected(cursor: Cursor) -> None:
+    """Raise if the hash of the token was not stored."""
+    _check_changed(cursor, "this database is in use")
 
 
 def end_attempt(connection: Connection, sync: str, attempt: str, phase: str) -> bool:
@@ -253,7 +273,8 @@ def end_attempt(connection: Connection, sync: str, attempt: str, phase: str) -> 
 
 def decide(connection: Connection, sync: str, attempt: str, token: str) -> None:
     """Write the decision in the current transaction; its commit makes it effective."""
-    _change(connection, "decide", "another process ended this attempt", sync=sync, attempt=attempt, token=token)
+    refusal = "another process ended this attempt, or another switchover closed this database"
+    _change(connection, "decide", refusal, sync=sync, attempt=attempt, token=token)
 
 
 def open_database(connection: Connection, sync: str, token: str) -> bool:
@@ -293,7 +314,7 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
     if first is None or second is None:
         raise CheckFailed([f"no switchover of the sync {sync} is prepared"], cure="run trueup switchover prepare")
     if first.is_in_use and second.is_in_use:
-        # This code never writes that; the tables were changed by hand.
+        # This code never writes that: a failover or a restore took back a decision, or the tables were changed by hand.
         raise CheckFailed(
             [f"the pointers of {first.name} and {second.name} both say that their database is in use"],
             cure="find out which database has the newer rows (trueup diff), and set trueup.switchover.state of the"
@@ -304,5 +325,9 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
 
 def _change(connection: Connection, name: str, refusal: str, **values: str) -> None:
     values.setdefault("phase", "preparing")
-    if connection.execute(statement(name), values).rowcount != 1:
+    _check_changed(connection.execute(statement(name), values), refusal)
+
+
+def _check_changed(cursor: Cursor, refusal: str) -> None:
+    if cursor.rowcount != 1:
         raise TrueupError(f"the switchover cannot continue: {refusal}", cure="see trueup switchover status")

@@ -229,12 +229,20 @@ UPDATE trueup.switchover SET token_hash = sha256(convert_to(%(token)s, 'UTF8')),
 UPDATE trueup.switchover SET state = 'idle', attempt = NULL, phase = %(phase)s, changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
 
+-- name: closed_by
+-- Other switchovers after which this database refuses writes to one of these tables.
+SELECT o.sync, o.next_name FROM trueup.switchover o
+ WHERE o.sync <> %(sync)s AND o.state = 'use_next' AND o.guarded && %(oids)s::oid[] ORDER BY 1
+
 -- name: decide
--- The commit of this statement is the decision: the next database is in use.
+-- The commit of this statement is the decision: the next database is in use. Only if this one is in use: another switchover
+-- may have closed it since the attempt began.
 UPDATE trueup.switchover
    SET state = 'use_next', token = %(token)s, token_hash = NULL, epoch = epoch + 1,
        phase = 'moved', decided_at = clock_timestamp(), changed_at = clock_timestamp()
  WHERE sync = %(sync)s AND state = 'in_progress' AND attempt = %(attempt)s
+   AND NOT EXISTS (SELECT FROM trueup.switchover o
+                    WHERE o.sync <> switchover.sync AND o.state = 'use_next' AND o.guarded && switchover.guarded)
 RETURNING trueup.switchover_changed(sync)
 
 -- name: keep_report

@@ -77,6 +77,7 @@ def prepare(
         current, _ = pointer.check_both(
             pointer.read(source, request.sync), pointer.read(target, request.sync), request.sync
         )
+        pointer.check_not_closed(source, request.sync, (table.oid for table in link.tables), route.source.name)
         fence.claim(request.sync)
         pointer.begin_attempt(source, request.sync, attempt)
         names = [table.name for table in link.tables]
@@ -100,8 +101,6 @@ def prepare(
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.copy_sequences()
         token = secrets.token_hex(16)
-        with state.writing(link.target, link.name, link.epoch):
-            pointer.expect_token(link.target, request.sync, token)
         _limit(link, request.budget)
         ready = Ready(
             request, attempt, token, fence, target, link, prover, rounds, current.next_address, accepted, fingerprints,

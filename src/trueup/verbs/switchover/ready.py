@@ -9,7 +9,7 @@ from psycopg import sql
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.task.together import both
-from trueup.verbs.switchover import gate
+from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import Fence
 from trueup.verbs.switchover.phases import GATE, Budget
 from trueup.verbs.switchover.proof import Prover
@@ -63,7 +63,11 @@ class Ready:
             self.validated.write_marker(budget)
 
     def set_sequences(self) -> None:
-        """Set the target's sequences to exactly the values of the source's."""
+        """Set the target's sequences to exactly the values of the source's, and store the hash of the token there.
+
+        This is the last write to the target before the decision: a server that went back behind it (a failover to a
+        standby that was behind) does not have the hash, and is not opened without the rows that it lost.
+        """
         chosen = self.link.plan.sequences
         on_source, on_target = both(
             lambda: sequences.read(self.fence.connection, chosen), lambda: sequences.read(self.target, chosen)
@@ -71,6 +75,8 @@ class Ready:
         changed = {sequence: value for sequence, value in on_source.items() if on_target.get(sequence) != value}
         with checked_transaction(self.link):
             sequences.write(self.link.target, changed)
+            expected = pointer.expect_token(self.link.target, self.request.sync, self.token)
+        pointer.check_expected(expected)
 
     def conditions(self, final: Round, budget: Budget) -> tuple[gate.Condition, ...]:
         """Check all conditions while the fence is held."""

@@ -60,11 +60,17 @@ class SwitchStatus:
 
     @property
     def in_use(self) -> str:
-        """The name of the database in use; empty if neither is open."""
+        """The name of the database in use; empty if neither is open, both names if both are."""
         sides = [side for side in (self.first, self.second) if side.pointer is not None and side.pointer.is_in_use]
         if not sides and self.first.pointer is None:
             return self.first.node
-        return sides[0].node if sides else ""
+        return self.first.node + " and " + self.second.node if self.is_split else sides[0].node if sides else ""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether both databases accept writes: one of them went back behind the decision, or was changed by hand."""
+        first, second = self.first.pointer, self.second.pointer
+        return second is not None and second.is_in_use and (first is None or first.is_in_use)
 
     @property
     def phase(self) -> str:
@@ -79,6 +85,8 @@ class SwitchStatus:
             return "not prepared"
         if running:
             return running[0] if running[0] in PAUSE else "preparing"
+        if self.is_split:
+            return "both accept writes: a failover or a restore took back a decision; close one of them"
         if not self.in_use:
             return "decided, not open: run the same command again"
         begun = [s for s in (self.first, self.second) if s.pointer is not None and s.pointer.state == IN_PROGRESS]
@@ -126,7 +134,8 @@ def _side(node: Node, sync: str) -> SideStatus:
 
 def status_text(status: SwitchStatus) -> str:
     """Return the status as text."""
-    lines = [f"{status.sync}: {status.in_use or 'neither'} is in use ({status.phase})"]
+    verb = "are" if status.is_split else "is"
+    lines = [f"{status.sync}: {status.in_use or 'neither'} {verb} in use ({status.phase})"]
     for side in (status.first, status.second):
         stored = side.pointer
         text = "no pointer" if stored is None else f"{stored.state}{f', {stored.phase}' if stored.phase else ''}"

@@ -46,7 +46,7 @@ def accept(request: SyncRequest) -> str:
         stored = state.expect(target, request.name, state.identity(source), request.target.name)
         problem = history.problem(source, stored, request.node_names)
         if problem:
-            if stored.phase != "running":
+            if not history.can_accept(source, stored):
                 history.refuse(source, stored, request.node_names)
             epoch = state.take_over(target, request.name)
             reader = history.reader(request.name)

@@ -24,10 +24,17 @@ def reader(name: str) -> Reader:
     return Reader(LOG_SCHEMA, name, "sync")
 
 
+def has_log(source: Connection) -> bool:
+    """Return whether the source has the change logs of its syncs."""
+    return bool(one_value(source.execute("SELECT to_regclass(%s) IS NOT NULL", [f"{LOG_SCHEMA}.readers"])))
+
+
 def problem(source: Connection, stored: State, names: tuple[str, str]) -> str:
-    """Return which database went back and what that means; "" if none did, or if there is no change log."""
-    if one_value(source.execute("SELECT to_regclass(%s) IS NULL", [f"{LOG_SCHEMA}.readers"])):
-        return ""
+    """Return which database went back and what that means; "" if none did."""
+    if not has_log(source):
+        # Without a token nothing was copied yet.
+        gone = "{} has no change log (a restore from before the sync, or it was dropped): changes were not recorded"
+        return gone.format(names[0]) if stored.token else ""
     texts = {
         "here": "{0} went back (a failover to a standby that was behind, or a restore): {1} has rows that {0} lost",
         "there": "{1} went back (a failover to a standby that was behind, or a restore): it lost rows that were copied"
@@ -42,4 +49,9 @@ def problem(source: Connection, stored: State, names: tuple[str, str]) -> str:
 def refuse(source: Connection, stored: State, names: tuple[str, str]) -> None:
     """Raise CheckFailed if one of the databases went back since the last round."""
     if found := problem(source, stored, names):
-        raise CheckFailed([found], cure=_ACCEPT.format(names[0]) if stored.phase == "running" else _COPY)
+        raise CheckFailed([found], cure=_ACCEPT.format(names[0]) if can_accept(source, stored) else _COPY)
+
+
+def can_accept(source: Connection, stored: State) -> bool:
+    """Return whether a sync can continue after a diff and a repair: the copy is finished, and changes are recorded."""
+    return stored.phase == "running" and has_log(source)

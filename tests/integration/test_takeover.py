@@ -16,6 +16,7 @@ from support.sync import make_pair
 from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.db import catalog
+from trueup.db.foreign_code import foreign_code
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, QueryError
 from trueup.rows.digest import digest_query
@@ -62,7 +63,10 @@ def test_a_type_that_is_changed_while_a_statement_waits_is_refused(hostile: Host
     node = Node("n1", database.uri)
     names = [name for name, row in TYPES.items() if name not in ("json", "xml")]
     columns = ", ".join(f'"c_{name}" pg_catalog."{name}"' for name in names)
-    hostile.run(f"CREATE TABLE w (id int PRIMARY KEY, {columns}, c_array int[], c_range int4range, c_domain small)")
+    hostile.run(
+        f"CREATE TABLE w (id int PRIMARY KEY, {columns}, c_array int[], c_range int4range, c_domain small,"
+        " c_vector int2vector, c_row pg_catalog.pg_am)"
+    )
     hostile.run("INSERT INTO w (id) VALUES (1)")
     with connect(node, application="test", read_only=False) as connection:
         table = catalog.read_table(connection, "public", "w")
@@ -74,6 +78,8 @@ def test_a_type_that_is_changed_while_a_statement_waits_is_refused(hostile: Host
             literal = "{1}" if part.column.type.endswith('_int4"') else "2024-02-29"
             literal = TYPES[column.base_name].sample if column.base_name in TYPES else literal
             literal = "[1,2)" if column.base_name == "int4range" else literal
+            literal = "(1,b,1,i)" if column.base_name == "pg_am" else literal
+            literal = "1" if column.base_name == "int2vector" else literal
             block = where(spec, *in_block(spec, Block((literal,), None)))
             selected = [key_texts(spec), value_of(part.column, spec), scalar_value(column)]
             select = sql.SQL("SELECT {} FROM {} t{}")
@@ -256,6 +262,26 @@ WRITE_TRAPS = {
     "generated": "ALTER TABLE w ADD g text GENERATED ALWAYS AS (seize()) STORED",
     "index": "CREATE INDEX seize ON w ((seize() || v))",
     "domain": "ALTER DOMAIN d ADD CONSTRAINT seize CHECK (seize() IS NOT NULL)",
+    "domain in a constraint": "CREATE DOMAIN trap AS text CHECK (seize() IS NOT NULL);"
+    "ALTER TABLE w ADD CHECK (v::trap IS NOT NULL)",
+    "default of a domain": "ALTER DOMAIN d SET DEFAULT seize()",
+    # The planner and GiST indexes call the difference function of a range.
+    "range": "CREATE FUNCTION difference(int, int) RETURNS float8 IMMUTABLE LANGUAGE sql AS 'SELECT seize()::float8';"
+    "CREATE TYPE trapped AS RANGE (subtype = int, subtype_diff = public.difference); ALTER TABLE w ADD r trapped;"
+    "CREATE INDEX ON w USING gist (r)",
+    # Functions of PostgreSQL, as query_to_xml, which runs any SQL.
+    "built-in": "ALTER TABLE w ADD CHECK (set_config('a.b', v, false) IS NOT NULL)",
+    "condition": "CREATE TRIGGER c BEFORE UPDATE ON w FOR EACH ROW WHEN (set_config('a.b', NEW.v, false) IS NOT NULL)"
+    " EXECUTE FUNCTION suppress_redundant_updates_trigger(); ALTER TABLE w ENABLE ALWAYS TRIGGER c",
+    "rule": "CREATE RULE seize AS ON INSERT TO w DO ALSO SELECT 1; ALTER TABLE w ENABLE ALWAYS RULE seize",
+    "parent": "CREATE TABLE other (v text PRIMARY KEY); CREATE INDEX ON other ((seize() || v));"
+    "ALTER TABLE w ADD o text REFERENCES other",
+}
+# Traps whose function does not belong to the role.
+CHOSEN = {
+    "built-in": r"calls set_config\(.*\), which may have any effect and would run with superuser rights",
+    "condition": r"the trigger c of public\.w calls set_config\(.*\), which may have any effect",
+    "rule": r"the rule seize of public\.w would run with superuser rights",
 }
 
 
@@ -263,9 +289,10 @@ def test_a_superuser_uses_no_table_whose_owner_would_run_code(squatter: Hostile,
     """The planner evaluates functions of constraints and indexes when a table is read; a write runs the others too."""
     n1, n2 = squatter.databases
     nodes = {"n1": n1.uri, "n2": n2.uri}
-    owned = f"of the role {squatter.role}, which would run with superuser rights"
     squatter.run("ALTER FUNCTION seize() IMMUTABLE; CREATE DOMAIN d AS text")
     for trap, statements in WRITE_TRAPS.items():
+        owned = CHOSEN.get(trap, f"of the role {squatter.role}, which would run with superuser rights")
+        squatter.run("DROP DOMAIN d CASCADE; CREATE DOMAIN d AS text")
         squatter.run("DROP TABLE IF EXISTS w; CREATE TABLE w (id int PRIMARY KEY, v text, x d)")
         squatter.run(statements)
         squatter.run("INSERT INTO w (id, v) VALUES (1, 'a')", n1)
@@ -279,10 +306,27 @@ def test_a_superuser_uses_no_table_whose_owner_would_run_code(squatter: Hostile,
         with pytest.raises(CheckFailed, match=rf"{owned}|would fire on the target"):
             make_pair(n1, n2).start()
         assert not squatter.is_superuser(), trap
+    # After SET ROLE, a function can go back to the role that logged in.
+    with psycopg.connect(n2.uri, options=f"-c role={squatter.role}") as connection:
+        assert foreign_code(connection, "public", "w", writes=True)
     # A role without superuser rights is not refused.
     uris = [make_conninfo(database.uri, user=squatter.role, password=PASSWORD) for database in (n1, n2)]
     plain = dict(zip(nodes, uris, strict=True))
     assert trueup.diff("public.w", nodes=plain, engine="local", recheck=0).verdict == "DIFFER"
+
+
+def test_a_superuser_runs_no_trigger_of_a_table_that_a_foreign_key_writes_to(squatter: Hostile) -> None:
+    """Before PostgreSQL 18, an AFTER trigger of the other table runs with the rights of the session."""
+    squatter.run(
+        "CREATE TABLE w (id int PRIMARY KEY, n bigserial, u uuid DEFAULT gen_random_uuid() CHECK (u <> v), v uuid)"
+    )
+    squatter.run("CREATE TABLE kid (id int REFERENCES w ON DELETE CASCADE)")
+    with psycopg.connect(squatter.databases[0].uri) as connection:
+        assert foreign_code(connection, "public", "w", writes=True) == []
+        squatter.run("CREATE TRIGGER seize AFTER DELETE ON kid FOR EACH ROW EXECUTE FUNCTION seize_row()")
+        assert foreign_code(connection, "public", "w", writes=True, silenced=True) == []
+        (reason,) = foreign_code(connection, "public", "w", writes=True)
+    assert "the trigger seize of kid calls the function seize_row() of the role" in reason
 
 
 def test_a_view_in_place_of_a_table_is_not_read(squatter: Hostile) -> None:

@@ -26,7 +26,8 @@ _CASTS = """
 DO $do$ DECLARE s text; t text; n int := 0; BEGIN
     FOR s, t IN SELECT s.x, t.x FROM unnest('{mood,comp,span,mood[],comp[]}'::text[]) s(x), (
             SELECT format_type(oid, NULL) FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace AND typtype = 'b'
-               AND typcategory NOT IN ('A', 'P', 'X') UNION VALUES ('integer[]'), ('text[]')) t(x) LOOP
+               AND typcategory NOT IN ('A', 'P', 'X') UNION VALUES ('integer[]'), ('text[]'), ('int2vector'),
+            ('oidvector'), ('pg_catalog.pg_am')) t(x) LOOP
         n := n + 1;
         BEGIN
             EXECUTE format('CREATE FUNCTION seize_%s(x %s) RETURNS %s LANGUAGE plpgsql AS %L', n, s, t, %(body)s);

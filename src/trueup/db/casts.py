@@ -7,7 +7,14 @@ the table, so each expression is safe for whatever type the column has when the 
 
 from __future__ import annotations
 
+import re
+
 from psycopg import sql
+
+# Arrays, ranges, and the rows of system catalogs. Types without an array type are left out: nobody can store them.
+_OF_CREATABLE_CATEGORY = re.compile(
+    r'\."(_.*|.*range|int2vector|oidvector|pg_(?!(lsn|snapshot|node_tree|ndistinct|dependencies|mcv_list|brin_.*)").*)"$'
+)
 
 
 def is_built_in(type_name: str) -> bool:
@@ -21,11 +28,11 @@ def is_array(type_name: str) -> bool:
 
 
 def is_scalar(type_name: str) -> bool:
-    """Return whether a quoted type with its schema is of pg_catalog, and is not an array or a range.
+    """Return whether a quoted type with its schema is of pg_catalog, and is no array, range or row of a catalog.
 
     Roles without superuser rights cannot create types of the category of such a type.
     """
-    return is_built_in(type_name) and not is_array(type_name) and not type_name.endswith('range"')
+    return is_built_in(type_name) and not _OF_CREATABLE_CATEGORY.search(type_name)
 
 
 def as_type(value: sql.Composable, type_name: str, *, is_domain: bool = False) -> sql.Composed:

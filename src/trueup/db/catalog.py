@@ -15,9 +15,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from trueup.db.connection import Connection, one_row
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.names import display_name
 from trueup.db.statements import load
-from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.errors import CheckFailed
 
 READABLE_KINDS = {"r": "table", "p": "partitioned table", "m": "materialized view"}

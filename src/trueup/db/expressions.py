@@ -235,7 +235,7 @@ def _parse(connection: Connection, expression: Expression, text: str) -> Calls:
 
 
 def _called(connection: Connection, calls: Calls) -> list[Function]:
-    _add_types(connection, calls)
+    add_types(connection, calls)
     with connection.cursor(row_factory=class_row(Function)) as cursor:
         cursor.execute(
             load("trueup.db", "expressions.sql")["functions"],
@@ -244,7 +244,7 @@ def _called(connection: Connection, calls: Calls) -> list[Function]:
         return cursor.fetchall()
 
 
-def _add_types(connection: Connection, calls: Calls) -> None:
+def add_types(connection: Connection, calls: Calls) -> None:
     """Add the parts of types, and what the checks of domains call, until nothing is new."""
     statement, done = load("trueup.db", "expressions.sql")["parts"], -1
     while len(calls.types) > done and max(calls.types, default=0) >= 16384:

@@ -14,10 +14,6 @@ from trueup.db.connection import Connection
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 
-FOREIGN_CODE_CURE = (
-    "connect as the owner of the table or as another role without superuser rights (a member of pg_read_all_data can"
-    " read all tables), or make a superuser the owner of the function"
-)
 # What a session has checked. A schema of trusted roles stays one: other roles cannot create anything in it.
 _checked: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
 
@@ -50,18 +46,3 @@ def create_schema(connection: Connection, schema: str) -> None:
     if not check_schema(connection, schema):
         # Without IF NOT EXISTS: a schema that another role created since the check is an error.
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
-
-
-def foreign_code(connection: Connection, schema: str, table: str, *, writes: bool, silenced: bool = False) -> list[str]:
-    """Return the functions of other roles that a superuser runs by using a table; `FOREIGN_CODE_CURE` is the cure.
-
-    The planner of a query evaluates functions in expressions of indexes, constraints, statistics and partition keys.
-    A statement that `writes` also runs those of rules, defaults, generated columns, domains and triggers (with
-    `silenced`, only of triggers that fire anyway). For a role without superuser rights the result is empty.
-    """
-    values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced}
-    rows = connection.execute(load("trueup.db", "trust.sql")["foreign_code"], values).fetchall()
-    return [
-        f"{place} calls the function {function} of the role {owner}, which would run with superuser rights"
-        for place, function, owner in rows
-    ]

@@ -13,9 +13,9 @@ from psycopg import sql
 from trueup.db.casts import is_scalar
 from trueup.db.catalog import Column, Table, read_table
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.statements import load
-from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.errors import CheckFailed
 from trueup.rows.encode import base_value, column_spec, equality, text_of
 from trueup.rows.spec import ColumnSpec

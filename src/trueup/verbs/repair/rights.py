@@ -10,11 +10,11 @@ from psycopg.rows import dict_row
 
 from trueup.db.catalog import READABLE_KINDS
 from trueup.db.connection import one_value
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
-from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.references import deferrable_constraints, table_and_ancestors
 from trueup.verbs.repair.layout import Layout

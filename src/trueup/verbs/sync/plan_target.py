@@ -10,8 +10,8 @@ from psycopg.rows import dict_row
 
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.statements import load
-from trueup.db.trust import FOREIGN_CODE_CURE, foreign_code
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
 

@@ -1,0 +1,130 @@
+-- name: is_superuser
+-- Code can go back from the role that was set to the one that logged in.
+SELECT coalesce(bool_or(r.rolsuper), false) FROM pg_roles r WHERE r.rolname IN (current_user, session_user)
+
+-- name: foreign_code
+-- Where, the function, and its owner: functions of roles that are not superusers.
+WITH RECURSIVE used(oid, is_written) AS (
+    SELECT c.oid, %(writes)s FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION
+    SELECT x.oid, x.is_written FROM used u CROSS JOIN LATERAL (
+           SELECT i.inhrelid, u.is_written FROM pg_inherits i WHERE i.inhparent = u.oid
+           -- Tables that are read to check references, and those that a foreign key writes to.
+           UNION ALL SELECT r.oid, false FROM pg_constraint k CROSS JOIN unnest(ARRAY[k.conrelid, k.confrelid]) r(oid)
+                      WHERE u.is_written AND k.contype = 'f' AND u.oid IN (k.conrelid, k.confrelid)
+           UNION ALL SELECT k.conrelid, true FROM pg_constraint k
+                      WHERE u.is_written AND NOT %(silenced)s AND k.contype = 'f' AND k.confrelid = u.oid
+                        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))) x(oid, is_written)
+), types AS (
+    SELECT u.oid AS relation, a.atttypid AS oid FROM used u
+      JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE u.is_written
+    UNION
+    -- The types that a type contains: the base of a domain, elements, fields.
+    SELECT t.relation, part.oid FROM types t JOIN pg_type y ON y.oid = t.oid CROSS JOIN LATERAL (
+           SELECT y.typbasetype WHERE y.typtype = 'd'
+           UNION ALL SELECT y.typelem WHERE y.typcategory = 'A'
+           UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE r.rngtypid = y.oid
+           UNION ALL SELECT f.atttypid FROM pg_attribute f
+                      WHERE y.typtype = 'c' AND f.attrelid = y.typrelid AND f.attnum > 0 AND NOT f.attisdropped) part(oid)
+), users AS (
+    SELECT u.oid AS relation, 'pg_class'::regclass AS classid, i.indexrelid AS objid, format('the index %%s', i.indexrelid::regclass) AS what
+      FROM used u JOIN pg_index i ON i.indrelid = u.oid WHERE i.indexprs IS NOT NULL OR i.indpred IS NOT NULL
+    UNION ALL
+    SELECT u.oid, 'pg_class'::regclass, u.oid, 'the partition key' FROM used u JOIN pg_partitioned_table p ON p.partrelid = u.oid
+    UNION ALL
+    SELECT u.oid, 'pg_statistic_ext'::regclass, s.oid, format('the statistics object %%I', s.stxname)
+      FROM used u JOIN pg_statistic_ext s ON s.stxrelid = u.oid
+    UNION ALL
+    SELECT u.oid, 'pg_constraint'::regclass, k.oid, format('the constraint %%I', k.conname)
+      FROM used u JOIN pg_constraint k ON k.conrelid = u.oid WHERE k.contype IN ('c', 'x')
+    UNION ALL
+    SELECT u.oid, 'pg_trigger'::regclass, g.oid, format('the trigger %%I', g.tgname)
+      FROM used u JOIN pg_trigger g ON g.tgrelid = u.oid
+     WHERE u.is_written AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+    UNION ALL
+    SELECT t.relation, 'pg_constraint'::regclass, k.oid, format('the constraint %%I of the domain %%s', k.conname, format_type(t.oid, NULL))
+      FROM types t JOIN pg_constraint k ON k.contypid = t.oid
+    UNION ALL
+    SELECT u.oid, 'pg_attrdef'::regclass, d.oid, format('the default or generated value of the column %%I', a.attname)
+      FROM used u JOIN pg_attrdef d ON d.adrelid = u.oid JOIN pg_attribute a ON a.attrelid = u.oid AND a.attnum = d.adnum
+     WHERE u.is_written
+    UNION ALL
+    SELECT u.oid, 'pg_rewrite'::regclass, r.oid, format('the rule %%I', r.rulename)
+      FROM used u JOIN pg_rewrite r ON r.ev_class = u.oid AND r.ev_type <> '1' WHERE u.is_written
+)
+SELECT DISTINCT format('%%s of %%s', u.what, u.relation::regclass) AS place, f.oid::regprocedure::text, pg_get_userbyid(f.proowner)::text
+  FROM users u JOIN pg_depend d ON d.classid = u.classid AND d.objid = u.objid
+  LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+  JOIN pg_proc f ON f.oid = CASE WHEN d.refclassid = 'pg_proc'::regclass THEN d.refobjid ELSE o.oprcode::oid END
+  JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+ ORDER BY 1 LIMIT 5
+
+-- name: written
+-- What a write evaluates: where, the expression as a tree (NULL: the types of columns, which are given), the types,
+-- and whether a role that is not a superuser wrote it.
+WITH RECURSIVE used(oid, is_written) AS (
+    SELECT c.oid, %(writes)s FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE n.nspname = %(schema)s AND c.relname = %(table)s
+    UNION
+    SELECT x.oid, x.is_written FROM used u CROSS JOIN LATERAL (
+           SELECT i.inhrelid, u.is_written FROM pg_inherits i WHERE i.inhparent = u.oid
+           -- Tables that are read to check references, and those that a foreign key writes to.
+           UNION ALL SELECT r.oid, false FROM pg_constraint k CROSS JOIN unnest(ARRAY[k.conrelid, k.confrelid]) r(oid)
+                      WHERE u.is_written AND k.contype = 'f' AND u.oid IN (k.conrelid, k.confrelid)
+           UNION ALL SELECT k.conrelid, true FROM pg_constraint k
+                      WHERE u.is_written AND NOT %(silenced)s AND k.contype = 'f' AND k.confrelid = u.oid
+                        AND (k.confdeltype IN ('c', 'n', 'd') OR k.confupdtype IN ('c', 'n', 'd'))) x(oid, is_written)
+), tables AS (
+    SELECT c.oid, c.reltype, c.oid::regclass::text AS name, NOT coalesce(r.rolsuper, false) AS is_foreign
+      FROM used u JOIN pg_class c ON c.oid = u.oid LEFT JOIN pg_roles r ON r.oid = c.relowner WHERE u.is_written
+)
+SELECT format('a type of a column of %%s', t.name) AS place, NULL AS tree,
+       ARRAY(SELECT a.atttypid::bigint FROM pg_attribute a
+              WHERE a.attrelid = t.oid AND a.attnum > 0 AND NOT a.attisdropped) AS types, t.is_foreign
+  FROM tables t
+UNION ALL
+SELECT format('the constraint %%I of %%s', k.conname, t.name), k.conbin::text, NULL, t.is_foreign
+  FROM tables t JOIN pg_constraint k ON k.conrelid = t.oid WHERE k.conbin IS NOT NULL
+UNION ALL
+SELECT format('the default or generated value of the column %%I of %%s', a.attname, t.name), d.adbin::text, NULL, t.is_foreign
+  FROM tables t JOIN pg_attrdef d ON d.adrelid = t.oid JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = d.adnum
+UNION ALL
+SELECT format('the index %%s', i.indexrelid::regclass), x.tree, NULL, t.is_foreign
+  FROM tables t JOIN pg_index i ON i.indrelid = t.oid CROSS JOIN unnest(ARRAY[i.indexprs::text, i.indpred::text]) x(tree)
+ WHERE x.tree IS NOT NULL
+UNION ALL
+SELECT format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is_foreign
+  FROM tables t JOIN pg_partitioned_table p ON p.partrelid = t.oid WHERE p.partexprs IS NOT NULL
+UNION ALL
+SELECT format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.is_foreign
+  FROM tables t JOIN pg_trigger g ON g.tgrelid = t.oid
+ WHERE g.tgqual IS NOT NULL AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+ ORDER BY 1
+
+-- name: rules
+SELECT format('the rule %%I of %%s', r.rulename, r.ev_class::regclass)
+  FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_roles o ON o.oid = c.relowner
+ WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
+   AND (NOT %(silenced)s OR r.ev_enabled IN ('A', 'R')) AND NOT coalesce(o.rolsuper, false)
+ ORDER BY 1 LIMIT 5
+
+-- name: domains
+-- The default values of domains, and whether a role that is not a superuser wrote them or the checks.
+SELECT t.typdefaultbin::text, NOT coalesce(r.rolsuper, false) FROM pg_type t LEFT JOIN pg_roles r ON r.oid = t.typowner
+ WHERE t.oid = ANY (%(types)s::oid[]) AND t.typtype = 'd'
+
+-- name: called
+-- The functions of trees, with those that an index over ranges calls.
+WITH called(oid) AS (
+    SELECT u.oid FROM unnest(%(functions)s::oid[]) u(oid)
+    UNION SELECT o.oprcode FROM unnest(%(operators)s::oid[]) u(oid) JOIN pg_operator o ON o.oid = u.oid
+    UNION SELECT g.rngsubdiff FROM unnest(%(types)s::oid[]) u(oid) JOIN pg_range g ON u.oid IN (g.rngtypid, g.rngmultitypid)
+)
+SELECT p.oid::regprocedure::text AS signature, p.proname::text AS name, pg_get_userbyid(p.proowner)::text AS owner,
+       coalesce(r.rolsuper, false) AS is_of_superuser, p.provolatile = 'v' AS is_volatile,
+       p.oid < 16384 OR EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid
+                                   AND d.deptype = 'e') AS is_packaged
+  FROM called c JOIN pg_proc p ON p.oid = c.oid LEFT JOIN pg_roles r ON r.oid = p.proowner
+ ORDER BY 1

@@ -11,7 +11,7 @@ import re
 
 from psycopg import sql
 
-# Arrays, ranges, and the rows of system catalogs. Types without an array type are left out: their values cannot be stored.
+# Arrays, ranges, and rows of system catalogs. Types without an array type are left out: no table stores them.
 _OF_CREATABLE_CATEGORY = re.compile(
     r'\."(_.*|.*range|int2vector|oidvector|pg_(?!(lsn|snapshot|node_tree|ndistinct|dependencies|mcv_list|brin_.*)").*)"$'
 )

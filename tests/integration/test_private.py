@@ -23,7 +23,7 @@ SELECT o.name, a.privilege_type, pg_get_userbyid(a.grantee)
           FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE p.prosecdef
         UNION ALL
         SELECT n.nspname, n.nspname, n.nspacl, n.nspowner FROM pg_namespace n) o, aclexplode(o.acl) a
- WHERE o.schema IN ('trueup', 'tube') AND a.grantee <> o.owner ORDER BY 1
+ WHERE o.schema IN ('trueup', 'trueup_app', 'tube') AND a.grantee <> o.owner ORDER BY 1
 """
 
 
@@ -49,7 +49,7 @@ def test_default_privileges_grant_nothing(databases: Databases) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(install_all, range(4)))
-    expected = [("switchover_enter", "EXECUTE"), ("switchover_open", "EXECUTE"), ("trueup", "USAGE")]
+    expected = [("switchover_enter", "EXECUTE"), ("switchover_open", "EXECUTE"), ("trueup_app", "USAGE")]
     assert [(name, privilege) for name, privilege, _ in database.execute(GRANTED)] == expected
     # A second installation keeps what the owner granted since.
     database.execute("GRANT SELECT ON trueup.validation TO pg_monitor")

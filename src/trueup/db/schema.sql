@@ -6,10 +6,10 @@
 SELECT current_setting('server_version_num')::int / 10000 AS version, current_setting('search_path') AS path
 
 -- name: spaces
--- Without schemas of the system and of extensions, the schema `trueup`, and schemas in which tubes are installed.
+-- Without schemas of the system and of extensions, the schemas `trueup` and `trueup_app`, and schemas in which tubes are installed.
 SELECT n.oid::bigint AS oid, n.nspname::text AS name
   FROM pg_namespace n
- WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'trueup')
+ WHERE n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'trueup', 'trueup_app')
    AND NOT EXISTS (SELECT FROM pg_depend d
                     WHERE d.classid = 'pg_namespace'::regclass AND d.objid = n.oid AND d.deptype = 'e')
    AND NOT EXISTS (SELECT FROM pg_class c
@@ -189,7 +189,7 @@ SELECT 'trigger' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.re
 
 -- name: ours
 SELECT n.oid::bigint AS oid FROM pg_namespace n
- WHERE n.nspname = 'trueup'
+ WHERE n.nspname IN ('trueup', 'trueup_app')
     OR EXISTS (SELECT FROM pg_class c
                 WHERE c.relnamespace = n.oid AND c.relname = 'installation'
                   AND obj_description(c.oid, 'pg_class') LIKE '%%version of trueup tube%%')

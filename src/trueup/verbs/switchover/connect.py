@@ -147,7 +147,7 @@ class Followed:
         """Open the database for writes: the switchover has decided, and has not opened it yet."""
         assert self._connection is not None
         with self._connection.transaction():
-            row = self._connection.execute("SELECT trueup.switchover_open(%s, %s)", (self._sync, token)).fetchone()
+            row = self._connection.execute("SELECT trueup_app.switchover_open(%s, %s)", (self._sync, token)).fetchone()
         return bool(row and row[0])
 
     def _connected(self) -> Connection:
@@ -195,7 +195,7 @@ class Followed:
 def _begin(connection: Connection, begin: str, sync: str) -> tuple[str, str, str, str | None]:
     """Begin a transaction, take the shared lock and read the pointer, in one round trip."""
     # Several statements in one message cannot have parameters.
-    query: sql.Composed = sql.SQL(f"{begin}; SELECT * FROM trueup.switchover_enter({{}})").format(sql.Literal(sync))
+    query: sql.Composed = sql.SQL(f"{begin}; SELECT * FROM trueup_app.switchover_enter({{}})").format(sql.Literal(sync))
     cursor = connection.execute(query)
     while cursor.nextset():
         pass

@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.config.address import join, parse
 from trueup.db.connection import Connection, Cursor, one_value
+from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 IDLE = "idle"
 IN_PROGRESS = "in_progress"
 USE_NEXT = "use_next"
+
+# The schema of the functions that applications call; every role may use it.
+FUNCTIONS_SCHEMA = "trueup_app"
 
 # Seconds to wait for a session of an earlier call, which may be about to end.
 _CLAIM_SECONDS = 1.0
@@ -97,7 +101,11 @@ def install(connection: Connection) -> None:
         connection.execute(statement("install"))
         ensure_identities(connection, "trueup")
 
+    def create_functions() -> None:
+        connection.execute(statement("install_functions"))
+
     install_privately(connection, "trueup", create_objects)
+    install_privately(connection, FUNCTIONS_SCHEMA, create_functions)
     connection.execute(statement("grant"))
 
 
@@ -279,8 +287,9 @@ def decide(connection: Connection, sync: str, attempt: str, token: str) -> None:
 
 def open_database(connection: Connection, sync: str, token: str) -> bool:
     """Open this database for writes; return whether it is open, also if an application opened it earlier."""
+    check_schema(connection, FUNCTIONS_SCHEMA)
     # The commit need not wait for the disk: after a crash the token still opens the database.
-    query = sql.SQL("BEGIN; SET LOCAL synchronous_commit = off; SELECT trueup.switchover_open({}, {}); COMMIT")
+    query = sql.SQL("BEGIN; SET LOCAL synchronous_commit = off; SELECT trueup_app.switchover_open({}, {}); COMMIT")
     cursor = connection.execute(query.format(sql.Literal(sync), sql.Literal(token)))
     while cursor.description is None and cursor.nextset():
         pass
@@ -305,6 +314,7 @@ def remove(connection: Connection, sync: str) -> None:
     connection.execute(sql.SQL("DROP SEQUENCE IF EXISTS {}").format(_sequence(sync)))
     if one_value(connection.execute(statement("is_last"))):
         connection.execute(statement("remove"))
+        drop_schema_if_empty(connection, FUNCTIONS_SCHEMA)
     if one_value(connection.execute(statement("schema_is_empty"))):
         connection.execute("DROP SCHEMA trueup")
 

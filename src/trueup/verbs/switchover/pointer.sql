@@ -96,9 +96,13 @@ BEGIN
 END
 $$;
 
+-- name: install_functions
+-- In a schema of their own, which contains no tables: a role that may use the schema of a table can request locks on it (CREATE
+-- RULE waits for its lock before it checks privileges), and all writers would wait behind that request.
+
 -- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
 -- A role that may not write to a guarded table takes no lock, and so cannot delay a switchover.
-CREATE OR REPLACE FUNCTION trueup.switchover_enter(sync text DEFAULT 'main',
+CREATE OR REPLACE FUNCTION trueup_app.switchover_enter(sync text DEFAULT 'main',
     OUT state text, OUT next_name text, OUT next_address text, OUT token text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -127,7 +131,7 @@ $$;
 
 -- Opens this database for writes. Only the row of the other database has the token, and only after the decision: so an
 -- application may call this too, if the process of the switchover was killed in that moment.
-CREATE OR REPLACE FUNCTION trueup.switchover_open(sync text, token text) RETURNS boolean
+CREATE OR REPLACE FUNCTION trueup_app.switchover_open(sync text, token text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Checked before the lock: every role may call this function.
@@ -159,8 +163,8 @@ $$;
 -- name: grant
 -- Only what applications call. A role whose writes go through views or functions needs SELECT on trueup.switchover_lock,
 -- so that it waits during a pause.
-GRANT USAGE ON SCHEMA trueup TO PUBLIC;
-GRANT EXECUTE ON FUNCTION trueup.switchover_enter(text), trueup.switchover_open(text, text) TO PUBLIC
+GRANT USAGE ON SCHEMA trueup_app TO PUBLIC;
+GRANT EXECUTE ON FUNCTION trueup_app.switchover_enter(text), trueup_app.switchover_open(text, text) TO PUBLIC
 
 -- name: create
 INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address)
@@ -256,8 +260,8 @@ DELETE FROM trueup.switchover WHERE sync = %(sync)s
 SELECT NOT EXISTS (SELECT FROM trueup.switchover)
 
 -- name: remove
-DROP FUNCTION IF EXISTS trueup.switchover_enter(text);
-DROP FUNCTION IF EXISTS trueup.switchover_open(text, text);
+DROP FUNCTION IF EXISTS trueup_app.switchover_enter(text);
+DROP FUNCTION IF EXISTS trueup_app.switchover_open(text, text);
 DROP FUNCTION IF EXISTS trueup.switchover_guard();
 DROP FUNCTION IF EXISTS trueup.switchover_check_snapshot(text);
 DROP FUNCTION IF EXISTS trueup.switchover_changed(text);

@@ -108,7 +108,7 @@ def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> N
     rows = connection.execute(
         "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"
     ).fetchall()
-    hidden = {STATE_SCHEMA, LOG_SCHEMA, *(row[0] for row in rows)}
+    hidden = {STATE_SCHEMA, LOG_SCHEMA, "trueup_app", *(row[0] for row in rows)}
     file.touch(mode=0o600)
     _call(
         [

@@ -88,6 +88,14 @@ def test_an_error_of_a_validation_survives_a_crash_of_the_meta_database(database
     assert [list(error.key) for error in copy.errors()] == [["1"]]
 
 
+def test_a_session_does_not_inherit_an_isolation_level(target: Database) -> None:
+    """Tasks that write one table at the same time would refuse one another, and a round would never end."""
+    target.execute(f"ALTER DATABASE {target.name} SET default_transaction_isolation = serializable")
+    for read_only in (True, False):
+        with connect(Node("n1", target.uri), application="test", read_only=read_only) as connection:
+            assert connection.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
+
+
 def test_a_session_keeps_a_stricter_setting(target: Database) -> None:
     for setting, expected in (("off", "on"), ("local", "on"), ("remote_write", "remote_write"), ("remote_apply",) * 2):
         target.execute(f"ALTER DATABASE {target.name} SET synchronous_commit = {setting}")

@@ -24,6 +24,7 @@ from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
+from trueup.verbs.sync.model import FUNCTIONS_SCHEMA
 from trueup.verbs.sync.state import identity
 
 if TYPE_CHECKING:
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 IDLE = "idle"
 IN_PROGRESS = "in_progress"
 USE_NEXT = "use_next"
-
-# The schema of the functions that applications call; every role may use it.
-FUNCTIONS_SCHEMA = "trueup_app"
 
 # Seconds to wait for a session of an earlier call, which may be about to end.
 _CLAIM_SECONDS = 1.0

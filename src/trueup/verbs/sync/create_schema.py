@@ -20,7 +20,7 @@ from trueup.config.secrets import mask, secrets_of
 from trueup.db.connection import Connection, one_value
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA
+from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA
 from trueup.verbs.sync.request import SyncRequest
 
 PRE, POST = "pre-data", "post-data"
@@ -108,7 +108,7 @@ def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> N
     rows = connection.execute(
         "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"
     ).fetchall()
-    hidden = {STATE_SCHEMA, LOG_SCHEMA, "trueup_app", *(row[0] for row in rows)}
+    hidden = {STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA, *(row[0] for row in rows)}
     file.touch(mode=0o600)
     _call(
         [

@@ -14,6 +14,8 @@ from trueup.rows.write.target import Target
 # The schemas of trueup's own tables, and of the change log (a tube).
 STATE_SCHEMA = "trueup"
 LOG_SCHEMA = "trueup_log"
+# The functions that applications call during a switchover; every role may use this schema.
+FUNCTIONS_SCHEMA = "trueup_app"
 
 # How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
 REPLICA = "replica"

@@ -171,6 +171,9 @@ class Validation:
                         cure=f"change them with trueup validate update {self.name}, or stop it first",
                     )
                 meta.rows("settings", name=self.name, settings=as_json(settings.as_json()))
+                if settings.is_stricter(before):
+                    missed = "rows were compared with a weaker mode or tolerance"
+                    meta.rows("missed", name=self.name, missed=missed)
         return settings
 
     def start(

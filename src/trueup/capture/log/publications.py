@@ -54,7 +54,7 @@ class Published:
             return f"{name} does not publish {', '.join(missing)}; run ALTER PUBLICATION … SET (publish = …)"
         if self.as_partitions:
             return (
-                f"{name} publishes the partitions, not the table; run ALTER PUBLICATION … SET"
+                f"{name} publishes partitions, not the table; run ALTER PUBLICATION … ADD TABLE and … SET"
                 " (publish_via_partition_root = true)"
             )
         if self.filter and self.filter != filter:
@@ -80,7 +80,7 @@ def read_published(
             tuple(operation for operation in _OPERATIONS if row[f"pub{operation}"]),
             row["filter"] or "",
             None if row["columns"] is None else tuple(row["columns"]),
-            row["is_partitioned"] and not row["pubviaroot"],
+            row["is_partitioned"] and not (row["pubviaroot"] and row["is_member"]),
             row["limits_partitions"],
             row["version"],
             tuple(int(xid) for xid in row["writers"] if xid),

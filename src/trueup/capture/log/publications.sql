@@ -7,7 +7,8 @@ SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is
        CASE WHEN r.prattrs IS NOT NULL THEN
            (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_attribute a
              WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[])) END AS columns,
-       c.relkind = 'p' AND NOT p.pubviaroot AND EXISTS (
+       r.oid IS NOT NULL OR s.oid IS NOT NULL OR p.puballtables AS is_member,
+       c.relkind = 'p' AND NOT (p.pubviaroot AND (r.oid IS NOT NULL OR s.oid IS NOT NULL OR p.puballtables)) AND EXISTS (
            SELECT FROM pg_partition_tree(c.oid) t
              JOIN pg_publication_rel x ON x.prrelid = t.relid AND x.prpubid = p.oid
             WHERE x.prqual IS NOT NULL OR x.prattrs IS NOT NULL) AS limits_partitions,
@@ -25,7 +26,8 @@ SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is
 -- Without row filters, column lists and schemas, which PostgreSQL 15 introduced.
 SELECT p.pubname::text AS publication, c.oid::int8 AS oid, c.relkind = 'p' AS is_partitioned,
        p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
-       NULL::text AS filter, NULL::text[] AS columns, false AS limits_partitions,
+       NULL::text AS filter, NULL::text[] AS columns, r.oid IS NOT NULL OR p.puballtables AS is_member,
+       false AS limits_partitions,
        concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin) AS version, ARRAY[p.xmax, r.xmax]::text[] AS writers
   FROM pg_publication p
  CROSS JOIN pg_class c

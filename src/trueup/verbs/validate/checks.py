@@ -45,7 +45,7 @@ class Checker:
         self._sessions = sessions
         self._tables = tables
         self._engine = engine
-        # Numbers of pending keys and open errors: at 0, the meta database is not asked.
+        # Numbers of pending keys and of open and ignored errors: at 0, the meta database is not asked.
         self.pending = 0
         self.errors = 0
         self._free_at = 0.0
@@ -156,6 +156,7 @@ class Checker:
                 known[entry.place].touched(entry.as_touch()) if entry.place in known else entry for entry in entries
             ]
             self.postpone(merged, self._sessions.settings.check_interval)
+            self.pending += len(merged)
 
     def suspect_table(self, table: str, touch: Touch) -> None:
         """Make a whole table pending, for a change that names no rows; merged with an entry that is not decided yet."""
@@ -237,7 +238,7 @@ class Checker:
         now = _now()
         row_errors.still_wrong(meta, name, failed, now)
         equal = [place for place in places if place not in failed]
-        row_errors.resolve_keys(meta, name, equal, now, state=state)
+        row_errors.resolve_keys(meta, name, equal, now)
         return True
 
 

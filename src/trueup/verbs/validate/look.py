@@ -43,11 +43,12 @@ class Look:
 
     source: Mapping[Name, int]
     target: Mapping[Name, int]
-    # The columns of the tables of the source and of the target: name and type.
+    # The columns of the tables of the source and of the target: name, type, number, and whether rows have a default.
     columns: Mapping[Name, tuple[str, ...]]
     target_columns: Mapping[Name, tuple[str, ...]]
-    # Per table of the source: its files, by partition.
-    files: Mapping[int, Mapping[str, int]]
+    # Per table of the source: its files, by partition, and partitions and heirs whose changes are not seen.
+    files: Mapping[int, Mapping[str, str]]
+    limits: Mapping[int, Mapping[str, str | None]]
     # The publications of the subscriptions, and what they and the publication of the slot publish of the tables.
     subscribed: tuple[str, ...]
     published: Mapping[tuple[str, int], Published]
@@ -64,6 +65,11 @@ class Look:
                 f"columns of target {display_name(*name)}"
                 for name, _ in self.target_columns.items() ^ before.target_columns.items()
             ),
+            *(
+                f"partitions or heirs of {display_name(*name)}"
+                for name, oid in self.source.items()
+                if self.limits[oid] != before.limits.get(oid, self.limits[oid])
+            ),
             *(f"publication {name}" for name in {*self.subscribed} ^ {*before.subscribed}),
             *(
                 f"publication {place[0]}"
@@ -73,9 +79,10 @@ class Look:
         ]
         return ", ".join(sorted(set(names))[:5])
 
-    def identity(self, pair: Pair, publication: str) -> dict[str, Any]:
+    def identity(self, route: Route, pair: Pair, publication: str) -> dict[str, Any]:
         """Return what identifies a table and the capture of its changes, to be stored."""
         published = self.published.get((publication, pair.oid))
+        source, target = _by_name(self.columns[route.source]), _by_name(self.target_columns[route.target])
         return {
             "source": pair.oid,
             "target": pair.target_oid,
@@ -83,7 +90,12 @@ class Look:
             "publication": published.version if published else "",
             "files": dict(self.files.get(pair.oid, {})),
             "columns": list(pair.seen),
-            "compared": list(pair.comparable),
+            # Per column: type and number on both nodes, and whether rows may have a value that no change has set.
+            "compared": {
+                name: [*source[name][:2], *target[other][:2], source[name][2] or target[other][2]]
+                for name in pair.comparable
+                if (other := route.columns.get(name, name))
+            },
         }
 
     def is_planned(self, route: Route, pair: Pair) -> bool:
@@ -151,23 +163,30 @@ class Looker:
             source = {(str(schema), str(table)): int(oid) for schema, table, oid, *_ in selected}
             publications = (*subscribed, *([self.publication] if self.publication else []))
             published = read_published(sessions.source, publications, source.values())
-            writers = {int(row[5]) for row in selected}.union(*(each.writers for each in published.values())) - {0}
+            altering = {int(xid) for row in selected for xid in row[5] or ()}
+            writers = altering.union(*(each.writers for each in published.values())) - {0}
             is_undecided = bool(writers) and _may_be_committed(sessions.source, writers)
         return Look(
             source,
             {name: oid for name, (oid, _) in on_target.items()},
-            {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns, _ in selected},
+            {(str(schema), str(table)): tuple(columns) for schema, table, _, _, columns, *_ in selected},
             {name: columns for name, (_, columns) in on_target.items()},
             {int(oid): dict(files) for _, _, oid, files, *_ in selected},
+            {int(oid): dict(limits) for _, _, oid, _, _, _, limits in selected},
             subscribed,
             published,
             is_undecided,
         )
 
     def problem(self, look: Look, pair: Pair) -> str:
-        """Return why changes of a table are not seen; "" if all are, or if the log is not read."""
+        """Return why changes of a table are not seen; "" if all are."""
+        limits = look.limits[pair.oid]
+        if limits["heir"]:
+            return f"{limits['heir']} inherits from it, so its rows are rows of two tables; compare it with trueup diff"
         if not self.publication:
             return ""
+        if limits["unlogged"]:
+            return f"its partition {limits['unlogged']} is unlogged: it is not in the log; run ALTER TABLE … SET LOGGED"
         published = look.published.get((self.publication, pair.oid))
         if published is None:
             return f"it is not in publication {self.publication}; run ALTER PUBLICATION … ADD TABLE"
@@ -177,19 +196,26 @@ class Looker:
         """Return why changes of a table may have been missed between two looks; "" if none were."""
         texts = [text for part, text in _PARTS.items() if before.get(part) != now.get(part)]
         # Changes before the source had the column cannot have changed it.
-        late = ({*now["compared"]} - {*before.get("compared", now["compared"])}) & {*before.get("columns", ())}
+        late = ({*now["compared"]} - {*before["compared"]}) & {*before["columns"]}
         texts += [f"column {name} was not compared before" for name in sorted(late)]
         return "; ".join(texts)
 
-    def is_rewritten(self, before: Mapping[str, int], now: Mapping[str, int]) -> bool:
-        """Return whether rows came or went without a message in the log.
+    def is_rewritten(self, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+        """Return whether rows came, went or have other values without a message in the log.
 
-        A file that is gone or replaced: a partition was detached, dropped or truncated, or a table was written again. A
-        new file with rows: a partition was attached with them.
+        A file that is gone or replaced: a partition was detached (perhaps attached again), dropped or truncated, or a
+        table was written again. A new file with rows: a partition was attached with them. A compared column that is
+        another one, or a new one with a default: all rows have other values.
         """
-        if any(now.get(oid) != file for oid, file in before.items()):
+        if any(now["files"].get(oid) != file for oid, file in before["files"].items()):
             return True
-        return any(self._has_rows(int(oid)) for oid in now if oid not in before)
+        for name, (*numbers, has_default) in now["compared"].items():
+            if name in before["compared"]:
+                if before["compared"][name][:-1] != numbers:
+                    return True
+            elif has_default:
+                return True
+        return any(self._has_rows(int(oid)) for oid in now["files"] if oid not in before["files"])
 
     def _has_rows(self, oid: int) -> bool:
         with self.sessions.source_errors():
@@ -216,7 +242,13 @@ def table_name(connection: Connection, oid: int) -> Name | None:
 
 
 def _names(columns: Iterable[str]) -> tuple[str, ...]:
-    return tuple(column.rsplit(" ", 2)[0] for column in columns)
+    return tuple(column.rsplit(" ", 4)[0] for column in columns)
+
+
+def _by_name(columns: Iterable[str]) -> dict[str, tuple[int, int, bool]]:
+    """Return type and number of columns, and whether rows may have a value that no change has set."""
+    parts = [column.rsplit(" ", 4) for column in columns]
+    return {name: (int(type_oid), int(number), has == "t") for name, type_oid, _, number, has in parts}
 
 
 def _targets(

@@ -193,6 +193,15 @@ UPDATE trueup.validation_table SET identity = %(identity)s,
     sweep_began_at = CASE WHEN %(missed)s <> '' THEN NULL ELSE sweep_began_at END
  WHERE validation = %(name)s AND source = %(source)s
 
+-- name: missed
+-- All tables need a sweep; one in progress may already have passed rows.
+UPDATE trueup.validation_table SET missed = %(missed)s, unchecked = greatest(unchecked, 1), sweep_key = NULL,
+    sweep_began_at = NULL
+ WHERE validation = %(name)s
+
+-- name: clock
+SELECT clock_timestamp()
+
 -- name: sweep
 UPDATE trueup.validation_table SET
     sweep_key = %(key)s, sweep_rows = sweep_rows + %(rows)s, sweep_passes = sweep_passes + %(passes)s,

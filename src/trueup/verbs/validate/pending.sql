@@ -55,7 +55,7 @@ ON CONFLICT (validation, source, md5(key)) WHERE state <> 'resolved' DO UPDATE S
 -- name: resolve_keys
 UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, resolved_by = 'the row became equal'
   FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
- WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state = %(state)s
+ WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
 
 -- name: known_errors
 SELECT e.key FROM unnest(%(keys)s::text[]) k(key)
@@ -78,7 +78,7 @@ UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns
  WHERE e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(%(key)s) AND e.state <> 'resolved'
 
 -- name: open_count
-SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state = 'new'
+SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state <> 'resolved'
 
 -- name: by_hand
 SELECT count(*) FROM trueup.validation_error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from datetime import datetime, timezone
 
 from trueup.capture.log.publications import ensure_identities
 from trueup.capture.log.slot import SlotLost, lsn_text
@@ -130,6 +129,7 @@ def store_gap(validator: Validator, error: SlotLost) -> str:
     sessions = validator.sessions
     stored = sessions.meta.need(sessions.name)
     start = stored.gap["from"] if stored.gap else lsn_text(stored.position or 0)
-    gap = {"from": start, "why": error.message, "at": datetime.now(timezone.utc).isoformat()}
+    # Sweeps have the time of the meta database, too.
+    gap = {"from": start, "why": error.message, "at": sessions.meta.value("clock").isoformat()}
     sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
     return f"{error.message}; changes after {start} were not seen: a full check is needed"

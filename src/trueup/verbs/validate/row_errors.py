@@ -69,11 +69,11 @@ def still_wrong(meta: Meta, name: str, failed: Mapping[TableKey, Mismatch], now:
     meta.many("still", lines, FILE)
 
 
-def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime, *, state: str = "new") -> None:
-    """Resolve the errors of rows that became equal; `state` is their state until now."""
+def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime) -> None:
+    """Resolve the errors of rows that became equal, also ignored ones: a later loss is another error."""
     if keys:
         sources, texts = [source for source, _ in keys], [key_text(key) for _, key in keys]
-        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now, state=state)
+        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now)
 
 
 def known(meta: Meta, name: str, table: str, keys: Sequence[KeyValues]) -> set[KeyValues]:
@@ -91,7 +91,7 @@ def to_check(
 
 
 def open_count(meta: Meta, name: str) -> int:
-    """Return the number of open errors."""
+    """Return the number of open and ignored errors."""
     return int(meta.value("open_count", FILE, name=name))
 
 

@@ -104,6 +104,10 @@ class Settings:
         }
         return cls(**values)
 
+    def is_stricter(self, before: Settings) -> bool:
+        """Return whether rows that were equal with the settings `before` may differ with these."""
+        return (self.mode == "full" and before.mode != "full") or self.float_tolerance < before.float_tolerance
+
     def updated(self, values: Mapping[str, Any]) -> Settings:
         """Return settings with other values; None means no change."""
         return replace(self, **{name: value for name, value in values.items() if value is not None}).checked()

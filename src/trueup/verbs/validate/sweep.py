@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from trueup.config.model import Node
 from trueup.db.reader import borrow
@@ -66,9 +65,13 @@ class Sweeper:
         meta, validation = self._sessions.meta, self._sessions.name
         row = next(row for row in meta.rows("tables", name=validation) if row["source"] == name)
         # The time of a pass is the start of its first block: rows of a block may change as soon as it is read.
-        started_at = datetime.now(timezone.utc)
+        started_at = meta.value("clock")
         swept = self._block(name, tuple(row["sweep_key"]) if row["sweep_key"] else None)
         with meta.transaction():
+            # No settings are changed meanwhile: a block that was compared with weaker ones does not count.
+            meta.rows("lock_row", name=validation)
+            if meta.need(validation).settings.is_stricter(self._sessions.settings):
+                return
             suspected = self._suspect(name, swept.differing, Touch(SWEEP, position, position, 0, None))
             meta.rows(
                 "sweep", name=validation, source=name, key=list(swept.next) if swept.next else None, rows=swept.rows,

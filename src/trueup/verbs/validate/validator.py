@@ -138,13 +138,13 @@ class Validator:
         stored = {row["source"]: row["identity"] for row in self.tables.rows()}
         with sessions.meta.transaction():
             for name, pair in self.tables.pairs.items():
-                before, now = stored.get(name), look.identity(pair, self.looker.publication)
+                before, now = stored.get(name), look.identity(self.tables.routes[name], pair, self.looker.publication)
                 if before == now:
                     continue
                 missed = self.looker.missed(before, now) if before and position is not None else ""
                 if missed:
                     sessions.log(f"{name}: changes may have been missed ({missed}); a sweep of the table is needed")
-                elif before and position is not None and self.looker.is_rewritten(before["files"], now["files"]):
+                elif before and position is not None and self.looker.is_rewritten(before, now):
                     sessions.log(f"{name}: rows were changed without a message in the log; the table is compared")
                     self.checker.suspect_table(name, Touch(TRUNCATE, position, position, 0, None))
                 sessions.meta.rows("identity", name=sessions.name, source=name, identity=as_json(now), missed=missed)

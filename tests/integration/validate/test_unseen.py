@@ -1,0 +1,111 @@
+"""Changes without a message in the log: of partitions, of columns, and comparisons that were weaker before."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.validate import Copy
+from trueup.errors import CheckFailed
+
+PARTITIONS = """
+    CREATE TABLE p (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);
+    CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100);
+    CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (300) PARTITION BY RANGE (id);
+    CREATE TABLE p21 PARTITION OF p2 FOR VALUES FROM (100) TO (200);
+"""
+AGAIN = """
+    BEGIN; ALTER TABLE p DETACH PARTITION {0};
+    DELETE FROM {0} WHERE id = {1}; INSERT INTO {0} VALUES ({1} + 1);
+    ALTER TABLE p ATTACH PARTITION {0} FOR VALUES FROM {2}; COMMIT
+"""
+
+
+def _keys(copy: Copy) -> list[int]:
+    """Return the keys of the errors, after a fence."""
+    assert copy.fence().exit_code == 1
+    return sorted(int(error.key[0]) for error in copy.errors())
+
+
+def test_partitions_that_are_published_or_logged_otherwise_than_their_table(copy: Copy) -> None:
+    copy.both(PARTITIONS)
+    copy.up.execute("CREATE PUBLICATION q FOR TABLE p1, p2 WITH (publish_via_partition_root = true)")
+    copy.up.execute("CREATE PUBLICATION p FOR TABLE p WITH (publish_via_partition_root = true)")
+    copy.down.execute(f"CREATE SUBSCRIPTION {copy.down.name} CONNECTION '{copy.up.uri}' PUBLICATION p")
+    copy.create("public.p", publication="q")
+    with pytest.raises(CheckFailed, match="publication q publishes partitions, not the table"):
+        copy.validation.start(engine="local")
+    copy.start("public.p")
+    copy.up.execute("INSERT INTO p VALUES (1), (101)")
+    assert copy.fence().exit_code == 0
+    # Rows of a partition that is detached for a moment, and of one that contains partitions.
+    copy.up.execute(AGAIN.format("p1", 1, "(0) TO (100)"))
+    assert _keys(copy) == [1, 2]
+    copy.up.execute(AGAIN.format("p2", 101, "(100) TO (300)"))
+    assert _keys(copy) == [1, 2, 101, 102]
+    copy.up.execute(
+        "CREATE UNLOGGED TABLE p22 PARTITION OF p2 FOR VALUES FROM (200) TO (300); INSERT INTO p VALUES (201)"
+    )
+    assert "its partition public.p22 is unlogged" in copy.fence().reasons[0]
+
+
+def test_columns_that_are_replaced_or_come_with_values(copy: Copy) -> None:
+    names = ("swapped", "replaced", "filled", "empty")
+    copy.both("".join(f"CREATE TABLE {name} (id int PRIMARY KEY, a int, b int);" for name in names))
+    copy.up.execute("".join(f"INSERT INTO {name} VALUES (1, 1, 2);" for name in names))
+    copy.replicate()
+    copy.start()
+    assert copy.fence().exit_code == 0
+    copy.down.execute("ALTER TABLE filled ADD c int DEFAULT 5; ALTER TABLE empty ADD c int")
+    for name, other in (("a", "c"), ("b", "a"), ("c", "b")):
+        copy.up.execute(f"ALTER TABLE swapped RENAME {name} TO {other}")
+    copy.up.execute("ALTER TABLE replaced DROP b, ADD b int; ALTER TABLE filled ADD c int; ALTER TABLE empty ADD c int")
+    assert copy.fence().exit_code == 1
+    assert {error.source: error.columns for error in copy.errors()} == {
+        "public.swapped": ("b", "a"), "public.replaced": ("b",), "public.filled": ("c",)
+    }  # fmt: skip
+
+
+def test_inheriting_tables_are_not_validated_with_their_parent(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    copy.replicate()
+    copy.start("public.t,public.u")
+    copy.both("CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (t)")
+    copy.up.execute("INSERT INTO heir VALUES (1)")
+    fence = copy.fence()
+    assert fence.exit_code == 2
+    assert "public.heir inherits from it" in fence.reasons[0]
+    copy.up.execute("ALTER TABLE heir NO INHERIT t")
+    assert "missed or not checked" in copy.fence().reasons[0]
+
+
+def test_weaker_comparisons_do_not_count_for_stricter_ones(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, f float8)")
+    copy.replicate()
+    copy.spoil("t", "NEW.f = NEW.f + 0.1;", "INSERT OR UPDATE")
+    copy.start("public.t", mode="fast", sweep=0.9)
+    copy.up.execute("INSERT INTO t VALUES (1, 1)")
+    assert copy.fence().exit_code == 0
+    copy.validation.update(mode="full", float_tolerance=0.5, sweep=0.0)
+    assert "weaker mode or tolerance" in copy.fence().reasons[0]
+    copy.validation.update(sweep=0.9)
+    copy.until(lambda: copy.fence().exit_code == 0)
+    copy.stop()
+    copy.create("public.t", float_tolerance=0.0, sweep=0.9)
+    copy.go_on()
+    copy.until(lambda: copy.fence().exit_code == 1)
+
+
+def test_an_ignored_error_ends_when_the_row_is_proven(copy: Copy) -> None:
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.replicate()
+    copy.spoil("t", "IF NEW.n < 0 THEN NEW.n = 7; END IF;", "INSERT OR UPDATE")
+    copy.start("public.t")
+    copy.up.execute("INSERT INTO t VALUES (1, -1)")
+    assert copy.fence().exit_code == 1
+    copy.validation.ignore(None)
+    copy.up.execute("UPDATE t SET n = -2")
+    assert copy.fence().exit_code == 0
+    copy.up.execute("UPDATE t SET n = 3")
+    assert copy.fence().exit_code == 0
+    copy.up.execute("UPDATE t SET n = -3")
+    assert copy.fence().exit_code == 1

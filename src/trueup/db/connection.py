@@ -27,6 +27,15 @@ def one_value(cursor: Cursor) -> Any:
     return one_row(cursor)[0]
 
 
+def same_server(conninfo: str, connection: Connection) -> str:
+    """Return a conninfo string for the server of an open connection, if `conninfo` names several servers."""
+    info = connection.info
+    keywords = {"host": info.host, "port": str(info.port)}
+    if info.hostaddr and not info.host.startswith("/"):
+        keywords["hostaddr"] = info.hostaddr
+    return make_conninfo(conninfo, **keywords)
+
+
 def address_of(connection: Connection, *, application: str = "") -> str:
     """Return a conninfo string that opens the same connection from any machine, with the password.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from support.validate import Copy
+from trueup.api.validate import Validation
+from trueup.capture.log.slot import lsn_number
 from trueup.errors import CheckFailed
 
 PARTITIONS = """
@@ -109,3 +112,36 @@ def test_an_ignored_error_ends_when_the_row_is_proven(copy: Copy) -> None:
     assert copy.fence().exit_code == 0
     copy.up.execute("UPDATE t SET n = -3")
     assert copy.fence().exit_code == 1
+
+
+def test_rows_are_read_from_the_server_whose_log_is_read(copy: Copy) -> None:
+    """The address of the source names two servers; after the start, the first of them comes back with old rows."""
+
+    class Several(Copy):
+        @property
+        def validation(self) -> Validation:
+            several = f"127.0.0.1:{self.down.server.port},127.0.0.1:{self.up.server.port}"
+            uri = self.up.uri.replace(f"127.0.0.1:{self.up.server.port}", several) + "?target_session_attrs=read-write"
+            return Validation(self.name, nodes={"n1": uri, "n2": self.down.uri})
+
+    several = Several(copy.up, copy.down)
+    former = copy.down.server.create_database(copy.up.name)
+    former.execute(f"ALTER DATABASE {former.name} SET default_transaction_read_only = on")
+    copy.both("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    copy.up.execute("INSERT INTO t VALUES (1, 1)")
+    copy.replicate()
+    copy.spoil("t", "RETURN OLD;", "UPDATE")
+    try:
+        several.start("public.t")
+        with psycopg.connect(former.uri, autocommit=True) as session:
+            session.execute("SET default_transaction_read_only = off")
+            session.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+            session.execute("INSERT INTO t VALUES (1, 1)")
+            session.execute(f"ALTER DATABASE {former.name} RESET default_transaction_read_only")
+        copy.up.execute("UPDATE t SET n = 2")
+        position = lsn_number(str(copy.up.execute("SELECT pg_current_wal_lsn()")[0][0]))
+        several.until(lambda: lsn_number(several.status().validated or "0/0") >= position)
+        assert [error.key for error in several.errors()] == [("1",)]
+    finally:
+        several.stop()
+        former.drop()

@@ -63,6 +63,29 @@ class Published:
         return f"{name} does not publish the key column {lost[0]}" if lost else ""
 
 
+@dataclass(frozen=True)
+class Carried:
+    """The rows and columns of a table that the subscriptions replicate ("" and None: all), and where that is set."""
+
+    filter: str = ""
+    columns: tuple[str, ...] | None = None
+    publications: tuple[str, ...] = ()
+    limits_partitions: bool = False
+
+
+def carried_by(published: list[Published]) -> Carried:
+    """Merge publications: a row is replicated if any of them publishes it."""
+    filters = list(dict.fromkeys(each.filter for each in published))
+    filter = "" if "" in filters else " OR ".join(f"({text})" if len(filters) > 1 else text for text in filters)
+    columns = dict.fromkeys(name for each in published for name in each.columns or ())
+    return Carried(
+        filter,
+        None if not published or any(each.columns is None for each in published) else tuple(columns),
+        tuple(each.publication for each in published),
+        any(each.limits_partitions for each in published),
+    )
+
+
 def read_published(
     connection: Connection, publications: Iterable[str], oids: Iterable[int]
 ) -> dict[tuple[str, int], Published]:

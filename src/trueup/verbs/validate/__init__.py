@@ -2,7 +2,7 @@
 
 Reading order: `run` (the loop), `validator` (the steps of a round), `source` (a protocol: where changes come from),
 `log` and `tubes` (its two implementations), `tube_coverage` (whether triggers capture everything), `batch` (changes
-merged by key), `visible` (transactions that are not visible yet), `judge` (rows of both nodes compared), `checks`
+merged by key), `judge` (rows of both nodes compared), `checks`
 (results stored), `pending` (when a row that differs is an error), `row_errors` (the errors), `sweep` (rows that never
 change), `look` (whether tables and publications are what they were), `positions` (how far everything is), `tables`,
 `plan`, `routes` and `option_checks` (what is compared), `change_tables` (add, remove, restart), `sessions`, `history`

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from trueup.capture.log.pgoutput import Change, Relation, time_of
 from trueup.rows.keys import KeyValues
-from trueup.verbs.validate.pending import Touch
+from trueup.verbs.validate.pending import Entry, Touch
 from trueup.verbs.validate.plan import Pair
 
 Touches = dict[str, dict[KeyValues, Touch]]
@@ -82,3 +82,18 @@ class Batch:
         if micros not in self._times:
             self._times = {micros: time_of(micros)}
         return self._times[micros]
+
+
+def without_hidden(touches: Touches, hidden: set[int]) -> tuple[Touches, list[Entry]]:
+    """Split keys into those that can be checked, and pending entries for those of invisible transactions."""
+    if not hidden:
+        return touches, []
+    visible: Touches = {}
+    entries: list[Entry] = []
+    for table, keys in touches.items():
+        for key, touch in keys.items():
+            if touch.xid in hidden:
+                entries.append(Entry.of(table, key, touch))
+            else:
+                visible.setdefault(table, {})[key] = touch
+    return visible, entries

@@ -72,7 +72,7 @@ class Checker:
         size = max(1, min(MAX_KEYS_PER_TASK, -(-total // max(1, self._engine.slots))))
         for name, of_table in keys.items():
             for task in tasks_of(
-                pairs[name], of_table, size=size, nodes=sessions.nodes, application=sessions.application,
+                pairs[name], of_table, size=size, nodes=sessions.servers, application=sessions.application,
                 timeout=settings.timeout, tolerance=settings.float_tolerance,
             ):  # fmt: skip
                 self._limit_rate(len(task.keys))

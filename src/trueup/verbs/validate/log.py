@@ -54,7 +54,7 @@ class LogSource:
         """Create or correct the publication of the validation; check that the one of the user exists."""
         sessions, tables = self._sessions, self._tables
         self._behind = None
-        source = sessions.nodes[0]
+        source = sessions.servers[0]
         connection = sessions.connect(source, read_only=False)
         self._open = SlotReader(connection, source, stored.slot, stored.publication, cure=FULL_CHECK)
         with sessions.source_errors():

@@ -14,8 +14,9 @@ from typing import Any
 from psycopg import sql
 from typing_extensions import LiteralString
 
-from trueup.capture.log.publications import Published, read_published
+from trueup.capture.log.publications import Carried, Published, carried_by, read_published
 from trueup.capture.log.syncer import Syncer
+from trueup.capture.log.visible import invisible
 from trueup.db.connection import Connection, one_value
 from trueup.db.names import display_name
 from trueup.db.statements import load
@@ -23,7 +24,6 @@ from trueup.errors import TrueupError
 from trueup.verbs.validate.plan import Pair
 from trueup.verbs.validate.routes import Name, Route
 from trueup.verbs.validate.sessions import Sessions
-from trueup.verbs.validate.visible import invisible
 
 _PARTS = {
     "source": "another table has its name on the source",
@@ -108,30 +108,7 @@ class Look:
 
     def carried(self, oid: int) -> Carried:
         """Return what the subscriptions replicate of a table."""
-        return _carried([self.published[name, oid] for name in self.subscribed if (name, oid) in self.published])
-
-
-@dataclass(frozen=True)
-class Carried:
-    """The rows and columns of a table that the subscriptions replicate ("" and None: all), and where that is set."""
-
-    filter: str = ""
-    columns: tuple[str, ...] | None = None
-    publications: tuple[str, ...] = ()
-    limits_partitions: bool = False
-
-
-def _carried(published: list[Published]) -> Carried:
-    """Merge publications: a row is replicated if any of them publishes it."""
-    filters = list(dict.fromkeys(each.filter for each in published))
-    filter = "" if "" in filters else " OR ".join(f"({text})" if len(filters) > 1 else text for text in filters)
-    columns = dict.fromkeys(name for each in published for name in each.columns or ())
-    return Carried(
-        filter,
-        None if not published or any(each.columns is None for each in published) else tuple(columns),
-        tuple(each.publication for each in published),
-        any(each.limits_partitions for each in published),
-    )
+        return carried_by([self.published[name, oid] for name in self.subscribed if (name, oid) in self.published])
 
 
 @dataclass

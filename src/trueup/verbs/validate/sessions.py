@@ -9,7 +9,7 @@ import psycopg
 
 from trueup.capture.log.slot import emit_message
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, one_value, same_server
 from trueup.db.node import connect, error_from_server
 from trueup.db.reader import allow, stop_all
 from trueup.errors import CheckFailed
@@ -30,6 +30,8 @@ class Sessions:
         self.meta = meta
         self.log = log
         self.application = f"trueup validate {name}"
+        # The nodes as they were reached: an address may name several servers, of which only one is validated.
+        self.servers = nodes
         self.stored: Stored = meta.need(name)
         self._source: Connection | None = None
         self._target: Connection | None = None
@@ -56,6 +58,11 @@ class Sessions:
         allow(self.application)
         self._source = self.connect(self.nodes[0], read_only=False)
         self._target = self.connect(self.nodes[1], read_only=True)
+        source, target = (
+            Node(node.name, same_server(node.conninfo, session))
+            for node, session in zip(self.nodes, (self._source, self._target), strict=True)
+        )
+        self.servers = source, target
         self.reload()
         with self.source_errors():
             if one_value(self.source.execute("SELECT pg_is_in_recovery()")):

@@ -142,10 +142,10 @@ class _Stream:
         from trueup.spark.changes import ChangesSource
 
         sessions = validator.sessions
-        source, stored = sessions.nodes[0], sessions.stored
+        source, stored = sessions.servers[0], sessions.stored
         attributes = {
             "nodes": {source.name: source},
-            "limit": SyncerLimit(sessions.nodes, validator.positions.syncer, sessions.settings.cutover),
+            "limit": SyncerLimit(sessions.servers, validator.positions.syncer, sessions.settings.cutover),
             "keys": _keys(validator),
             "__module__": "trueup_registered",
         }

@@ -6,17 +6,17 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from trueup.capture.log.visible import wait_until_visible
 from trueup.config.model import Node
 from trueup.db.node import connect
 from trueup.db.reader import close_idle
 from trueup.engine.work import Room, perform
 from trueup.errors import TrueupError
-from trueup.verbs.validate.batch import Touches
+from trueup.verbs.validate.batch import Touches, without_hidden
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, collected
 from trueup.verbs.validate.judge import Mismatch, judge, tasks_of
 from trueup.verbs.validate.pending import Entry, TableKey, Touch
 from trueup.verbs.validate.plan import Pair
-from trueup.verbs.validate.visible import wait_until_visible, without_hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -115,7 +115,7 @@ class Sweeper:
         settings = self._sessions.settings
         try:
             return sweep_block(
-                self._tables.pairs[name], self._sessions.nodes, start, rows=settings.sweep_rows,
+                self._tables.pairs[name], self._sessions.servers, start, rows=settings.sweep_rows,
                 application=self._sessions.application, timeout=settings.timeout,
             )  # fmt: skip
         except TrueupError as error:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from trueup.capture.log.pgoutput import Relation
+from trueup.capture.log.publications import Carried
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
 from trueup.verbs.validate import pending
-from trueup.verbs.validate.look import Carried, Look, table_name
+from trueup.verbs.validate.look import Look, table_name
 from trueup.verbs.validate.option_checks import examine_filter, refuse_wrong_options
 from trueup.verbs.validate.plan import Pair, plan_pair, why_altered
 from trueup.verbs.validate.routes import Route, find_routes

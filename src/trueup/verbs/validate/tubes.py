@@ -128,7 +128,7 @@ class TubeSource:
     def open(self, stored: Stored) -> Opened:
         """Lock all partitions, delete the pods of the last checkpoint, and check that all changes are captured."""
         sessions = self._sessions
-        self._open = open_tubes(sessions.nodes[0], sessions.settings)
+        self._open = open_tubes(sessions.servers[0], sessions.settings)
         failed = self._ensure(stored.needs_new_start) if self._is_changelog else {}
         self._coverage = TubeCoverage(self._session, self._name, is_changelog=self._is_changelog)
         self._partitions = self._coverage.find().partitions

@@ -10,12 +10,13 @@ from datetime import datetime, timedelta, timezone
 from trueup.capture.log.pgoutput import KeyLost
 from trueup.capture.log.slot import lsn_text
 from trueup.capture.log.syncer import find_syncer
+from trueup.capture.log.visible import invisible, wait_until_visible
 from trueup.config.model import Node
 from trueup.engine.work import Engine
 from trueup.errors import NodeError
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate import pending
-from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches
+from trueup.verbs.validate.batch import UNCHECKED, Batch, Touches, without_hidden
 from trueup.verbs.validate.checks import Checker, FirstCheck
 from trueup.verbs.validate.history import History
 from trueup.verbs.validate.log import LogSource
@@ -28,7 +29,6 @@ from trueup.verbs.validate.source import ChangeSource, Coverage, Opened, Pulled
 from trueup.verbs.validate.sweep import Sweeper
 from trueup.verbs.validate.tables import Tables
 from trueup.verbs.validate.tubes import TubeSource
-from trueup.verbs.validate.visible import invisible, wait_until_visible, without_hidden
 
 _KEYS_PER_CHECK = 10_000
 _HEALTH_SECONDS = 2.0

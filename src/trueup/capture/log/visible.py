@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 
 from trueup.db.connection import Connection, one_value
-from trueup.verbs.validate.batch import Touches
-from trueup.verbs.validate.pending import Entry
 
 _WAIT_SECONDS = 1.0
 _PAUSE_SECONDS = 0.02
@@ -33,18 +31,3 @@ def wait_until_visible(connection: Connection, xids: set[int]) -> set[int]:
     while (hidden := invisible(connection, xids)) and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
     return hidden
-
-
-def without_hidden(touches: Touches, hidden: set[int]) -> tuple[Touches, list[Entry]]:
-    """Split keys into those that can be checked, and pending entries for those of invisible transactions."""
-    if not hidden:
-        return touches, []
-    visible: Touches = {}
-    entries: list[Entry] = []
-    for table, keys in touches.items():
-        for key, touch in keys.items():
-            if touch.xid in hidden:
-                entries.append(Entry.of(table, key, touch))
-            else:
-                visible.setdefault(table, {})[key] = touch
-    return visible, entries

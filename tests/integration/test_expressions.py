@@ -20,7 +20,8 @@ from support.fixtures import Databases, FreshServer
 from support.tube import TubeDatabase
 from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
-from trueup.db.expressions import DENIED, Expression, refusal
+from trueup.db.called import DENIED
+from trueup.db.expressions import Expression, refusal
 from trueup.db.node import connect
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed, TrueupError

@@ -315,6 +315,41 @@ def test_a_superuser_uses_no_table_whose_owner_would_run_code(squatter: Hostile,
     assert trueup.diff("public.w", nodes=plain, engine="local", recheck=0).verdict == "DIFFER"
 
 
+def test_the_planner_runs_no_code_of_tables_of_tubes_and_of_tables_in_filters(squatter: Hostile) -> None:
+    n1, n2 = squatter.databases
+    squatter.run(
+        "ALTER FUNCTION seize() IMMUTABLE; CREATE TABLE w (id int PRIMARY KEY, v text); INSERT INTO w VALUES (1)"
+    )
+    squatter.run("CREATE TABLE other (LIKE w INCLUDING ALL); CREATE TABLE clean (LIKE w)")
+    trap = "CREATE INDEX ON {} ((seize() || v))"
+    squatter.run(trap.format("other"))
+    owned = f"of the role {squatter.role}, which would run with superuser rights"
+    tubes = TubeDatabase(n1)
+    tubes.install()
+    tubes.tube.ensure()
+    tubes.tube.attach("public.w", shard=0)
+    squatter.run(trap.format("w"), n1)
+    calls: list[Callable[[], object]] = [
+        lambda: tubes.tube.attach("public.other", shard=0),
+        lambda: tubes.tube.backfill("public.w"),
+        lambda: tubes.tube.touch("public.w", ["1"]),
+        lambda: tubes.tube.touch_query("public.w", "SELECT o.id FROM public.other o"),
+        lambda: trueup.diff(
+            "public.clean",
+            key=("id",),
+            nodes={"n1": n1.uri, "n2": n2.uri},
+            engine="local",
+            filter="id IN (SELECT o.id FROM public.other o WHERE o.v = 'a')",
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(CheckFailed, match=owned):
+            call()
+        assert not squatter.is_superuser()
+    tubes.tube.detach("public.w")
+    tubes.close()
+
+
 def test_a_superuser_runs_no_trigger_of_a_table_that_a_foreign_key_writes_to(squatter: Hostile) -> None:
     """Before PostgreSQL 18, an AFTER trigger of the other table runs with the rights of the session."""
     squatter.run(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import product
 
 import psycopg
 from psycopg import pq, sql
@@ -17,7 +16,9 @@ from psycopg.rows import class_row
 
 from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
+from trueup.db.called import DENIED, add_types
 from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_code import foreign_code
 from trueup.db.names import display_name
 from trueup.db.node import error_from_server
 from trueup.db.node_tree import Calls, UnknownTree
@@ -25,25 +26,6 @@ from trueup.db.scan import has_qualified_name, problem_with, with_parameters
 from trueup.db.statements import load
 from trueup.errors import CheckFailed, QueryError
 
-# Functions of pg_catalog that are stable or immutable, and nevertheless have effects or run other code.
-DENIED = {
-    **dict.fromkeys(
-        map("".join, product(("table", "schema", "database"), ("_to_xml", "_to_xmlschema", "_to_xml_and_xmlschema"))),
-        "reads other tables and views, and runs the functions of views",
-    ),
-    **dict.fromkeys(
-        (
-            *map("".join, product(("json", "jsonb"), ("_populate_record", "_populate_recordset"))),
-            *map("".join, product(("json", "jsonb"), ("_to_record", "_to_recordset"))),
-            *("jsonb_populate_record_valid", "pg_input_is_valid", "pg_input_error_info"),
-        ),
-        "reads values of any type, and runs the checks of domains",
-    ),
-    **dict.fromkeys(("txid_current", "pg_current_xact_id"), "assigns a transaction number"),
-    **dict.fromkeys(
-        ("fmgr_internal_validator", "fmgr_c_validator", "fmgr_sql_validator"), "loads or parses the code of functions"
-    ),
-}
 _HINTS = {
     "42601": " (it must be one complete expression)",
     "42883": " (write functions and operators with their schema: public.f(x))",
@@ -138,6 +120,7 @@ def examine(
                 connection, expression, lambda function: not _problem(function, allowed, definer)
             )
             guard = _guard(connection, expression, calls)
+            foreign = _foreign(connection, calls)
     except _Unreadable as error:
         return Examined(f"{expression.what}: {error}: {_shown(expression)}")
     except UnknownTree as error:
@@ -148,6 +131,7 @@ def examine(
             raise rejected from None
         return Examined(f"{expression.what}: {rejected.message}{_HINTS.get(rejected.sqlstate, '')}")
     problems = [problem for function in functions if (problem := _problem(function, allowed, definer))]
+    problems += foreign
     if definer and (len(calls.tables) > 1 or 0 in calls.columns):
         # Owners of tables can change types of columns; the guard covers named columns of one table.
         problems.append(f"it runs with the rights of {definer} and may read only columns of this table, by their names")
@@ -244,17 +228,10 @@ def _called(connection: Connection, calls: Calls) -> list[Function]:
         return cursor.fetchall()
 
 
-def add_types(connection: Connection, calls: Calls) -> None:
-    """Add the parts of types, and what the checks of domains call, until nothing is new."""
-    statement, done = load("trueup.db", "expressions.sql")["parts"], -1
-    while len(calls.types) > done and max(calls.types, default=0) >= 16384:
-        done = len(calls.types)
-        for oid, checks in connection.execute(
-            statement, {"types": [*calls.types], "read": [*calls.read_types]}
-        ).fetchall():
-            calls.types.add(oid)
-            for tree in checks:
-                calls.add(tree)
+def _foreign(connection: Connection, calls: Calls) -> list[str]:
+    """Return the code of other roles that the planner would run, by the tables that the expression reads."""
+    tables = connection.execute(load("trueup.db", "expressions.sql")["tables"], [[*calls.tables]]).fetchall()
+    return [reason for table in tables for reason in foreign_code(connection, *table, writes=False)]
 
 
 def _guard(connection: Connection, expression: Expression, calls: Calls) -> str:

@@ -66,3 +66,7 @@ SELECT coalesce('(true OR ' || string_agg(CASE
  CROSS JOIN LATERAL (SELECT CASE WHEN %(alias)s = '' THEN '' ELSE %(alias)s || '.' END || quote_ident(a.attname)) c(name)
  WHERE a.attrelid = %(table)s::regclass AND a.attnum > 0 AND NOT a.attisdropped
    AND (a.attnum = ANY (%(columns)s::int[]) OR 0 = ANY (%(columns)s::int[]))
+
+-- name: tables
+SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY (%s::oid[])

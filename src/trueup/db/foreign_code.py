@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from psycopg.rows import class_row
 
+from trueup.db.called import DENIED, add_types
 from trueup.db.connection import Connection, one_value
-from trueup.db.expressions import DENIED, add_types
 from trueup.db.node_tree import Calls, UnknownTree
 from trueup.db.statements import load
 

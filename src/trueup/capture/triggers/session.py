@@ -16,6 +16,7 @@ from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
 from trueup.db.catalog import nearest_table
 from trueup.db.connection import Connection, address_of
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
@@ -132,8 +133,11 @@ class Session:
             node=self.node.name,
         )
 
-    def find_table(self, text: str) -> str:
-        """Return the quoted name of a table for regclass; raise CheckFailed with similar names if it does not exist."""
+    def find_table(self, text: str, *, is_read: bool = True) -> str:
+        """Return the quoted name of a table for regclass; raise CheckFailed with similar names if it does not exist.
+
+        With `is_read`, raise CheckFailed also if the planner would run code of another role, see `foreign_code`.
+        """
         if text.strip().isdigit():
             return text.strip()  # the OID of a dropped table
         parts = parse_table_name(text)
@@ -143,6 +147,8 @@ class Session:
                     name = sql.Identifier(schema, table).as_string(self.connection)
                     row = self.connection.execute("SELECT to_regclass(%s)", [name]).fetchone()
                     if row and row[0]:
+                        if is_read and (reasons := foreign_code(self.connection, schema, table, writes=False)):
+                            raise CheckFailed(reasons, cure=FOREIGN_CODE_CURE, node=self.node.name)
                         return name
             shown = display_name(parts[0].text, parts[1].text)
             near = nearest_table(self.connection, shown)

@@ -114,7 +114,7 @@ def attach(
 def detach(session: Session, tube: str, table: str, *, patience: float = PATIENCE) -> bool:
     """Detach a table, keep its waiting pods, and return whether it was attached."""
     detached: bool = session.call(
-        "tube_table_ensure_detached", tube, session.find_table(table), timedelta(seconds=patience)
+        "tube_table_ensure_detached", tube, session.find_table(table, is_read=False), timedelta(seconds=patience)
     )
     return detached
 

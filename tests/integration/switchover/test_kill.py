@@ -86,6 +86,21 @@ def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
     assert moving.differences() == []
 
 
+def test_a_crash_that_takes_back_the_opening(moving: Moving) -> None:
+    """The opening does not wait for the disk of the new server; the same command opens it again."""
+    moving.prepare()
+    moving.execute()
+    ((token,),) = moving.old.execute("SELECT token FROM trueup.switchover")
+    closed = "UPDATE trueup.switchover SET state = 'use_next', token_hash = sha256(convert_to(%s, 'UTF8'))"
+    moving.new.execute(closed, [token])
+    assert moving.accepts_writes(WRITE) == []
+    assert "decided, not open" in status(moving.request()).phase
+    assert "it is open now" in moving.execute().remarks[0]
+    assert moving.accepts_writes(WRITE) == ["new"]
+    with pytest.raises(CheckFailed, match="is not in use"):
+        moving.execute()
+
+
 def test_abort_and_reset(moving: Moving) -> None:
     """`abort` ends a switchover that waits for a client; `reset` removes everything; both can be called at any time."""
     request = moving.request()

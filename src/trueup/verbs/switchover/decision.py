@@ -110,7 +110,8 @@ def open_target(route: Route, target: Connection, sync: str, token: str) -> None
 def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, target: Connection) -> Outcome:
     """Complete an earlier call that was killed after its decision; raise if there was none."""
     other = pointer.read(target, outcome.sync)
-    if not current.attempt or other is None:
+    # A crash of the new server may take back its opening, which does not wait for the disk: also after the report.
+    if other is None or (other.is_in_use and not current.attempt):
         since = f" since {current.decided_at}" if current.decided_at else ""
         raise CheckFailed(
             [f"{route.source.name} is not in use: {current.next_name} is in use{since}"],
@@ -118,7 +119,7 @@ def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, tar
         )
     remark = "an earlier call made the decision, and an application opened the new database"
     if not other.is_in_use:
-        remark = "an earlier call made the decision and ended before it opened the new database: it is open now"
+        remark = "an earlier call made the decision, and the new database was not open: it is open now"
         open_target(route, target, outcome.sync, current.token or "")
     outcome = replace(outcome, address=current.next_address, remarks=(remark,))
     keep_report(outcome, fence, target)

@@ -8,7 +8,8 @@ import pytest
 
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
-from trueup.errors import QueryError
+from trueup.errors import CheckFailed, QueryError, TrueupError
+from trueup.verbs.sync.request import Scope
 
 AWKWARD = """
 CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE keyless (n int);
@@ -172,3 +173,17 @@ def _run_as_owner(owned: Pair) -> None:
     owned.run()
     owned.check_equal(OWNED_NAMES)
     owned.drop()
+
+
+def test_a_second_start_with_other_tables_is_refused(pair: Pair) -> None:
+    pair.both("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    # A start that failed is not in the way of the next one.
+    with pytest.raises(TrueupError, match="no table matches"):
+        pair.with_scope(Scope("main", ("public.wrong",))).start()
+    pair.with_scope(Scope("main", ("public.a",))).start()
+    for step in (pair.start, pair.plan):
+        pair.with_scope(Scope("main", ("public.a", "public.b")))
+        with pytest.raises(CheckFailed, match=r"sync main was started with public\.a"):
+            step()
+        pair.with_scope(Scope("main"))
+        step()

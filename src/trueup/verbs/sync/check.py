@@ -33,6 +33,18 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 
+def check_scope(scope: Scope, stored: State) -> None:
+    """Raise CheckFailed if the request names other tables than the sync was started with: it would not use them."""
+    requested, started = (scope.tables, scope.exclude_tables), (tuple(stored.named), tuple(stored.left_out))
+    if any(requested) and requested != started:
+        named = ", ".join(stored.named) or "all tables"
+        without = f" without {', '.join(stored.left_out)}" if stored.left_out else ""
+        raise CheckFailed(
+            [f"sync {stored.sync} was started with {named}{without}"],
+            cure="run without --tables and --exclude-tables, or drop the sync first: trueup sync drop",
+        )
+
+
 def plan_again(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
     """Plan a started sync again; tables that were changed, created or dropped since are problems of the plan."""
     scope = Scope(stored.sync, stored.named, stored.left_out)

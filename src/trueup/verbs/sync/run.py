@@ -33,6 +33,7 @@ def plan(request: SyncRequest) -> Plan:
     with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
         stored = state.read(target, request.name)
         if stored is not None and stored.phase != "making":
+            check.check_scope(request.scope, stored)
             return check.plan_again(source, target, stored, request.node_names)
         if request.scope.create_schema:
             create_schema.find_programs(source.info.server_version, request.pg_bin)
@@ -46,6 +47,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         stack.enter_context(changelog.sync_lock(source, request.source, request.name))
         stored = state.read(target, request.name) or check.create(request, source, target)
         state.check_source(stored, state.identity(source), request.target.name)
+        check.check_scope(request.scope, stored)
         if stored.snapshots:
             history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)

@@ -14,8 +14,9 @@ import pytest
 from trueup.config.files import PartFile, open_private
 from trueup.config.process import own_command
 from trueup.config.template import write_template
-from trueup.errors import TrueupError
+from trueup.errors import StoreError, TrueupError
 from trueup.report.json_file import private_file, report_path, write_private
+from trueup.verbs.repair.undo_file import UndoFile
 
 
 def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -46,6 +47,20 @@ def _write_report(path: Path) -> None:
 
 def _write_template(path: Path) -> None:
     write_template(path, force=True)
+
+
+def test_an_undo_file_is_not_continued_through_a_link(tmp_path: Path) -> None:
+    undo, victim = UndoFile(tmp_path / "undo.gz", ("n1",), {}), tmp_path / "victim"
+    undo.keep()
+    size = undo.path.stat().st_size
+    undo.after("n1", [(b"1", b"2")])
+    assert undo.path.stat().st_size > size
+    victim.write_text("x")
+    undo.path.unlink()
+    undo.path.symlink_to(victim)
+    with pytest.raises(StoreError, match="cannot write the undo file"):
+        undo.after("n1", [(b"1", b"2")])
+    assert victim.read_text() == "x"
 
 
 @pytest.mark.parametrize("write", [_write_report, _write_template])

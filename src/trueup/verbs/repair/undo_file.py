@@ -25,9 +25,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from trueup.config.files import PartFile
+from trueup.config.files import PartFile, open_private
 from trueup.errors import StoreError
 from trueup.report.json_file import cure_for
 from trueup.rows.write.copy_text import NULL
@@ -88,17 +88,25 @@ class UndoFile:
             for key, guard in rows:
                 file.write(b"%s%s\t%s\n" % (start, key, guard or NULL))
         with self._lock:
-            size = self.path.stat().st_size
             try:
-                with open(self.path, "ab") as raw:
-                    raw.write(packed.getvalue())
-                    raw.flush()
-                    os.fsync(raw.fileno())
+                # Not through a link that another user may have put in its place since.
+                with open(open_private(self.path, os.O_WRONLY | os.O_APPEND), "ab") as raw:
+                    self._append(raw, packed.getvalue())
             except OSError as error:
-                # A partial piece would hide what another node appends after it.
-                with suppress(OSError):
-                    os.truncate(self.path, size)
                 raise self._error(error) from None
+
+    @staticmethod
+    def _append(raw: IO[bytes], piece: bytes) -> None:
+        size = os.fstat(raw.fileno()).st_size
+        try:
+            raw.write(piece)
+            raw.flush()
+            os.fsync(raw.fileno())
+        except OSError:
+            # A partial piece would hide what another node appends after it.
+            with suppress(OSError):
+                os.ftruncate(raw.fileno(), size)
+            raise
 
     def discard(self) -> None:
         """Remove the file: nothing was written on any node."""

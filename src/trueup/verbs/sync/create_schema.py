@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from trueup.config.address import join
 from trueup.config.model import Node
-from trueup.config.secrets import mask, secrets_of
+from trueup.config.secrets import SECRET_KEYWORDS, mask, secrets_of
 from trueup.db.connection import Connection, one_value
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
@@ -154,12 +154,13 @@ def _call(command: list[str], node: Node | None, program: str) -> str:
     if node is not None:
         keywords = {key: str(value) for key, value in conninfo_to_dict(node.conninfo).items() if value is not None}
         environment = dict(os.environ)
-        if "sslpassword" in keywords:
-            raise CheckFailed(
-                [f"the sslpassword of {node.name} would be visible in the process list while {program} runs"],
-                cure="use a TLS key without a password",
-            )
         password = keywords.pop("password", "")
+        # libpq reads only the password from the environment.
+        if shown := [keyword for keyword in SECRET_KEYWORDS if keyword in keywords]:
+            raise CheckFailed(
+                [f"the {shown[0]} of {node.name} would be visible in the process list while {program} runs"],
+                cure="log in without it (for sslpassword: use a TLS key without a password)",
+            )
         if password:
             environment["PGPASSWORD"] = password
         command = [*command[:1], f"--dbname={join(keywords)}", *command[1:]]

@@ -63,6 +63,8 @@ HOSTILE = {
     "domain_in('5', 'public.positive'::regtype, -1) IS NULL": "domain_in",
     "txid_current() > 0": "txid_current(), which assigns a transaction number",
     "(SELECT id FROM public.items x WHERE x.id = 1 FOR UPDATE) = 1": "ROWMARKCLAUSE",
+    "EXISTS (SELECT FROM public.far)": "the foreign table public.far, which may reach another server",
+    "EXISTS (SELECT FROM public.near)": "the foreign table public.far, which may reach another server",
     "true) OR (public.spy(1) > 0": "not one expression",
     "true; DELETE FROM public.items": "not one expression",
     "true) UNION SELECT (public.spy(1)": "not one expression",

@@ -28,6 +28,8 @@ _SETUP = """
     CREATE TYPE spies AS RANGE (SUBTYPE = int, SUBTYPE_DIFF = spy_difference);
     CREATE VIEW watched AS SELECT public.spy(1) AS id;
     RESET ROLE;
+    CREATE FOREIGN DATA WRAPPER far; CREATE SERVER far FOREIGN DATA WRAPPER far;
+    CREATE TABLE near (id int); CREATE FOREIGN TABLE far () INHERITS (near) SERVER far;
     CREATE TABLE own (id int PRIMARY KEY, m mood, p positive, list positive[], pr pair, r spies);
 """
 

@@ -120,7 +120,7 @@ def examine(
                 connection, expression, lambda function: not _problem(function, allowed, definer)
             )
             guard = _guard(connection, expression, calls)
-            foreign = _foreign(connection, calls)
+            foreign = _foreign(connection, expression, calls)
     except _Unreadable as error:
         return Examined(f"{expression.what}: {error}: {_shown(expression)}")
     except UnknownTree as error:
@@ -228,10 +228,17 @@ def _called(connection: Connection, calls: Calls) -> list[Function]:
         return cursor.fetchall()
 
 
-def _foreign(connection: Connection, calls: Calls) -> list[str]:
-    """Return the code of other roles that the planner would run, by the tables that the expression reads."""
-    tables = connection.execute(load("trueup.db", "expressions.sql")["tables"], [[*calls.tables]]).fetchall()
-    return [reason for table in tables for reason in foreign_code(connection, *table, writes=False)]
+def _foreign(connection: Connection, expression: Expression, calls: Calls) -> list[str]:
+    """Return the other servers, programs and code of other roles that a read of its tables would use."""
+    statements, tables = load("trueup.db", "expressions.sql"), [*calls.tables]
+    values = {"tables": tables, "table": expression.table or None}
+    reasons = [
+        f"it reads the foreign table {name}, which may reach another server or run a program"
+        for (name,) in connection.execute(statements["foreign_tables"], values).fetchall()
+    ]
+    for schema, table in connection.execute(statements["tables"], [tables]).fetchall():
+        reasons += foreign_code(connection, schema, table, writes=False)
+    return reasons
 
 
 def _guard(connection: Connection, expression: Expression, calls: Calls) -> str:

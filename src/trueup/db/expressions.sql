@@ -70,3 +70,11 @@ SELECT coalesce('(true OR ' || string_agg(CASE
 -- name: tables
 SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = ANY (%s::oid[])
+
+-- name: foreign_tables
+-- The foreign tables among tables and the tables that inherit from them.
+WITH RECURSIVE used(oid) AS (
+    SELECT u.oid FROM unnest(%(tables)s::oid[]) u(oid) WHERE u.oid IS DISTINCT FROM to_regclass(%(table)s)
+    UNION SELECT i.inhrelid FROM used u JOIN pg_catalog.pg_inherits i ON i.inhparent = u.oid
+)
+SELECT c.oid::regclass::text FROM used u JOIN pg_catalog.pg_class c ON c.oid = u.oid WHERE c.relkind = 'f' ORDER BY 1

@@ -110,7 +110,7 @@ def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> N
     ).fetchall()
     hidden = {STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA, *(row[0] for row in rows)}
     file.touch(mode=0o600)
-    _call(
+    run_program(
         [
             str(programs / "pg_dump"),
             "--format=custom",
@@ -128,12 +128,14 @@ def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> N
 
 def _restore(programs: Path, target: Node, file: Path, section: str, options: list[str]) -> None:
     """Restore one section of the file on the target."""
-    listed = _call([str(programs / "pg_restore"), "--list", f"--section={section}", str(file)], None, "pg_restore")
+    listed = run_program(
+        [str(programs / "pg_restore"), "--list", f"--section={section}", str(file)], None, "pg_restore"
+    )
     kept = file.with_suffix(f".{section}")
     kept.touch(mode=0o600)
     lines = [line for line in listed.splitlines() if line and not _OURS.match(line) and " SCHEMA - public " not in line]
     kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _call(
+    run_program(
         [
             str(programs / "pg_restore"),
             "--exit-on-error",
@@ -148,7 +150,7 @@ def _restore(programs: Path, target: Node, file: Path, section: str, options: li
     )
 
 
-def _call(command: list[str], node: Node | None, program: str) -> str:
+def run_program(command: list[str], node: Node | None, program: str) -> str:
     """Run a program and return its output; the password is passed in the environment, not on the command line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     if node is not None:

@@ -7,7 +7,7 @@ either. A truncated table is swept in the same way, because the log does not say
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueup.config.model import Node
 from trueup.db.reader import borrow
@@ -100,15 +100,18 @@ class Sweeper:
     def _suspect(self, name: str, keys: tuple[KeyValues, ...], touch: Touch) -> int:
         """Make differing keys pending, unless they are pending or errors; return the number of new ones.
 
-        A row that is listed as an error is decided: it would hold back fences and a cut-over on each pass.
+        A row that is listed as an error is decided: it would hold back fences and a cut-over on each pass. A row that
+        is pending because of later changes holds back the position of `touch` from now on.
         """
         if not keys:
             return 0
         meta, validation = self._sessions.meta, self._sessions.name
-        known = {key for _, key in pending.known(meta, validation, [(name, key) for key in keys])}
-        known |= row_errors.known(meta, validation, name, keys)
+        entries = pending.known(meta, validation, [(name, key) for key in keys])
+        known = {key for _, key in entries} | row_errors.known(meta, validation, name, keys)
         suspected = [Entry.of(name, key, touch) for key in keys if key not in known]
         self._checker.postpone(suspected, 0)
+        later = [entry for entry in entries.values() if entry.first_lsn > touch.first_lsn]
+        self._checker.postpone([replace(entry, first_lsn=touch.first_lsn) for entry in later], 0)
         return len(suspected)
 
     def _block(self, name: str, start: KeyValues | None) -> Swept:

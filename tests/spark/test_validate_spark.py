@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from support.fixtures import Databases, Spark
 from trueup.api.validate import Validation
 from trueup.testing.postgres import Database
+from trueup.verbs.validate.batch import Touches
+from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
 
 PATIENCE = 60.0
 
@@ -48,8 +52,16 @@ def _validated(up: Database, down: Database, script: Callable[[Validation], None
         validation.delete()
 
 
-def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> None:
+def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
     up, down = databases(2)
+    sizes: list[int] = []
+    record = Checker.record
+
+    def recorded(self: Checker, touches: Touches, *rest: Any) -> None:
+        sizes.append(sum(len(keys) for keys in touches.values()))
+        record(self, touches, *rest)
+
+    monkeypatch.setattr(Checker, "record", recorded)
     for database in (up, down):
         database.execute(
             "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, k int UNIQUE)"
@@ -77,6 +89,13 @@ def test_a_validation_as_a_streaming_job(spark: Spark, databases: Databases) -> 
         _until(lambda: [error.source for error in validation.errors()] == ["public.t", "public.t", "public.c"])
         _until(lambda: validation.status().blind_spots == [])
         validation.remove(["public.c"])
+        # While errors are open, the driver gets the proven keys too; not all at once, because it holds them in memory.
+        sizes.clear()
+        for database in (down, up):
+            database.execute("INSERT INTO t SELECT i, i FROM generate_series(10001, 22000) i")
+        _until(lambda: validation.status().total("inserts") == 14_000)
+        assert sum(sizes) == 12_000
+        assert max(sizes) <= MAX_KEYS_PER_TASK
         # A column that arrives later, on the target first.
         down.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 0 WHERE id = 8")
         up.execute("ALTER TABLE t ADD COLUMN late int; UPDATE t SET late = 1 WHERE id = 8")

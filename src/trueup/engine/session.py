@@ -7,14 +7,14 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.engine.java import find_java
+from trueup.engine.scratch import ScratchFolder
 from trueup.errors import EngineError
 
 if TYPE_CHECKING:
@@ -121,8 +121,8 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
     settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
     # Retry a failed slice up to 4 times, as on a cluster.
     spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
-    with tempfile.TemporaryDirectory(prefix="trueup-spark-") as folder, _settings_file(folder, settings):
-        log = Path(folder, "jvm.log")
+    with closing(ScratchFolder("trueup-spark-")) as folder, _settings_file(folder.path, settings):
+        log = folder.path / "jvm.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             try:
                 # The log of the JVM is shown only if it fails to start.
@@ -139,9 +139,9 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _settings_file(folder: str, settings: Mapping[str, str]) -> Iterator[None]:
+def _settings_file(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
     """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
-    path = Path(folder, "spark.properties")
+    path = folder / "spark.properties"
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.writelines(lines)

@@ -23,6 +23,8 @@ from trueup.verbs.validate.tables import Tables
 # SQLSTATEs of a statement that failed because columns, tables or types were changed.
 _ALTERED = ("42703", "42P01", "42804", "42883", "42704")
 MAX_KEYS_PER_TASK = 5_000
+# The share of the time for further checks of known errors: thousands of them must not hold back everything else.
+_ERRORS_SHARE = 0.25
 
 
 class Altered(TrueupError):
@@ -49,6 +51,7 @@ class Checker:
         self.pending = 0
         self.errors = 0
         self._free_at = 0.0
+        self._errors_at = 0.0
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="trueup-check")
 
     def count(self) -> None:
@@ -218,9 +221,14 @@ class Checker:
             row_errors.resolve_keys(meta, name, [place for place in decided if place not in failed], now)
 
     def check_errors(self) -> None:
-        """Check a page of open errors again; resolve those whose rows became equal."""
+        """Check a page of open errors again, for a share of the time; resolve those whose rows became equal."""
+        start = time.monotonic()
+        if start < self._errors_at:
+            return
         before = _now() - timedelta(seconds=self._sessions.settings.check_interval)
         self._check_errors(list(self._tables.pairs), "new", before)
+        now = time.monotonic()
+        self._errors_at = now + (now - start) * (1 - _ERRORS_SHARE) / _ERRORS_SHARE
 
     def check_ignored(self, table: str) -> None:
         """Check the ignored errors of a table again; resolve those whose rows became equal."""

@@ -156,11 +156,11 @@ class Meta:
         with self.errors():
             return self.connection.execute(load("trueup.verbs.validate", file)[statement], values).rowcount
 
-    def many(self, statement: str, lines: list[dict[str, Any]], file: str = "meta.sql") -> None:
+    def many(self, statement: str, lines: list[dict[str, Any]]) -> None:
         """Run a named statement once for each line of values, without waiting for each answer."""
         if lines:
             with self.errors(), self.connection.cursor() as cursor:
-                cursor.executemany(load("trueup.verbs.validate", file)[statement], lines)
+                cursor.executemany(load("trueup.verbs.validate", "meta.sql")[statement], lines)
 
     def get(self, name: str) -> Stored | None:
         """Return the validation `name`, or None if it does not exist."""

@@ -145,6 +145,11 @@ def key_values(text: str) -> KeyValues:
     return tuple(json.loads(text))
 
 
+def places_json(keys: Sequence[TableKey]) -> str:
+    """Format keys for a statement: thousands of elements are sent much faster as JSON than as an array."""
+    return json.dumps([(source, key_text(key)) for source, key in keys], ensure_ascii=False)
+
+
 def due(meta: Meta, name: str, *, now: datetime, position: int, limit: int) -> list[Entry]:
     """Return the entries that are due and whose mark is before `position`."""
     return [_entry(row) for row in meta.rows("due", FILE, name=name, now=now, position=position, limit=limit)]
@@ -152,8 +157,7 @@ def due(meta: Meta, name: str, *, now: datetime, position: int, limit: int) -> l
 
 def known(meta: Meta, name: str, keys: Sequence[TableKey]) -> dict[TableKey, Entry]:
     """Return the entries of those keys that are pending."""
-    sources, texts = [source for source, _ in keys], [key_text(key) for _, key in keys]
-    entries = [_entry(row) for row in meta.rows("known", FILE, name=name, sources=sources, keys=texts)]
+    entries = [_entry(row) for row in meta.rows("known", FILE, name=name, places=places_json(keys))]
     return {entry.place: entry for entry in entries}
 
 
@@ -166,7 +170,7 @@ def put(meta: Meta, name: str, entries: Sequence[Entry], *, due_at: datetime) ->
 def drop(meta: Meta, name: str, keys: Sequence[TableKey]) -> None:
     """Remove the entries of keys that are decided."""
     if keys:
-        meta.rows("drop", FILE, name=name, sources=[key[0] for key in keys], keys=[key_text(key[1]) for key in keys])
+        meta.rows("drop", FILE, name=name, places=places_json(keys))
 
 
 def count(meta: Meta, name: str) -> int:

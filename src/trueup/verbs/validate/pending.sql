@@ -9,7 +9,7 @@ SELECT source, key, op, first_lsn, last_lsn, xid, committed_at, first_failed_at,
 -- name: known
 SELECT p.source, p.key, p.op, p.first_lsn, p.last_lsn, p.xid, p.committed_at, p.first_failed_at, p.suspect_lsn, p.suspect_at,
        p.checks, p.is_hot, p.samples
-  FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+  FROM (SELECT e ->> 0 AS source, e ->> 1 AS key FROM json_array_elements(%(places)s::json) e) k
   JOIN trueup.validation_pending p
     ON p.validation = %(name)s AND p.source = k.source AND md5(p.key) = md5(k.key)
 
@@ -34,7 +34,7 @@ UPDATE trueup.validation_pending SET first_lsn = %(position)s, last_lsn = %(posi
 
 -- name: drop
 DELETE FROM trueup.validation_pending p
- USING unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+ USING (SELECT e ->> 0 AS source, e ->> 1 AS key FROM json_array_elements(%(places)s::json) e) k
  WHERE p.validation = %(name)s AND p.source = k.source AND md5(p.key) = md5(k.key)
 
 -- name: drop_table
@@ -46,21 +46,22 @@ SELECT count(*) FROM trueup.validation_pending WHERE validation = %(name)s
 -- name: add_error
 INSERT INTO trueup.validation_error (validation, source, target, key, kind, columns, source_row, target_row, op, lsn,
        first_at, last_at)
-VALUES (%(name)s, %(source)s, %(target)s, %(key)s, %(kind)s, %(columns)s, %(source_row)s, %(target_row)s, %(op)s, %(lsn)s,
-       %(first_at)s, %(last_at)s)
+SELECT %(name)s, w.source, w.target, w.key, w.kind, w.columns, w.source_row, w.target_row, w.op, w.lsn, w.first_at, %(now)s
+  FROM jsonb_to_recordset(%(lines)s) w(source text, target text, key text, kind text, columns text[], source_row jsonb,
+       target_row jsonb, op text, lsn bigint, first_at timestamptz)
 ON CONFLICT (validation, source, md5(key)) WHERE state <> 'resolved' DO UPDATE SET
     kind = excluded.kind, columns = excluded.columns, source_row = excluded.source_row, target_row = excluded.target_row,
     op = excluded.op, lsn = excluded.lsn, last_at = excluded.last_at
 
 -- name: resolve_keys
 UPDATE trueup.validation_error e SET state = 'resolved', resolved_at = %(now)s, resolved_by = 'the row became equal'
-  FROM unnest(%(sources)s::text[], %(keys)s::text[]) k(source, key)
+  FROM (SELECT e ->> 0 AS source, e ->> 1 AS key FROM json_array_elements(%(places)s::json) e) k
  WHERE e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
 
 -- name: known_errors
-SELECT e.key FROM unnest(%(keys)s::text[]) k(key)
+SELECT e.key FROM (SELECT e ->> 0 AS source, e ->> 1 AS key FROM json_array_elements(%(places)s::json) e) k
   JOIN trueup.validation_error e
-    ON e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
+    ON e.validation = %(name)s AND e.source = k.source AND md5(e.key) = md5(k.key) AND e.state <> 'resolved'
 
 -- name: resolve_table
 UPDATE trueup.validation_error SET state = 'resolved', resolved_at = now(),
@@ -73,9 +74,11 @@ SELECT source, key FROM trueup.validation_error
  ORDER BY last_at LIMIT %(limit)s
 
 -- name: still
-UPDATE trueup.validation_error e SET last_at = %(now)s, kind = %(kind)s, columns = %(columns)s,
-    source_row = %(source_row)s, target_row = %(target_row)s
- WHERE e.validation = %(name)s AND e.source = %(source)s AND md5(e.key) = md5(%(key)s) AND e.state <> 'resolved'
+UPDATE trueup.validation_error e SET last_at = %(now)s, kind = w.kind, columns = w.columns, source_row = w.source_row,
+    target_row = w.target_row
+  FROM jsonb_to_recordset(%(lines)s) w(source text, key text, kind text, columns text[], source_row jsonb,
+       target_row jsonb)
+ WHERE e.validation = %(name)s AND e.source = w.source AND md5(e.key) = md5(w.key) AND e.state <> 'resolved'
 
 -- name: open_count
 SELECT count(*) FROM trueup.validation_error WHERE validation = %(name)s AND state <> 'resolved'

@@ -11,7 +11,7 @@ from trueup.capture.log.slot import lsn_text
 from trueup.rows.keys import KeyValues
 from trueup.verbs.validate.judge import Mismatch
 from trueup.verbs.validate.meta import Meta, as_json
-from trueup.verbs.validate.pending import FILE, Entry, TableKey, key_text, key_values
+from trueup.verbs.validate.pending import FILE, Entry, TableKey, key_text, key_values, places_json
 
 
 @dataclass(frozen=True)
@@ -45,40 +45,34 @@ def add(meta: Meta, name: str, errors: Sequence[tuple[str, Entry, Mismatch]], no
     """Add errors (target, entry, mismatch), or update those of the same keys that are open or ignored."""
     lines = [
         {
-            **_values(mismatch),
-            "name": name,
-            "source": entry.source,
+            **_line(entry.source, entry.key, mismatch),
             "target": target,
-            "key": key_text(entry.key),
             "op": entry.op,
             "lsn": entry.last_lsn,
-            "first_at": entry.first_failed_at or now,
-            "last_at": now,
+            "first_at": (entry.first_failed_at or now).isoformat(),
         }
         for target, entry, mismatch in errors
     ]
-    meta.many("add_error", lines, FILE)
+    if lines:
+        meta.rows("add_error", FILE, name=name, now=now, lines=as_json(lines))
 
 
 def still_wrong(meta: Meta, name: str, failed: Mapping[TableKey, Mismatch], now: datetime) -> None:
     """Update open or ignored errors after a check that found the rows still wrong."""
-    lines = [
-        {**_values(mismatch), "name": name, "source": source, "key": key_text(key), "now": now}
-        for (source, key), mismatch in failed.items()
-    ]
-    meta.many("still", lines, FILE)
+    lines = [_line(source, key, mismatch) for (source, key), mismatch in failed.items()]
+    if lines:
+        meta.rows("still", FILE, name=name, now=now, lines=as_json(lines))
 
 
 def resolve_keys(meta: Meta, name: str, keys: Sequence[TableKey], now: datetime) -> None:
     """Resolve the errors of rows that became equal, also ignored ones: a later loss is another error."""
     if keys:
-        sources, texts = [source for source, _ in keys], [key_text(key) for _, key in keys]
-        meta.rows("resolve_keys", FILE, name=name, sources=sources, keys=texts, now=now)
+        meta.rows("resolve_keys", FILE, name=name, places=places_json(keys), now=now)
 
 
 def known(meta: Meta, name: str, table: str, keys: Sequence[KeyValues]) -> set[KeyValues]:
     """Return those of the keys of a table that have an open or an ignored error."""
-    rows = meta.rows("known_errors", FILE, name=name, source=table, keys=[key_text(key) for key in keys])
+    rows = meta.rows("known_errors", FILE, name=name, places=places_json([(table, key) for key in keys]))
     return {key_values(row["key"]) for row in rows}
 
 
@@ -129,10 +123,12 @@ def clear(meta: Meta, name: str, ids: Sequence[int] | None) -> int:
     return meta.affected("clear", FILE, name=name, ids=None if ids is None else list(ids))
 
 
-def _values(mismatch: Mismatch) -> dict[str, Any]:
+def _line(source: str, key: KeyValues, mismatch: Mismatch) -> dict[str, Any]:
     return {
+        "source": source,
+        "key": key_text(key),
         "kind": mismatch.kind,
         "columns": list(mismatch.columns),
-        "source_row": None if mismatch.source_row is None else as_json(mismatch.source_row),
-        "target_row": None if mismatch.target_row is None else as_json(mismatch.target_row),
+        "source_row": mismatch.source_row,
+        "target_row": mismatch.target_row,
     }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pickle
 import re
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -25,14 +24,14 @@ from trueup.db.connection import address_of
 from trueup.engine.choose import EngineStarter
 from trueup.engine.envelope import failed_job
 from trueup.engine.local import LocalEngine
+from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, EngineError, TrueupError
-from trueup.verbs.validate.batch import Batch, Touches
-from trueup.verbs.validate.judge import Mismatch
+from trueup.verbs.validate.batch import Batch
 from trueup.verbs.validate.look import CatalogChanged
-from trueup.verbs.validate.pending import Entry, TableKey, Touch
+from trueup.verbs.validate.pending import Touch
 from trueup.verbs.validate.run import finish_round, run
 from trueup.verbs.validate.sessions import Log
-from trueup.verbs.validate.stream_tasks import RESULT, JudgeKeys
+from trueup.verbs.validate.stream_tasks import RESULT, JudgeKeys, Part
 from trueup.verbs.validate.validator import Validator
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class _Stream:
         self._keys: dict[int, tuple[str, tuple[str, ...]]] = {}
         self._lock = threading.RLock()
         self._error: BaseException | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="trueup-validate-")
+        self._folder = ScratchFolder("trueup-validate-")
         self._number = 0
 
     def one_round(self, validator: Validator) -> bool:
@@ -109,7 +108,7 @@ class _Stream:
     def close(self) -> None:
         """Stop the query."""
         self._stop()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _stop(self) -> None:
         if self._query is not None:
@@ -158,7 +157,7 @@ class _Stream:
         }  # fmt: skip
         stream = self._session.readStream.format("trueup_changes").options(**options).load()
         writer = stream.writeStream.foreachBatch(lambda frame, number: self._batch(validator, frame))
-        writer = writer.option("checkpointLocation", f"{self._folder.name}/{self._number}")
+        writer = writer.option("checkpointLocation", str(self._folder.path / str(self._number)))
         return writer.trigger(processingTime=TRIGGER).start()
 
     def _batch(self, validator: Validator, frame: DataFrame) -> None:
@@ -195,28 +194,31 @@ def judge_frame(validator: Validator, frame: DataFrame, *, partitions: int) -> N
         dict(validator.tables.pairs), _reachable(validator), sessions.application, sessions.settings.timeout,
         sessions.settings.float_tolerance, with_proven=bool(checker.pending or checker.errors),
     )  # fmt: skip
-    touches: Touches = {}
-    failed: dict[TableKey, Mismatch] = {}
-    unseen: list[Entry] = []
-    for value in keyed.mapInArrow(work, RESULT).toArrow().column(0):
-        part = pickle.loads(value.as_py())
-        if isinstance(part, TrueupError):
-            raise part
-        for table, keys in part.touches.items():
-            touches.setdefault(table, {}).update(keys)
-        failed.update(part.failed)
-        unseen += part.unseen
     position = max(positions.read, end)
     try:
-        with sessions.meta.transaction():
-            checker.postpone_unseen(unseen)
-            checker.record(touches, failed, sessions.mark)
-            look = validator.look()
-            validator.checkpoint(batch, position)
+        with _persisted(keyed.mapInArrow(work, RESULT)) as results:
+            # Runs all tasks at the same time; the results stay in the executors.
+            results.count()
+            with sessions.meta.transaction():
+                # Each part is stored on its own: the keys of a batch may need more memory than the driver has.
+                for part in _parts(results):
+                    checker.postpone_unseen(part.unseen)
+                    checker.record(part.touches, part.failed, sessions.mark)
+                look = validator.look()
+                validator.checkpoint(batch, position)
     finally:
         checker.count()
     validator.last_look = look
     positions.advance(position)
+
+
+def _parts(results: DataFrame) -> Iterator[Part]:
+    """Yield the results of the tasks, fetched one partition after the other."""
+    for (value,) in results.toLocalIterator():
+        part = pickle.loads(value)
+        if isinstance(part, TrueupError):
+            raise part
+        yield part
 
 
 def _counted(validator: Validator, frame: DataFrame) -> tuple[Batch, int]:
@@ -245,7 +247,7 @@ def _keys(validator: Validator) -> dict[int, tuple[str, tuple[str, ...]]]:
 
 @contextmanager
 def _persisted(frame: DataFrame) -> Iterator[DataFrame]:
-    """Keep the rows of a batch: the log would be decoded again for every use."""
+    """Keep rows that are used more than once: the log would be decoded, and the keys be judged, for every use."""
     kept = frame.persist()
     try:
         yield kept

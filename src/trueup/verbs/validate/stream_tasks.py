@@ -25,7 +25,7 @@ RESULT = "result binary"
 
 
 class Part:
-    """The result of one partition."""
+    """The result of one task: at most MAX_KEYS_PER_TASK keys, so that the driver never holds those of a whole batch."""
 
     def __init__(self) -> None:
         self.touches: Touches = {}
@@ -50,42 +50,46 @@ class JudgeKeys:
         self._pickled = pickle.dumps((pairs, nodes, application, timeout, tolerance, with_proven))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one result; an error is a result too, because Spark would run a failed task three more times."""
+        """Yield the results; an error is a result too, because Spark would run a failed task three more times."""
         import pyarrow as pa
 
-        result: Part | TrueupError
+        def row(result: Part | TrueupError) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
+
         try:
-            result = self._judged(batches)
+            for part in self._judged(batches):
+                yield row(part)
         except TrueupError as error:
-            result = error
+            yield row(error)
         finally:
             close_idle()
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
 
-    def _judged(self, batches: Iterator[pa.RecordBatch]) -> Part:
+    def _judged(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
         pairs, nodes, application, timeout, tolerance, with_proven = pickle.loads(self._pickled)
-        part = Part()
         touches = _touches(batches, pairs)
         xids = {touch.xid for keys in touches.values() for touch in keys.values()}
         if not xids:
-            return part
+            return
         connection = connect(nodes[0], application=application)
         try:
             hidden = wait_until_visible(connection, xids)
         finally:
             connection.close()
+        part = Part()
         touches, part.unseen = without_hidden(touches, hidden)
+        yield part
         for table, keys in touches.items():
             for task in tasks_of(
                 pairs[table], list(keys), size=MAX_KEYS_PER_TASK, nodes=nodes, application=application,
                 timeout=timeout, tolerance=tolerance,
             ):  # fmt: skip
-                part.failed.update(collected(perform(judge, task, Room())))
-            failed = [key for name, key in part.failed if name == table]
-            # A failed row that prints its key otherwise than the log does belongs to any of the keys.
-            all_keys = with_proven or any(key not in keys for key in failed)
-            part.touches[table] = keys if all_keys else {key: keys[key] for key in failed}
-        return part
+                part = Part()
+                part.failed = collected(perform(judge, task, Room()))
+                failed = [key for _, key in part.failed]
+                # A failed row that prints its key otherwise than the log does belongs to any of the keys.
+                all_keys = with_proven or any(key not in keys for key in failed)
+                part.touches[table] = {key: keys[key] for key in (task.keys if all_keys else failed)}
+                yield part
 
 
 def _touches(batches: Iterator[pa.RecordBatch], pairs: Mapping[str, Pair]) -> Touches:

@@ -250,8 +250,8 @@ def check_not_closed(connection: Connection, sync: str, tables: Iterable[int], n
     rows = connection.execute(statement("closed_by"), {"sync": sync, "oids": list(tables)}).fetchall()
     if rows:
         raise CheckFailed(
-            [f"tables of this sync are in use on {name}: the sync {other} was switched over" for other, name in rows],
-            cure="move these tables back first (trueup switchover rollback), or end that switchover (finish)",
+            [f"tables of this sync are in use on {name}: see the switchover of {other}" for other, name in rows],
+            cure="move them to this node first (trueup switchover execute, or rollback, of that sync), or finish it",
             node=node,
         )
 

@@ -51,6 +51,7 @@ def start_detached(validation: Validation, log_file: str | None) -> tuple[Path, 
             f"validation {name} (process {process.pid}) has not started within {_START_SECONDS:g} s: {output}",
             cure=f"see its log {path}",
         )
-    reason, _, cure = output.removeprefix("trueup: ").partition("\n  what to do: ")
+    # Log records, which start with a time, come before the error.
+    reason, _, cure = f"\n{output}".rpartition("\ntrueup: ")[2].strip().partition("\n  what to do: ")
     see = f"see its log {path}"
     raise TrueupError(f"validation {name} could not start: {reason}", cure=f"{cure}; {see}" if cure else see)

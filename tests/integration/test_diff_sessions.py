@@ -12,6 +12,8 @@ import pytest
 
 from support.fixtures import Compare, Databases, OnAll, ReportOf
 from trueup import CheckFailed, TrueupError
+from trueup.config.model import Node
+from trueup.db.reader import borrow, stop_all
 from trueup.testing.postgres import Database, Server
 from trueup.testing.processes import wait_until
 
@@ -386,3 +388,12 @@ def _check_nothing_was_written(nodes: list[Database]) -> None:
     for node in nodes:
         assert node.execute("SELECT count(*) FROM notes") == [(0,)]
         assert node.execute("SELECT is_called FROM numbers") == [(False,)]
+
+
+def test_a_session_that_was_busy_when_its_run_was_stopped_is_closed(databases: Databases) -> None:
+    [database] = databases(1)
+    with borrow(Node("n1", database.uri), None, application="trueup stopped", retries=0) as reader:
+        reader.warm_up()
+        stop_all("trueup stopped")
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trueup stopped'"
+    assert wait_until(lambda: database.execute(query) == [(0,)], 20)

@@ -179,7 +179,12 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
         raise
     else:
         with _lock:
-            _idle.setdefault(address, []).append(reader)
+            is_stopped = application in _stopped
+            if not is_stopped:
+                _idle.setdefault(address, []).append(reader)
+        if is_stopped:
+            # `stop_all` closed the sessions that were idle then. This one would hold its locks until it times out.
+            reader.close()
     finally:
         with _lock:
             _busy.discard(reader)

@@ -140,6 +140,9 @@ def test_the_own_command_runs_nothing_of_the_working_folder(tmp_path: Path) -> N
     (tmp_path / "trueup.py").write_text("print('hijacked')")
     ran = subprocess.run([*own_command(), "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "hijacked" not in ran.stdout
-    # What the other form would do.
-    ran = subprocess.run([sys.executable, "-m", "trueup"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    # What the other form would do, where the environment does not already ask Python for a safe path.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "trueup"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
     assert "hijacked" in ran.stdout

@@ -52,6 +52,7 @@ TABLES = {
 repeatable = settings(
     derandomize=True, deadline=None, database=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
+few = settings(repeatable, max_examples=12)
 pure = settings(derandomize=True, deadline=None, database=None, max_examples=200)
 
 
@@ -74,15 +75,25 @@ class Nodes:
                 for row in node_rows:
                     copy.write_row(row)
 
-    def compare(self, table: str, count: int, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Return the result of a diff of the first `count` nodes, and its report."""
-        addresses = {f"n{number}": database.uri for number, database in enumerate(self.databases[:count], 1)}
-        result = trueup.diff(
-            table, nodes=addresses, engine="local", recheck=1, recheck_wait=0, override_block_size=True, **options
-        )
+    def compare(self, table: str, count: int, *, keep: bool = False, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the result of a diff of the first `count` nodes, and its report, whose file is removed unless kept."""
+        options = {"engine": "local", "recheck": 1, "recheck_wait": 0, "override_block_size": True, **options}
+        result = trueup.diff(table, nodes=self.addresses(count), **options)
         report: dict[str, Any] = json.loads(Path(result.report).read_text(encoding="utf-8"))
-        Path(result.report).unlink()
+        if not keep:
+            Path(result.report).unlink()
         return result, report
+
+    def rerun(self, report: str, count: int) -> Any:
+        """Return the result of a rerun of a report, and remove both reports."""
+        result = trueup.rerun(report, nodes=self.addresses(count), engine="local", recheck=1, recheck_wait=0)
+        for path in (report, result.report):
+            Path(path).unlink()
+        return result
+
+    def addresses(self, count: int) -> dict[str, str]:
+        """Return the first `count` nodes."""
+        return {f"n{number}": database.uri for number, database in enumerate(self.databases[:count], 1)}
 
 
 @pytest.fixture(scope="module")
@@ -201,14 +212,66 @@ def test_random_drift_of_a_keyless_table_is_found_exactly(nodes: Nodes, data: st
         }
         found: dict[Any, Any] = {}
         for difference in report["diffs"][pair]["differences"]:
-            row = next(row for row in difference["rows"].values() if row is not None)
-            found[_by_value([row[name] for name in COLUMNS])] = tuple(difference["copies"].values())
+            found[_row_of(difference)] = tuple(difference["copies"].values())
         assert found == expected
         counts = result.pairs[pair]
         assert counts.missing == (held[left] - held[right]).total()
         assert counts.extra == (held[right] - held[left]).total()
         assert counts.changed == 0
     assert result.verdict == ("MATCH" if all(each == held[0] for each in held) else "DIFFER")
+
+
+@few
+@given(data=st.data())
+def test_a_rerun_of_a_keyless_table_is_exact(nodes: Nodes, data: st.DataObject) -> None:
+    """Many copies, few rows: more rows differ than the report lists, and a limit may cut the report."""
+    count = data.draw(st.integers(2, 3), "nodes")
+    copies = st.dictionaries(plain_values, st.sampled_from([1, 2, 3, 40]), max_size=4)
+    before = [Counter(data.draw(copies, f"n{number + 1}")) for number in range(count)]
+    limit = data.draw(st.sampled_from([None, 1, 50]), "limit")
+    nodes.fill("by_nothing", COLUMNS, [list(table.elements()) for table in before])
+    result, report = nodes.compare("by_nothing", count, keep=True, max_diff_rows=limit)
+    listed = {
+        pair: {_row_of(difference) for difference in counts["differences"]} for pair, counts in report["diffs"].items()
+    }
+    if not limit:
+        first, second = _held(before[:2])
+        assert listed["n1/n2"] == {row for row in first | second if first[row] != second[row]}
+
+    after = [Counter(table) for table in before]
+    change = st.tuples(st.integers(0, count - 1), plain_values, st.sampled_from([0, 1, 2, 60]))
+    for node, row, number in data.draw(st.lists(change, max_size=3), "changes"):
+        after[node][row] = number
+    nodes.fill("by_nothing", COLUMNS, [list(table.elements()) for table in after])
+    again = nodes.rerun(result.report, count)
+
+    held = _held(after)
+    known = set().union(*listed.values())
+    for left, right in combinations(range(count), 2):
+        pair = f"n{left + 1}/n{right + 1}"
+        surplus = {row: held[left][row] - held[right][row] for row in known}
+        differing = {row for row, number in surplus.items() if number}
+        counts = again.pairs[pair]
+        assert counts.missing == sum(number for number in surplus.values() if number > 0)
+        assert counts.extra == -sum(number for number in surplus.values() if number < 0)
+        assert not counts.limit_reached
+        assert again.since[pair] == {
+            "resolved": len(listed[pair] - differing),
+            "remains": len(listed[pair] & differing),
+            "new": len(differing - listed[pair]),
+        }
+    same = all(held[0][row] == other[row] for row in known for other in held)
+    assert (again.verdict, again.incomplete) == ("RESOLVED" if same else "DIFFER", ())
+
+
+def _held(tables: Sequence[Counter[Any]]) -> list[Counter[tuple[str | None, ...]]]:
+    """Return the copies of each row per node."""
+    return [Counter(_by_value(row) for row in table.elements()) for table in tables]
+
+
+def _row_of(difference: dict[str, Any]) -> tuple[str | None, ...]:
+    row = next(row for row in difference["rows"].values() if row is not None)
+    return _by_value([row[name] for name in COLUMNS])
 
 
 words = st.text(st.sampled_from("abc"), max_size=3)

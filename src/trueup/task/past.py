@@ -120,7 +120,7 @@ def request_of(
         table=past.table,
         nodes=config.select(None, list(past.nodes)),
         cluster=summary["cluster"],
-        settings=replace(settings, max_diff_rows=max(len(past.keys), 1) + 1, **numeric),
+        settings=replace(settings, **numeric),
         spark=spark,
         filter=summary["table_filter"] if filtered else "",
         expressions=config.expressions,

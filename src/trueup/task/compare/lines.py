@@ -26,12 +26,12 @@ class Lines:
         # JSON of lists of names, which are often the same.
         self._lists: dict[tuple[object, ...], str] = {}
 
-    def of(self, differences: Iterator[Difference], max_rows: int) -> Iterator[str]:
-        """Yield a line per difference of the pair, until they have at least `max_rows` rows."""
+    def of(self, differences: Iterator[Difference], max_rows: int | None = None) -> Iterator[str]:
+        """Yield a line per difference of the pair, until they have at least `max_rows` rows (None: all)."""
         count = 0
         for difference in differences:
             kind = kind_of(difference, self._pair)
-            if kind is not None and count < max_rows:
+            if kind is not None and (max_rows is None or count < max_rows):
                 count += rows_in(difference, self._pair)
                 yield self._line(difference, kind)
 

@@ -211,7 +211,8 @@ def summary_fields(ending: Ending, result: DiffResult, finished: datetime) -> di
         "compare_unit_size": settings.compare_unit_size,
         "concurrency_factor": settings.concurrency_factor,
         "max_connections": settings.max_connections,
-        "max_diff_rows": settings.max_diff_rows,
+        # A rerun has no limit.
+        "max_diff_rows": None if result.rerun_of else settings.max_diff_rows,
         "recheck": settings.recheck,
         "recheck_wait": settings.recheck_wait,
         "numeric": settings.numeric,
@@ -299,4 +300,4 @@ def _reported(ending: Ending, pair: Pair) -> Iterator[str]:
     before = None
     if ending.since and ending.state.suspects.count:
         before = {key: bool(bits & bit) for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True)}
-    return Lines(ending.spec, pair, before).of(iter(ending.state.suspects), ending.state.max_rows)
+    return Lines(ending.spec, pair, before).of(iter(ending.state.suspects), ending.state.limit(pair))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -49,7 +50,7 @@ class State:
     seen_once: int = 0
     differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
-    # Of the suspects, per pair: how many of each kind (at most `max_rows`); and per node: how often it is alone.
+    # Of the suspects, per pair: how many of each kind (see `limit`); and per node: how often it is alone.
     kinds: dict[Pair, Counter[str]] = field(default_factory=dict)
     alone: Counter[str] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
@@ -138,8 +139,16 @@ class State:
         self.alone.update(alone_with(difference))
         for pair, kind, rows in kinds:
             counts = self.kinds.setdefault(pair, Counter())
-            if counts.total() < self.max_rows:
+            limit = self.limit(pair)
+            if limit is None or counts.total() < limit:
                 counts[kind] += rows
+
+    def limit(self, pair: Pair) -> int | None:
+        """Return the number of differing rows at which a pair's list ends, or None if all that was found is listed.
+
+        Without a cut there is no limit: a re-check may find more copies of a row than were found at first.
+        """
+        return self.max_rows if self.cut[pair] else None
 
     def take_suspects(self, spool: Spool) -> Spool:
         """Return the suspects for a re-check; those that still differ are added again with `keep`."""
@@ -174,5 +183,9 @@ def new_spool(request: TableRequest) -> Spool:
 
 
 def new_state(request: TableRequest, steering: Steering | None) -> State:
-    """Return the state of a run that has compared nothing yet."""
-    return State(request.node_names, request.settings.max_diff_rows, new_spool(request), steering=steering)
+    """Return the state of a run that has compared nothing yet.
+
+    A rerun has no limit: its keys are given, and a key of a keyless table may be any number of rows.
+    """
+    limit = sys.maxsize if request.rerun_of else request.settings.max_diff_rows
+    return State(request.node_names, limit, new_spool(request), steering=steering)

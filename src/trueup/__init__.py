@@ -10,7 +10,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trueup.api.diff import check, check_many, diff, diff_many, rerun, resume, resume_many
+    from trueup.api.diff import check, check_many, diff, diff_many, rerun, rerun_many, resume, resume_many
     from trueup.api.difflog import DiffLog, difflog_step
     from trueup.api.doctor import doctor
     from trueup.api.repair import repair, undo
@@ -52,7 +52,7 @@ logging.getLogger("trueup").addHandler(logging.NullHandler())
 
 # Module -> its public names. A module is imported when one of its names is first used, so that `import trueup` is fast.
 _NAMES = {
-    "trueup.api.diff": "check check_many diff diff_many rerun resume resume_many",
+    "trueup.api.diff": "check check_many diff diff_many rerun rerun_many resume resume_many",
     "trueup.api.difflog": "DiffLog difflog_step",
     "trueup.api.doctor": "doctor",
     "trueup.api.repair": "repair undo",
@@ -86,7 +86,7 @@ __all__ += ["EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", 
 __all__ += ["QueryError", "RepairResult", "RepairsResult", "Rule", "SchemaResult", "SparkSettings", "StoreError"]
 __all__ += ["Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube", "Validation", "check", "check_many"]
 __all__ += ["connect", "diff", "diff_many", "difflog_step", "doctor", "load", "register", "repair"]
-__all__ += ["repair_validation", "rerun", "resume", "resume_many", "schema_diff", "snapshot", "undo"]
+__all__ += ["repair_validation", "rerun", "rerun_many", "resume", "resume_many", "schema_diff", "snapshot", "undo"]
 
 
 def __getattr__(name: str) -> Any:

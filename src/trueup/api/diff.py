@@ -22,9 +22,11 @@ from trueup.report.model import DiffResult, ManyResult
 from trueup.rows.request import TableRequest, request_again
 from trueup.store import TaskStore
 from trueup.task.past import find_report, read_past, request_of
+from trueup.task.past_run import PastRun, find_run
 from trueup.verbs.diff import many
 from trueup.verbs.diff import rerun as rerun_verb
 from trueup.verbs.diff import run as one
+from trueup.verbs.diff.rerun_many import RerunRequest, rerun_run
 
 S = TypeVar("S", DiffSettings, SparkSettings)
 
@@ -182,7 +184,23 @@ def rerun(
     `report` is the path of a JSON report, or the id of its task. Table, nodes and columns are those of the report; the
     nodes' addresses are those of `nodes` or of the configuration. Raises StoreError if the report cannot be read.
     """
-    return _rerun(locals())
+    return cast("DiffResult", _rerun(locals(), runs=False))
+
+
+@same_parameters(rerun)
+def rerun_many(options: dict[str, Any]) -> ManyResult:
+    """Compare the keys of all tables of a past run over many tables again; parameters as for `rerun`.
+
+    `report` is the path of the summary of the run, or the id of its task. Tables that the run could not compare are
+    INCOMPLETE; tables that matched have no keys and are not compared.
+    """
+    return cast("ManyResult", _rerun(options, tables=False))
+
+
+@same_parameters(rerun)
+def rerun_any(options: dict[str, Any]) -> DiffResult | ManyResult:
+    """Compare the keys of a past report or of a past run again; parameters as for `rerun`."""
+    return _rerun(options)
 
 
 def resume(
@@ -250,13 +268,29 @@ def _compare_many(options: Mapping[str, Any], *, digests_only: bool) -> ManyResu
         return many.run_many(many.ManyRequest(patterns, request), store=store, progress=options["progress"])
 
 
-def _rerun(options: Mapping[str, Any]) -> DiffResult:
+def _rerun(options: Mapping[str, Any], *, tables: bool = True, runs: bool = True) -> DiffResult | ManyResult:
+    """Compare the keys of a report again: of one table unless not `tables`, of a run unless not `runs`."""
     config = configuration(options["config"], options["nodes"], allow_functions=options["allow_functions"])
     settings, spark = settings_of(config, options)
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store:
+        run = find_run(options["report"], store)
+        check_kind(options["report"], run, tables=tables, runs=runs)
+        if run is not None:
+            request = RerunRequest(run, config, settings, spark)
+            return rerun_run(request, store=store, progress=options["progress"])
         past = read_past(find_report(options["report"], store))
-        request = request_of(past, config, settings, spark)
-        return rerun_verb.run(request, past, store=store, progress=options["progress"])
+        table = request_of(past, config, settings, spark)
+        return rerun_verb.run(table, past, store=store, progress=options["progress"])
+
+
+def check_kind(report: str, run: PastRun | None, *, tables: bool, runs: bool) -> None:
+    """Raise ConfigError if a report is not of the kind that a function takes: of one table, or of a run."""
+    if run is not None and not runs:
+        raise ConfigError(f"{report} is a run over many tables", cure="call the function whose name ends with _many")
+    if run is None and not tables:
+        raise ConfigError(
+            f"{report} is not a run over many tables", cure="call the function whose name does not end with _many"
+        )
 
 
 def _request(table: str, options: Mapping[str, Any], *, digests_only: bool) -> tuple[TableRequest, Config]:

@@ -100,11 +100,12 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
         else:
             compare = call.diff if verb == "diff" else call.check
             result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
-    show(result.as_json(), _text(result), as_json=as_json, quiet=quiet)
+    show(result.as_json(), result_text(result), as_json=as_json, quiet=quiet)
     return result.exit_code
 
 
-def _text(result: DiffResult | ManyResult) -> str:
+def result_text(result: DiffResult | ManyResult) -> str:
+    """Return the result of one table or of many as text."""
     from trueup.report.many import many_text, summary_of
     from trueup.report.model import ManyResult
     from trueup.report.text import summary

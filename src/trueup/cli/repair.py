@@ -25,11 +25,11 @@ from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.config.model import Config
-    from trueup.report.model import DiffResult
+    from trueup.report.model import DiffResult, ManyResult
     from trueup.report.repair import RepairResult
     from trueup.report.repairs import RepairsResult
 
-T = TypeVar("T", "DiffResult", "RepairResult", "RepairsResult")
+T = TypeVar("T", "DiffResult | ManyResult", "RepairResult", "RepairsResult")
 
 
 @click.command()
@@ -44,14 +44,16 @@ def rerun(report: str, **options: Any) -> int:
     Examples:
       trueup rerun 3f2a9c1e
       trueup rerun public_orders_diffs-20260701120000.json --json
+      trueup rerun tables_diffs-3f2a9c1e/summary.json
 
-    REPORT is the id of a diff task (its start is enough) or the path of a JSON report. Read-only. Writes a new report
-    in the same format. Exit codes: 0 all of these keys agree, 1 some differ, 2 failed.
+    REPORT is the id of a diff task (its start is enough) or the path of a JSON report; of a diff of many tables, the
+    keys of all its tables are compared. Read-only. Writes a new report in the same format. Exit codes: 0 all of these
+    keys agree, 1 some differ, 2 failed.
     """
-    from trueup.api.diff import rerun as call
-    from trueup.report.text import summary
+    from trueup.api.diff import rerun_any as call
+    from trueup.cli.diff import result_text
 
-    return _run(partial(call, report), options, summary, lambda result: {})
+    return _run(partial(call, report), options, result_text, lambda result: {})
 
 
 _mode_options = decorated(

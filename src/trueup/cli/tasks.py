@@ -172,7 +172,11 @@ def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:
     from trueup.report.page import page_of_task
     from trueup.report.text import task_text
 
-    many = task["task_context"]["diff_summary"] if task["task_type"] in ("TABLES_DIFF", "TABLES_CHECK") else None
+    many = (
+        task["task_context"]["diff_summary"]
+        if task["task_type"] in ("TABLES_DIFF", "TABLES_CHECK", "TABLES_RERUN")
+        else None
+    )
     if output == "html":
         name = f"{task['task_type'].lower()}-{task['task_id'][:8]}.html"
         page = page_of_many(many, task["task_id"]) if many else page_of_task(task)

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from trueup.errors import StoreError
 from trueup.report.html import write_html
-from trueup.report.json_file import write_private
+from trueup.report.json_file import cure_for, write_private
 from trueup.report.model import ManyResult, Verdict
 from trueup.report.page import Page, Table
 from trueup.report.text import aligned
@@ -23,12 +23,15 @@ MEANING = {
     ("DIFFER", "diff"): "the nodes differ",
     ("DIFFER", "check"): "the nodes differ",
     ("INCOMPLETE", "diff"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
+    ("RESOLVED", "rerun"): "all keys that differed agree now; no other rows were compared",
+    ("DIFFER", "rerun"): "some of the keys that differed still differ",
+    ("INCOMPLETE", "rerun"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
     ("INCOMPLETE", "check"): "not everything was compared; nothing is proven for the tables that are INCOMPLETE",
 }
 # Sort order: problems first.
-_RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "MATCH": 2}
+_RANK: dict[Verdict, int] = {"INCOMPLETE": 0, "DIFFER": 1, "RESOLVED": 2, "MATCH": 3}
 _HEADS = ("TABLE", "VERDICT", "ROWS", "DIFFERENCES", "TIME", "")
-_TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ"}
+_TONES: dict[str, Any] = {"MATCH": "good", "DIFFER": "differ", "RESOLVED": "plain"}
 
 
 def summary_of(result: ManyResult) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def summary_of(result: ManyResult) -> dict[str, Any]:
     return {
         "verdict": result.verdict,
         "mode": result.mode,
+        **({"rerun_of": result.rerun_of} if result.rerun_of else {}),
         "nodes": list(result.nodes),
         **{verdict.lower(): counts[verdict] for verdict in _RANK},
         "tables": [asdict(table) for table in result.tables],
@@ -46,6 +50,16 @@ def summary_of(result: ManyResult) -> dict[str, Any]:
         "report": result.report,
         "page": result.page,
     }
+
+
+def folder_of_run(report_dir: str, kind: str, task_id: str) -> Path:
+    """Create the folder for the reports of all tables of a run, and return it."""
+    folder = Path(report_dir or ".").absolute() / f"tables_{kind}-{task_id[:8]}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot create the folder {folder}: {error.strerror}", cure=cure_for(error)) from None
+    return folder
 
 
 def write_many(folder: Path, result: ManyResult, *, html: bool) -> ManyResult:
@@ -95,7 +109,7 @@ def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
         meaning=MEANING[verdict, summary["mode"]],
         facts={
             "nodes": ", ".join(summary["nodes"]),
-            **{name.lower(): f"{summary[name.lower()]:,}" for name in _RANK},
+            **{name.lower(): f"{summary[name.lower()]:,}" for name in _RANK if summary.get(name.lower()) is not None},
             "rows compared": f"{sum(table['rows_checked'] for table in tables):,}",
             "excluded": ", ".join(summary["skipped"]),
             "time": f"{summary['time_taken']:,.1f} s",
@@ -126,10 +140,12 @@ def _cells(table: Mapping[str, Any], mode: str) -> list[str]:
 
 
 def _next(summary: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_id: str) -> str:
-    if summary["verdict"] == "MATCH":
+    if summary["verdict"] in ("MATCH", "RESOLVED"):
         return f"nothing to do (trueup tasks show {task_id[:8]} has the details)"
     if summary["verdict"] == "INCOMPLETE":
         again = f"trueup {summary['mode']} --resume {task_id[:8]}"
+        if summary["mode"] == "rerun":
+            return "fix the problems listed above, then run a new diff"
         return f"fix the problems listed above, then: {again}  (compares the rest only)"
     if summary.get("page"):
         return "open the page in a browser"

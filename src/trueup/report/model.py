@@ -87,9 +87,9 @@ class TableOutcome:
 
 @dataclass(frozen=True)
 class ManyResult:
-    """The result of a diff or a check of many tables, with one verdict; INCOMPLETE outranks DIFFER."""
+    """The result of a diff, a check or a rerun of many tables, with one verdict; INCOMPLETE outranks DIFFER."""
 
-    mode: Literal["diff", "check"]
+    mode: Mode
     nodes: tuple[str, ...]
     tables: tuple[TableOutcome, ...]
     # Tables that match and were excluded.
@@ -100,11 +100,15 @@ class ManyResult:
     # Paths of the summary of all tables, and of the page that links the pages of the tables.
     report: str = ""
     page: str = ""
+    # For a rerun: the summary of the earlier run.
+    rerun_of: str = ""
 
     @property
     def verdict(self) -> Verdict:
-        """Return MATCH only if there are tables, and each of them matches."""
+        """Return MATCH only if there are tables, and each of them matches; a rerun is RESOLVED if none differs."""
         verdicts = {outcome.verdict for outcome in self.tables}
+        if self.mode == "rerun" and verdicts <= {"RESOLVED"}:
+            return "RESOLVED"
         if not verdicts or "INCOMPLETE" in verdicts:
             return "INCOMPLETE"
         return "DIFFER" if "DIFFER" in verdicts else "MATCH"

@@ -61,9 +61,14 @@ class Past:
         return remarks
 
 
+def is_path(text: str) -> bool:
+    """Return whether a text is the path of a report, and not the id of a task."""
+    return text.endswith(".json") or "/" in text or (Path(text).is_file() and bool(Path(text).suffix))
+
+
 def find_report(text: str, store: TaskStore) -> Path:
     """Return the path of a report from its path, or from the id of its task or the start of the id."""
-    if text.endswith(".json") or "/" in text or (Path(text).is_file() and Path(text).suffix):
+    if is_path(text):
         return Path(text)
     task = store.get(text)
     if task.task_type in WITH_REPORT and task.diff_file_path:

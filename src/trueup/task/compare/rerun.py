@@ -13,9 +13,8 @@ from typing import Any
 
 from psycopg import sql
 
-from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
-from trueup.engine.work import Engine, Failure, More, Room, Tasks
+from trueup.engine.work import Failure, More, Room, Tasks
 from trueup.report.model import DiffResult
 from trueup.rows.comparable import check, check_key_values
 from trueup.rows.digest import digest_query
@@ -28,10 +27,10 @@ from trueup.task.compare.model import Answer, CompareKeys, Found, Ranges
 from trueup.task.compare.recheck import recheck
 from trueup.task.compare.result import Ending, Since, conclude
 from trueup.task.compare.state import Comparison, new_state
-from trueup.task.connections import check_free
 from trueup.task.job import Job, job_of
 from trueup.task.nodes import open_nodes
 from trueup.task.past import Past, same_hash
+from trueup.task.shared import Shared, open_engine
 from trueup.task.steering import Steering
 from trueup.task.together import together
 
@@ -63,22 +62,16 @@ def rerun_keys(
     progress: Progress,
     *,
     steering: Steering | None = None,
-    engine: Engine | None = None,
+    shared: Shared | None = None,
 ) -> tuple[Ending, DiffResult]:
     """Connect, check, compare the keys in one snapshot per node, re-check what differs, write the report."""
     started = datetime.now(timezone.utc)
     settings = request.settings
     application = f"trueup rerun {task_id[:8]}"
     with ExitStack() as stack:
-        if engine is None:
-            starter = EngineStarter(
-                request.spark,
-                concurrency_factor=settings.concurrency_factor,
-                max_connections=settings.max_connections,
-            )
-            stack.callback(starter.close)
-            engine = starter.get(len(past.keys))
+        shared = shared or stack.enter_context(open_engine(settings, request.spark))
         controls = stack.enter_context(open_nodes(request.nodes, application))
+        stack.enter_context(shared.at_work(application, controls))
         checked = check(controls, request)
         spec = same_hash(past, checked.spec)
         check_key_values(controls, spec, checked.nullable)
@@ -87,7 +80,7 @@ def rerun_keys(
         job = job_of(settings, spec, controls, application)
         state = new_state(request, steering)
         stack.callback(lambda: state.suspects.close())
-        engine.max_slots = check_free(controls, engine.slots)
+        engine = shared.engine(len(past.keys), controls)
         comparison = Comparison(request, job, engine, controls, state, progress)
         _compare(comparison, past.keys)
         for control in controls:

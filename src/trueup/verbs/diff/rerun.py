@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from trueup.engine.progress import Progress
 from trueup.report.model import DiffResult
 from trueup.rows.request import TableRequest
@@ -10,11 +12,19 @@ from trueup.task.compare.rerun import rerun_keys
 from trueup.task.compare.result import record
 from trueup.task.open import open_task
 from trueup.task.past import Past
+from trueup.task.shared import Shared
 from trueup.task.steering import Steering
 
 
-def run(request: TableRequest, past: Past, *, store: TaskStore, progress: Progress | None = None) -> DiffResult:
-    """Compare the keys of a past report on all nodes, and write a new report."""
+def run(
+    request: TableRequest,
+    past: Past,
+    *,
+    store: TaskStore,
+    progress: Progress | None = None,
+    shared: Shared | None = None,
+) -> DiffResult:
+    """Compare the keys of a past report on all nodes, and write a new report; `shared` as for a diff."""
     with open_task(
         store,
         "TABLE_RERUN",
@@ -25,7 +35,8 @@ def run(request: TableRequest, past: Past, *, store: TaskStore, progress: Progre
         progress=progress,
         on_interrupt="nothing was changed on any node; run the command again",
     ) as task:
-        steering = Steering(request.settings, task.request, task.progress)
-        ending, result = rerun_keys(request, past, task.task_id, task.progress, steering=steering)
+        requested = partial(shared.requested, store, task.task_id) if shared else task.request
+        steering = Steering(request.settings, requested, task.progress)
+        ending, result = rerun_keys(request, past, task.task_id, task.progress, steering=steering, shared=shared)
         record(task, ending, result)
         return result

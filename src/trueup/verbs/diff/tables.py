@@ -16,10 +16,11 @@ from trueup.task.together import together
 
 @dataclass(frozen=True)
 class Candidate:
-    """A table to compare: its name, the nodes that have it, and its largest size on these nodes."""
+    """A table to compare: its name, the nodes that have it and that do not, and its largest size."""
 
     table: str
     nodes: tuple[str, ...]
+    missing_on: tuple[str, ...]
     bytes: int
 
 
@@ -74,4 +75,5 @@ def _matches(table: Listed, take: Sequence[Pattern]) -> bool:
 
 def _candidate(name: tuple[str, str], by_node: Mapping[str, Mapping[tuple[str, str], Listed]]) -> Candidate:
     tables = {node: tables[name] for node, tables in by_node.items() if name in tables}
-    return Candidate(display_name(*name), tuple(tables), max(table.bytes for table in tables.values()))
+    missing_on = tuple(node for node in by_node if node not in tables)
+    return Candidate(display_name(*name), tuple(tables), missing_on, max(table.bytes for table in tables.values()))

@@ -10,15 +10,14 @@ from typing import Any
 
 from trueup.db import reader
 from trueup.db.names import parse_table_name
-from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.report.repair import RepairResult
 from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
-from trueup.task.connections import check_free
 from trueup.task.job import job_of
 from trueup.task.nodes import open_nodes
 from trueup.task.open import OpenTask, open_task
+from trueup.task.shared import open_engine
 from trueup.task.steering import Steering
 from trueup.task.together import together
 from trueup.verbs.repair.conditions import check_conditions
@@ -75,10 +74,7 @@ def _repair(
     application = f"trueup repair {task.short_id}"
     steering = Steering(settings, task.request, task.progress, resume=_INTERRUPTED)
     with ExitStack() as stack:
-        starter = EngineStarter(
-            table.spark, concurrency_factor=settings.concurrency_factor, max_connections=settings.max_connections
-        )
-        stack.callback(starter.close)
+        shared = stack.enter_context(open_engine(settings, table.spark))
         controls = stack.enter_context(open_nodes(table.nodes, application))
         layout, remarks = check_tables(controls, table, keys.past)
         mode = request.mode(table.node_names) or plan_for(plan or {}, table.node_names, layout)
@@ -91,8 +87,7 @@ def _repair(
         undo = undo_path(request.undo, folder, spec.schema, spec.table) if request.execute else None
         decisions = Decisions(dict.fromkeys(table.node_names, layout), undo, task=task.task_id, mode=request.mode_name)
         stack.callback(decisions.close)
-        engine = starter.get(_ROWS_PER_KEY * len(keys.keys))
-        engine.max_slots = check_free(controls, engine.slots)
+        engine = shared.engine(_ROWS_PER_KEY * len(keys.keys), controls)
         job = job_of(settings, spec, controls, application)
         repair = RepairJob(job, layout, mode, skip_stale=request.stale == "skip", with_rows=request.execute)
         read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)
@@ -125,5 +120,5 @@ def _repair(
         for control in controls:
             control.close()
         if request.execute:
-            verify(ending, table, keys.past, keys.keys, task.progress, engine)
+            verify(ending, table, keys.past, keys.keys, task.progress, shared)
         return conclude(ending)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from trueup.engine.progress import Progress
-from trueup.engine.work import Engine
 from trueup.errors import TrueupError
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.task.compare.rerun import rerun_keys
 from trueup.task.past import Past
+from trueup.task.shared import Shared
 from trueup.verbs.repair.result import Ending
 
 _RERUN = "the rerun"
@@ -25,13 +25,13 @@ def verify(
     past: Past | None,
     keys: Sequence[KeyValues],
     progress: Progress,
-    engine: Engine,
+    shared: Shared,
 ) -> None:
     """Rerun the diff for these keys, without the filter; a rerun that fails makes the repair FAILED."""
     earlier = past or _past(ending.spec, request, keys)
     unfiltered = replace(request, filter="", rerun_of=earlier.path or ending.of)
     try:
-        rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, engine=engine)
+        rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, shared=shared)
     except TrueupError as error:
         ending.failed[_RERUN] = str(error)
         return

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from support.fixtures import Cli
 from trueup.testing.postgres import Database
+from trueup.verbs.schema.model import SchemaResult
 
 
 def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_path: Path) -> None:
@@ -31,11 +32,15 @@ def test_differences_as_text_and_json(drifted: list[Database], cli: Cli, tmp_pat
     assert "      -  RETURN 0;\n      +  RETURN 1;" in ran.out
 
     to = tmp_path / "found.json"
-    ran = cli("schema-diff", *nodes, "--schema", "public", "--output", "json", "--to", to)
+    ran = cli("schema-diff", *nodes, "--schema", "public", "--json", "--to", to)
     assert (ran.code, ran.out) == (1, "")
     assert to.stat().st_mode & 0o077 == 0
     found = json.loads(to.read_text())
     assert found["verdict"] == "DIFFER"
+    # The same on stdout, and nothing else.
+    printed = cli("schema-diff", *nodes, "--schema", "public", "--json", "--quiet").json
+    assert {name for name in printed if printed[name] != found[name]} == {"seconds", "task_id"}
+    assert list(found) == [*SchemaResult.__dataclass_fields__, "incomplete"]
     price = next(difference for difference in found["differences"] if difference["name"] == "items.price")
     assert price["facts"] == {"type": {"n1": "numeric", "n2": "numeric(9,2)"}}
     # The store has the names of differing objects, not the bodies of functions.

@@ -9,8 +9,9 @@ from collections import defaultdict
 import click
 import pytest
 
-from trueup.cli.environment import long_name, options_of, without_variable
+from trueup.cli.environment import COMMAND_LINE_ONLY, long_name, options_of, shown_variable, without_variable
 from trueup.cli.every import EVERY
+from trueup.cli.main import run
 from trueup.cli.reference import contexts, default_of
 
 COMMANDS = {context.command_path: context.command for context in contexts()}
@@ -54,6 +55,12 @@ SYNONYMS = {
     "route": "map",
     "rename": "map-columns",
 }
+# Flags that a variable may set: they write no more than the command does without them, and give up no protection.
+HARMLESS_FLAGS = {
+    *("bidirectional", "fix-nulls", "insert-only", "majority", "upsert-only", "fire-triggers"),
+    *("create-schema", "detach", "follow", "gentle", "json", "keep", "keep-refusal", "list", "no-snapshot", "no-spark"),
+    *("once", "override-block-size", "quiet", "restart", "schedule", "until-close", "until-empty", "verbose", "watch"),
+}
 
 
 def meaning(name: str, option: click.Option) -> str:
@@ -73,6 +80,45 @@ def test_an_option_means_the_same_in_every_command() -> None:
     assert {name: texts for name, texts in several.items() if name not in DIFFERENT} == {}
     assert {*DIFFERENT} <= {*several}, "an option of the list that no longer differs"
     assert {name: list(meanings[name]) for name in SAME_START} == {name: [text] for name, text in SAME_START.items()}
+
+
+def test_no_variable_turns_reading_into_writing_or_confirms_a_danger() -> None:
+    flags = {long_name(option) for command in COMMANDS.values() for option in options_of(command) if option.is_flag}
+    decided = HARMLESS_FLAGS | COMMAND_LINE_ONLY
+    assert flags - decided == set(), "decide for each new flag: COMMAND_LINE_ONLY of cli/environment.py, or harmless"
+    assert set() == HARMLESS_FLAGS & COMMAND_LINE_ONLY
+    assert decided <= {long_name(option) for command in COMMANDS.values() for option in options_of(command)}
+    for command in COMMANDS.values():
+        for option in options_of(command):
+            if long_name(option) in COMMAND_LINE_ONLY:
+                assert (option.envvar, shown_variable(option)) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        (path, option)
+        for path, command in COMMANDS.items()
+        for option in options_of(command)
+        if long_name(option) in COMMAND_LINE_ONLY
+    ],
+)
+def test_a_variable_of_such_an_option_is_refused(
+    path: str, option: click.Option, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *words = path.split()
+    variable = "_".join(("TRUEUP", *words, long_name(option))).upper().replace("-", "_")
+    monkeypatch.setenv(variable, "1" if option.is_flag else "apply")
+    required = [
+        argument
+        for part in COMMANDS[path].params
+        if part.required
+        for argument in ([part.opts[0], "x"] if isinstance(part, click.Option) else ["x"])
+    ]
+    assert run([*words, *required]) == 2
+    assert (
+        f"{variable} is set, but --{long_name(option)} can be given on the command line only" in capsys.readouterr().err
+    )
 
 
 def test_no_option_has_a_replaced_name() -> None:

@@ -6,11 +6,19 @@ import os
 import re
 from collections.abc import Iterator
 from difflib import get_close_matches
+from functools import partial
 
 import click
 
+from trueup.errors import ConfigError
+
 # The credentials of a search index (trueup.sinks.http); no option holds them.
 SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWORD")
+# Options that no variable and no setting can set: they turn reading into writing, delete, overwrite what another writer
+# changed, or give up a protection. A variable that was exported once, for another command, must not do that.
+COMMAND_LINE_ONLY = frozenset(
+    ("accept-schema", "all", "drop", "execute", "force", "insecure", "retry", "stale", "stop")
+)
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")
 
 
@@ -18,15 +26,29 @@ def add_variables(command: click.Command, *path: str) -> None:
     """Add a variable to every option without one, such as TRUEUP_DIFF_JSON for `trueup diff --json`.
 
     The help of an option that overrides a setting has `[env: TRUEUP__SECTION__NAME]` already: the configuration reads
-    that variable.
+    that variable. The options of COMMAND_LINE_ONLY have none.
     """
     for option in options_of(command):
-        if not shown_variable(option):
-            option.envvar = "_".join(("TRUEUP", *path, long_name(option))).upper().replace("-", "_")
+        variable = "_".join(("TRUEUP", *path, long_name(option))).upper().replace("-", "_")
+        if long_name(option) in COMMAND_LINE_ONLY:
+            option.callback = partial(_refuse_variable, variable)
+        elif not shown_variable(option):
+            option.envvar = variable
             option.help = f"{option.help or ''} [env: {option.envvar}]".strip()
     if isinstance(command, click.Group):
         for name, part in command.commands.items():
             add_variables(part, *path, name)
+
+
+def _refuse_variable(variable: str, ctx: click.Context, option: click.Parameter, value: object) -> object:
+    """Raise ConfigError if the variable is set; ignoring it would surprise the user who set it."""
+    if os.environ.get(variable) and not ctx.resilient_parsing:
+        name = option.opts[0]
+        raise ConfigError(
+            f"{variable} is set, but {name} can be given on the command line only",
+            cure=f"unset the variable, and write {name} into the command where you want it",
+        )
+    return value
 
 
 def shown_variable(option: click.Option) -> str:
@@ -71,7 +93,7 @@ def all_commands(context: click.Context) -> Iterator[click.Command]:
 
 
 def options_of(command: click.Command) -> list[click.Option]:
-    """Return the options that have a variable: all but --help and --version."""
+    """Return the options of a command: all but --help and --version."""
     return [option for option in command.params if isinstance(option, click.Option) and not option.is_eager]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from trueup.cli.environment import long_name, options_of, shown_variable, without_variable
+from trueup.cli.environment import COMMAND_LINE_ONLY, long_name, options_of, shown_variable, without_variable
 from trueup.cli.every import EVERY
 from trueup.cli.main import trueup
 from trueup.cli.reference_settings import code, settings_part, table, undocumented_settings
@@ -32,7 +32,9 @@ Every command, option and setting. `trueup COMMAND --help` prints the same for o
 
 ## Environment variables
 
-Every option has one, listed in the tables below. An option overrides a variable, a variable overrides the file.
+Options have one, listed in the tables below. An option overrides a variable, a variable overrides the file. Options
+that turn reading into writing, delete, or give up a protection (`--execute`, `--force`, `--insecure`, …) have none:
+they must be in the command. A variable such as `TRUEUP_REPAIR_EXECUTE` is refused.
 
 - `TRUEUP__SECTION__NAME`, with two underscores, overrides a setting of `trueup.toml`, for all commands:
   `TRUEUP__DIFF__BLOCK_SIZE=5000`, `TRUEUP__NODES__N1=postgresql://db1/shop`, `TRUEUP__CLUSTERS__SHOP=n1,n2`,
@@ -85,7 +87,7 @@ def _undocumented_commands() -> Iterator[str]:
         for option in options_of(command):
             if not _meaning(option):
                 yield f"{path} --{long_name(option)}"
-            elif not shown_variable(option):
+            elif not shown_variable(option) and long_name(option) not in COMMAND_LINE_ONLY:
                 yield f"{path} --{long_name(option)}: environment variable"
 
 

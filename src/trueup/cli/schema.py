@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import choice, node_options, repeated, selected_nodes, shared
+from trueup.cli.options import node_options, repeated, selected_nodes, shared
+from trueup.cli.output import show
 
 
 @click.command("schema-diff")
@@ -17,8 +18,7 @@ from trueup.cli.options import choice, node_options, repeated, selected_nodes, s
     *("--tables", "PATTERN"),
     "Only tables and views whose names match, and their objects; patterns as for trueup diff.",
 )
-@choice("--output", ["text", "json"], "Format of the result.")
-@shared("to_file", "quiet", "task_db")
+@shared("to_file", "quiet", "json", "task_db")
 def schema_diff(**options: Any) -> int:
     """Compare the definitions of all objects across nodes.
 
@@ -30,7 +30,7 @@ def schema_diff(**options: Any) -> int:
       trueup schema-diff --cluster shop
       trueup schema-diff --cluster shop --schema public --schema sales
       trueup schema-diff --tables 'public.order*' --node a=postgresql://db1/shop --node b=postgresql://db2/shop
-      trueup schema-diff --cluster shop --output json --to differences.json
+      trueup schema-diff --cluster shop --json --to differences.json
 
     Writes nothing on any node. Exit codes: 0 same, 1 different, 2 error or incomplete.
     """
@@ -38,15 +38,15 @@ def schema_diff(**options: Any) -> int:
     from trueup.config.load import load
     from trueup.verbs.schema.text import result_text
 
-    output, to, quiet = options.pop("output"), options.pop("to"), options.pop("quiet")
+    as_json, to, quiet = options.pop("as_json"), options.pop("to"), options.pop("quiet")
     nodes, inline = selected_nodes(options)
     config = load(options.pop("config"), nodes=inline)
     result = call.schema_diff(nodes=nodes, config=config, **options)
-    text = json.dumps(result.as_json(), indent=1) if output == "json" else result_text(result)
+    text = result_text(result)
     if to is not None:
         from trueup.report.json_file import write_private
 
-        write_private(to, text + "\n")
-    elif not quiet:
-        click.echo(text)
+        write_private(to, (json.dumps(result.as_json()) if as_json else text) + "\n")
+    else:
+        show(result.as_json(), text, as_json=as_json, quiet=quiet)
     return result.exit_code

@@ -33,6 +33,7 @@ _HINTS = {
 }
 CURE = "change the expression, or allow its functions with --allow-functions"
 _CONDITION = sql.SQL("SELECT 1 FROM {source} WHERE (\n{text}\n)")
+_VALUE = sql.SQL("SELECT (\n{text}\n) FROM {source}")
 _SHARD = sql.SQL("SELECT (\n{text}\n)::bigint FROM {source}")
 _QUERY = sql.SQL("SELECT 1 FROM (\n{text}\n) q")
 FORMS = {"condition": _CONDITION, "shard": _SHARD, "query": _QUERY}
@@ -151,6 +152,18 @@ def check(connection: Connection, node: Node, expression: Expression, allowed: E
     reason = refusal(connection, node, expression, allowed)
     if reason:
         raise CheckFailed([reason], cure=CURE, node=node.name)
+
+
+def type_of(connection: Connection, expression: Expression) -> str:
+    """Return the type of an expression that was checked; a domain is its base type. Only parses the expression."""
+    statement = _VALUE.format(text=sql.SQL(expression.text), source=expression.source)
+    for result in (
+        connection.pgconn.prepare(b"", statement.as_bytes(connection)),
+        described := connection.pgconn.describe_prepared(b""),
+    ):
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result, encoding="utf-8")
+    return str(one_value(connection.execute("SELECT format_type(%s, NULL)", [described.ftype(0)])))
 
 
 class _Unreadable(Exception):

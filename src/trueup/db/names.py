@@ -65,7 +65,12 @@ def display_name(schema: str, table: str) -> str:
 def display_part(name: str) -> str:
     """Return one part of a name for messages, with quotes where parsing requires them."""
     plain = name.isidentifier() and name == name.lower()
-    return name if plain else '"' + name.replace('"', '""') + '"'
+    return name if plain else quoted_name(name)
+
+
+def quoted_name(name: str) -> str:
+    """Return one part of a name in double quotes, as in SQL."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _parse_parts(text: str) -> list[NamePart]:

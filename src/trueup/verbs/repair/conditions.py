@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from psycopg import sql
 
-from trueup.config.settings import ExpressionSettings
-from trueup.db.expressions import Expression, check
+from trueup.db.names import display_name
 from trueup.db.reader import Reader
-from trueup.db.snapshot import Control
+from trueup.errors import QueryError
 from trueup.rows.write.copy_text import split, text_of_field
 from trueup.task.job import Job
 from trueup.verbs.repair.layout import Layout
@@ -19,6 +19,16 @@ from trueup.verbs.repair.lines import Line
 from trueup.verbs.repair.modes import Batch, Mode
 
 _KEYS_PER_STATEMENT = 500
+# Classes of SQLSTATE that are not caused by an expression: transaction, resources, locks, time limits, system, defects.
+_OTHER_CAUSES = ("25", "40", "53", "55", "57", "58", "XX")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An SQL condition of a plan, and its place in the plan for messages."""
+
+    place: str
+    text: sql.Composable
 
 
 @runtime_checkable
@@ -30,60 +40,105 @@ class Conditions(Protocol):
         ...
 
 
-def evaluate(job: Job, batch: Batch, conditions: Sequence[sql.Composable]) -> list[list[bool]]:
-    """Return for every key which conditions hold.
+def name_of_key(nodes: Sequence[str]) -> str:
+    """Return the name of the key in a condition: `key`, with underscores after it if nodes have this name."""
+    return _free_name("key", nodes)
 
-    In a condition, the row of a node has the name of the node, and `key` is the key.
+
+def evaluate(job: Job, batch: Batch, conditions: Sequence[Condition]) -> list[list[bool]]:
+    """Return for every key which conditions hold; an error names the condition and the key.
+
+    In a condition, the row of a node has the name of the node, and `name_of_key` is the key.
     """
     values: list[list[bool]] = [[False] * len(conditions) for _ in batch.keys]
-    first = batch.nodes[0]
     for start in range(0, len(batch.keys), _KEYS_PER_STATEMENT):
         places = range(start, min(start + _KEYS_PER_STATEMENT, len(batch.keys)))
-        query = _query(batch, places, conditions)
-        rows = job.read((first,), partial(_rows, query, job.timeout * 4))[first]
+        try:
+            rows = _read(job, batch, places, conditions)
+        except QueryError as error:
+            raise _located(job, batch, places, conditions, error) from None
         for place, *holds in rows:
-            values[place] = [value is True for value in holds]
+            values[place] = holds
     return values
 
 
-def check_conditions(
-    control: Control, nodes: Sequence[str], layout: Layout, conditions: Sequence[str], allowed: ExpressionSettings
-) -> None:
-    """Raise CheckFailed if a condition calls a function that is not allowed, on the node that evaluates it."""
-    spec, carried = layout.spec, [column.name for column in layout.carried]
-    columns = {**dict.fromkeys(nodes, carried), "key": list(spec.key_names)}
-    source = sql.SQL(", ").join(
-        sql.SQL("(SELECT {} FROM {}) AS {}").format(
-            sql.SQL(", ").join(map(sql.Identifier, names)),
-            sql.Identifier(spec.schema, spec.table),
-            sql.Identifier(name),
-        )
-        for name, names in columns.items()
+def _read(job: Job, batch: Batch, places: Sequence[int], conditions: Sequence[Condition]) -> list[tuple[Any, ...]]:
+    first = batch.nodes[0]
+    query = _query(batch, places, conditions)
+    return job.read((first,), partial(_rows, query, job.timeout * 4))[first]
+
+
+def _located(
+    job: Job, batch: Batch, places: Sequence[int], conditions: Sequence[Condition], error: QueryError
+) -> QueryError:
+    """Return the error with the condition and the key that cause it; as it is if none of them does alone."""
+    if error.sqlstate[:2] in _OTHER_CAUSES:
+        return error
+    for condition in conditions:
+        left = places
+        failure = _failure(job, batch, left, condition)
+        while failure and len(left) > 1:
+            half = left[: len(left) // 2]
+            failure_of_half = _failure(job, batch, half, condition)
+            left = half if failure_of_half else left[len(left) // 2 :]
+            failure = failure_of_half or _failure(job, batch, left, condition)
+        if failure:
+            return _naming(batch, left[0], condition, failure)
+    return error
+
+
+def _failure(job: Job, batch: Batch, places: Sequence[int], condition: Condition) -> QueryError | None:
+    try:
+        _read(job, batch, places, [condition])
+    except QueryError as error:
+        return error
+    return None
+
+
+def _naming(batch: Batch, place: int, condition: Condition, error: QueryError) -> QueryError:
+    spec = batch.layout.spec
+    key = ", ".join(f"{name} {value}" for name, value in zip(spec.key_names, batch.keys[place], strict=True))
+    return QueryError(
+        f"{condition.place}: {error.message}",
+        sqlstate=error.sqlstate,
+        cure="change the condition: it is evaluated for every key of the report, also where another rule decides;"
+        " nothing was written on any node",
+        node=error.node,
+        table=display_name(spec.schema, spec.table),
+        block=f"key ({key})",
     )
-    for text in conditions:
-        check(control.connection, control.node, Expression("the plan: where", text, source), allowed)
 
 
 def _rows(query: sql.Composed, timeout: float, reader: Reader) -> list[tuple[Any, ...]]:
     return reader.rows(query, timeout=timeout)
 
 
-def _query(batch: Batch, places: Sequence[int], conditions: Sequence[sql.Composable]) -> sql.Composed:
+def _query(batch: Batch, places: Sequence[int], conditions: Sequence[Condition]) -> sql.Composed:
     layout, spec = batch.layout, batch.layout.spec
+    # The names of nodes are chosen by the user: no other name in the statement may be one of them.
+    values = sql.Identifier(_free_name("v", batch.nodes))
     lines = sql.SQL(", ").join(_values(batch, place) for place in places)
     names = [f"{prefix}{number}" for prefix in _prefixes(batch) for number in range(_width(layout, prefix))]
-    tables = [_row(layout, node, f"n{number}_") for number, node in enumerate(batch.nodes)]
-    key = sql.SQL(", ").join(
-        sql.SQL("v.{} AS {}").format(sql.Identifier(f"k_{number}"), sql.Identifier(part.column.name))
-        for number, part in enumerate(spec.key)
-    )
-    tables.append(sql.SQL("LATERAL (SELECT {}) AS key").format(key))
-    return sql.SQL("SELECT v.place, {conditions} FROM (VALUES {lines}) AS v (place, {names}), {tables}").format(
-        conditions=sql.SQL(", ").join(sql.SQL("({})").format(condition) for condition in conditions),
+    tables = [
+        _row(values, f"n{number}_", [column.name for column in layout.carried], node)
+        for number, node in enumerate(batch.nodes)
+    ]
+    tables.append(_row(values, "k_", spec.key_names, name_of_key(batch.nodes)))
+    return sql.SQL("SELECT {v}.place, {conditions} FROM (VALUES {lines}) AS {v} (place, {names}), {tables}").format(
+        v=values,
+        # IS TRUE: the server refuses a value that is not boolean.
+        conditions=sql.SQL(", ").join(sql.SQL("({}) IS TRUE").format(condition.text) for condition in conditions),
         lines=lines,
         names=sql.SQL(", ").join(map(sql.Identifier, names)),
         tables=sql.SQL(", ").join(tables),
     )
+
+
+def _free_name(name: str, nodes: Sequence[str]) -> str:
+    """Return the name, with as many underscores after it as are needed to differ from the names of all nodes."""
+    while name in nodes:
+        name += "_"
+    return name
 
 
 def _prefixes(batch: Batch) -> list[str]:
@@ -94,12 +149,12 @@ def _width(layout: Layout, prefix: str) -> int:
     return len(layout.spec.key) if prefix == "k_" else len(layout.carried)
 
 
-def _row(layout: Layout, node: str, prefix: str) -> sql.Composed:
+def _row(values: sql.Identifier, prefix: str, names: Sequence[str], alias: str) -> sql.Composed:
     columns = sql.SQL(", ").join(
-        sql.SQL("v.{} AS {}").format(sql.Identifier(f"{prefix}{number}"), sql.Identifier(column.name))
-        for number, column in enumerate(layout.carried)
+        sql.SQL("{}.{} AS {}").format(values, sql.Identifier(f"{prefix}{number}"), sql.Identifier(name))
+        for number, name in enumerate(names)
     )
-    return sql.SQL("LATERAL (SELECT {}) AS {}").format(columns, sql.Identifier(node))
+    return sql.SQL("LATERAL (SELECT {}) AS {}").format(columns, sql.Identifier(alias))
 
 
 def _values(batch: Batch, place: int) -> sql.Composed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from trueup.rows.keys import KeyValues, literals
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.copy_text import NULL, field_of, split
 from trueup.task.job import Job
-from trueup.verbs.repair.conditions import evaluate
+from trueup.verbs.repair.conditions import Condition, evaluate, name_of_key
 from trueup.verbs.repair.lines import Line
 from trueup.verbs.repair.modes import Batch, Bidirectional, Decision, Gone, Leave, Like, Made
 
@@ -50,6 +50,8 @@ class Custom:
     base: int
     taken: Mapping[str, int] = field(default_factory=dict)
     values: Mapping[str, str | None] = field(default_factory=dict)
+    # Where it is in the plan, for messages.
+    place: str = ""
 
 
 Action = Keep | Insert | Delete | Skip | Custom
@@ -61,6 +63,15 @@ class KeyRange:
 
     first: KeyValues | None
     last: KeyValues | None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in the plan for a column (None: NULL), and its place for messages."""
+
+    place: str
+    column: str
+    text: str | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,8 @@ class Rule:
     columns: frozenset[str] | None = None
     only_columns: frozenset[str] | None = None
     where: str = ""
+    # Which rule it is, for messages.
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,14 +102,18 @@ class Plan:
     # The values of the SQL conditions of the rules (ranges, `where`), per key.
     holds: Sequence[Sequence[bool]] = ()
 
-    @property
-    def conditions(self) -> tuple[str, ...]:
-        """The SQL conditions of the rules as the user wrote them."""
-        return tuple(rule.where for rule in self.rules if rule.where)
+    def values(self, key: Sequence[str]) -> Iterator[Value]:
+        """Yield the values in actions, and the ends of key ranges; `key` is the names of the key columns."""
+        for rule in self.rules:
+            for edge in (edge for each in rule.ranges for edge in (each.first, each.last) if edge is not None):
+                yield from (Value(f"{rule.place}: keys", name, text) for name, text in zip(key, edge, strict=True))
+        for action in (*(rule.action for rule in self.rules), *self.rows.values(), self.default):
+            if isinstance(action, Custom):
+                yield from (Value(action.place, name, text) for name, text in action.values.items())
 
     def known(self, job: Job, batch: Batch) -> Plan:
         """Return the plan with the values of its SQL conditions for these keys; no query if it has none."""
-        conditions = [condition for rule in self.rules for condition in _conditions(batch.layout.spec, rule)]
+        conditions = [condition for rule in self.rules for condition in _conditions(batch, rule)]
         return replace(self, holds=evaluate(job, batch, conditions)) if conditions else self
 
     def decide(self, batch: Batch, place: int) -> Decision:
@@ -114,20 +131,22 @@ class Plan:
         return _decision(self.default, batch, place) if self.default is not None else Leave(UNDECIDED)
 
 
-def _conditions(spec: TableSpec, rule: Rule) -> list[sql.Composable]:
-    conditions: list[sql.Composable] = []
+def _conditions(batch: Batch, rule: Rule) -> list[Condition]:
+    conditions: list[Condition] = []
     if rule.ranges:
-        conditions.append(sql.SQL(" OR ").join(_in_range(spec, key_range) for key_range in rule.ranges))
+        row = name_of_key(batch.nodes)
+        tests = sql.SQL(" OR ").join(_in_range(batch.layout.spec, row, key_range) for key_range in rule.ranges)
+        conditions.append(Condition(f"{rule.place}: keys", tests))
     if rule.where:
         # On its own line: a comment at its end must not include the closing bracket.
-        conditions.append(sql.SQL("\n{}\n").format(sql.SQL(rule.where)))
+        conditions.append(Condition(f"{rule.place}: where", sql.SQL("\n{}\n").format(sql.SQL(rule.where))))
     return conditions
 
 
-def _in_range(spec: TableSpec, key_range: KeyRange) -> sql.Composed:
+def _in_range(spec: TableSpec, row: str, key_range: KeyRange) -> sql.Composed:
     # In the order of the type, as a user expects, not in the order of blocks.
     key = [replace(part, order="type") for part in spec.key]
-    columns = sql.SQL(", ").join(sql.SQL("key.{}").format(sql.Identifier(name)) for name in spec.key_names)
+    columns = sql.SQL(", ").join(sql.Identifier(row, name) for name in spec.key_names)
     edges = [(sql.SQL(">="), key_range.first), (sql.SQL("<="), key_range.last)]
     tests = [
         sql.SQL("ROW({}) {} ROW({})").format(columns, sign, sql.SQL(", ").join(literals(key, edge)))

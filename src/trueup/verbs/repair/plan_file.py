@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 
-from trueup.db.names import parse_table_name
+from trueup.db.names import display_name, parse_column_names, quoted_name, table_spellings
 from trueup.db.scan import problem_with
 from trueup.errors import ConfigError
 from trueup.rows.keys import KeyValues, canonical
@@ -85,13 +86,14 @@ def plan_for(document: Mapping[str, Any], nodes: tuple[str, ...], layout: Layout
 
 def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
     """Return the plan for one table, with names checked against the known ones."""
-    spec = known.spec
-    for name, entry in document["tables"].items():
-        schema, table = parse_table_name(str(name))
-        if (spec.schema, spec.table) in [(s, t) for s in schema.spellings() for t in table.spellings()]:
-            return _table(entry, known, str(name))
+    spec, table = known.spec, display_name(known.spec.schema, known.spec.table)
+    names = [name for name in document["tables"] if (spec.schema, spec.table) in table_spellings(name)]
+    if len(names) > 1:
+        raise _wrong("", f"several entries are for {table}: {', '.join(names)}")
+    if names:
+        return _table(document["tables"][names[0]], known, names[0])
     raise ConfigError(
-        f"the plan has no entry for {spec.schema}.{spec.table}; it has {', '.join(map(str, document['tables']))}",
+        f"the plan has no entry for {table}; it has {', '.join(map(str, document['tables']))}",
         cure="add the table under tables:",
     )
 
@@ -135,6 +137,7 @@ def _rule(rule: Any, known: Known, location: str) -> Rule:
         columns=_names(when.get("columns"), names, f"{location}: columns"),
         only_columns=_names(when.get("only_columns"), names, f"{location}: only_columns"),
         where=where,
+        place=f"the plan: {location}",
     )
 
 
@@ -155,8 +158,7 @@ def _custom(row: Mapping[str, Any], known: Known, location: str) -> Custom:
     _only(row, ("from", "columns"), location)
     taken: dict[str, int] = {}
     values: dict[str, str | None] = {}
-    for name, origin in _mapping(row.get("columns") or {}, f"{location}: columns").items():
-        _one_of(name, known.settable, f"{location}: columns")
+    for name, origin in _by_name(row.get("columns") or {}, known.settable, f"{location}: columns").items():
         if isinstance(origin, Mapping) and list(origin) == ["value"]:
             value = origin["value"]
             if value is not None and not isinstance(value, str):
@@ -164,7 +166,8 @@ def _custom(row: Mapping[str, Any], known: Known, location: str) -> Custom:
             values[name] = value
         else:
             taken[name] = known.nodes.index(_one_of(origin, known.nodes, f"{location}: {name}"))
-    return Custom(known.nodes.index(_one_of(row.get("from"), known.nodes, f"{location}: from")), taken, values)
+    base = known.nodes.index(_one_of(row.get("from"), known.nodes, f"{location}: from"))
+    return Custom(base, taken, values, f"the plan: {location}")
 
 
 def _keys(value: Any, spec: TableSpec, location: str) -> tuple[frozenset[KeyValues] | None, tuple[KeyRange, ...]]:
@@ -173,12 +176,19 @@ def _keys(value: Any, spec: TableSpec, location: str) -> tuple[frozenset[KeyValu
     keys: set[KeyValues] = set()
     ranges: list[KeyRange] = []
     for entry in _list(value, location):
-        if isinstance(entry, Mapping) and set(entry) <= {"from", "to"} and not set(entry) & set(spec.key_names):
+        if _is_range(entry, spec):
             edges = [None if entry.get(name) is None else _key(entry[name], spec, location) for name in ("from", "to")]
             ranges.append(KeyRange(edges[0], edges[1]))
         else:
             keys.add(_key(entry, spec, location))
     return frozenset(keys), tuple(ranges)
+
+
+def _is_range(entry: Any, spec: TableSpec) -> bool:
+    """Return whether an entry is a range, not a key; the key may have columns `from` and `to`."""
+    if not isinstance(entry, Mapping) or not set(entry) <= {"from", "to"}:
+        return False
+    return not set(entry) & set(spec.key_names) or any(isinstance(edge, (Mapping, list)) for edge in entry.values())
 
 
 def _key(value: Any, spec: TableSpec, location: str) -> KeyValues:
@@ -187,8 +197,8 @@ def _key(value: Any, spec: TableSpec, location: str) -> KeyValues:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, Mapping):
-        _only(value, names, location)
-        value = [value.get(name) for name in names]
+        by_name = _by_name(value, names, location)
+        value = [by_name.get(name) for name in names]
     if not isinstance(value, list) or len(value) != len(names) or not all(isinstance(part, str) for part in value):
         raise _wrong(location, f"a key is {{{', '.join(f'{name}: VALUE' for name in names)}}}")
     return canonical(spec, value)
@@ -197,11 +207,18 @@ def _key(value: Any, spec: TableSpec, location: str) -> KeyValues:
 def _pair(value: Any, nodes: Sequence[str], location: str) -> tuple[int, int] | None:
     if value is None:
         return None
-    for left, one in enumerate(nodes):
-        for right, other in enumerate(nodes):
-            if left != right and value in (f"{one}/{other}", [one, other]):
-                return left, right
-    raise _wrong(location, f"a pair is two nodes, for example {nodes[0]}/{nodes[1]}")
+    if isinstance(value, list) and len(value) == 2:
+        left, right = (nodes.index(_one_of(name, nodes, location)) for name in value)
+        if left != right:
+            return left, right
+    pairs = [
+        pair
+        for pair in permutations(range(len(nodes)), 2)
+        if value in map("/".join, product(*((nodes[node], quoted_name(nodes[node])) for node in pair)))
+    ]
+    if len(pairs) == 1:
+        return pairs[0]
+    raise _wrong(location, f"a pair is two nodes, for example [{nodes[0]}, {nodes[1]}]")
 
 
 def _names(value: Any, known: Sequence[str], location: str) -> frozenset[str] | None:
@@ -213,11 +230,28 @@ def _names(value: Any, known: Sequence[str], location: str) -> frozenset[str] | 
 
 
 def _one_of(name: Any, known: Sequence[str], location: str) -> str:
-    if isinstance(name, str) and name in known:
-        return name
+    """Return the known name that is meant: as it is written, or in double quotes as in SQL."""
+    if isinstance(name, str):
+        if name in known:
+            return name
+        if name.startswith('"'):
+            (unquoted,) = parse_column_names(name)[:1]
+            if unquoted in known and name == quoted_name(unquoted):
+                return unquoted
     near = get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
     raise _wrong(location, f"unknown name {name}; {hint}")
+
+
+def _by_name(values: Any, known: Sequence[str], location: str) -> dict[str, Any]:
+    """Return a mapping by the known names that its keys mean."""
+    by_name: dict[str, Any] = {}
+    for written, value in _mapping(values, location).items():
+        name = _one_of(written, known, location)
+        if name in by_name:
+            raise _wrong(location, f"{name} occurs twice")
+        by_name[name] = value
+    return by_name
 
 
 def _only(names: Mapping[str, Any], known: Sequence[str], location: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from trueup.db.names import quoted_name
 from trueup.errors import ConfigError
 from trueup.report.json_file import write_private
 from trueup.task.past import Past
@@ -32,7 +32,7 @@ tables:
     # default: {{keep: {first}}}
     rules:
       # - name: rows that are missing on {second}
-      #   when: {{kind: missing, pair: {first}/{second}}}      # missing, extra or changed
+      #   when: {{kind: missing, pair: [{first}, {second}]}}   # missing, extra or changed
       #   action: insert
       # - name: only this column differs
       #   when: {{only_columns: [{column}]}}                   # columns: [...]: one of these columns differs
@@ -41,7 +41,7 @@ tables:
       #   when: {{keys: [{key}, {{from: {key}, to: {key}}}]}}
       #   action: skip
       # - name: the newer row
-      #   when: {{where: "{first}.{column} > {second}.{column}"}}   # SQL; a missing row is all NULL
+      #   when: {{where: {newer}}}   # SQL; a missing row is all NULL
       #   action: {{keep: {first}}}
     rows:
       # - {{key: {key}, action: {{keep: {first}}}}}
@@ -56,12 +56,14 @@ def write_plan(path: Path, past: Past) -> None:
     key = past.summary["primary_key"]
     column = next((name for name in past.summary["columns"] if name not in key), past.summary["columns"][0])
     values = past.keys[0] if past.keys else tuple("…" for _ in key)
+    newer = " > ".join(f"{quoted_name(node)}.{quoted_name(column)}" for node in nodes[:2])
     text = _TEXT.format(
-        nodes=", ".join(nodes),
+        nodes=", ".join(map(_yaml, nodes)),
         report=past.path,
         first=_yaml(nodes[0]),
         second=_yaml(nodes[1]),
         column=_yaml(column),
+        newer=_yaml(newer),
         table=_yaml(past.table),
         key="{" + ", ".join(f"{_yaml(name)}: {_yaml(value)}" for name, value in zip(key, values, strict=True)) + "}",
     )
@@ -73,4 +75,12 @@ def _yaml(text: Any) -> str:
     plain = str(text)
     if plain.isascii() and plain.replace("_", "").replace(".", "").isalnum() and plain.lower() not in ("null", ""):
         return plain
-    return json.dumps(plain)
+    if plain.isprintable() and "'" not in plain:
+        return f"'{plain}'"
+    return '"' + "".join(map(_escaped, plain)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in ('"', "\\"):
+        return "\\" + character
+    return character if character.isprintable() else f"\\U{ord(character):08x}"

@@ -20,7 +20,7 @@ from trueup.task.open import OpenTask, open_task
 from trueup.task.shared import open_engine
 from trueup.task.steering import Steering
 from trueup.task.together import together
-from trueup.verbs.repair.conditions import check_conditions
+from trueup.verbs.repair.check_plan import check_plan
 from trueup.verbs.repair.decide import DecideKeys, RepairJob, read_and_decide
 from trueup.verbs.repair.decisions import Decisions
 from trueup.verbs.repair.layout import check_tables
@@ -79,7 +79,7 @@ def _repair(
         layout, remarks = check_tables(controls, table, keys.past)
         mode = request.mode(table.node_names) or plan_for(plan or {}, table.node_names, layout)
         if isinstance(mode, Plan):
-            check_conditions(controls[0], table.node_names, layout, mode.conditions, table.expressions)
+            check_plan(controls, layout, mode, table.expressions)
         # One snapshot per node: rows that swap a value are read before the swap or after it, not in between.
         spec = layout.spec
         together(controls, lambda control: control.begin(spec.schema, spec.table, export=settings.snapshot))

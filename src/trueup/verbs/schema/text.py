@@ -88,4 +88,4 @@ def _changes(one: Any, other: Any) -> list[str]:
 def _cut(lines: Sequence[str]) -> Iterator[str]:
     yield from (f"  {line}" for line in lines[:_MAX_LINES])
     if len(lines) > _MAX_LINES:
-        yield f"  … and {len(lines) - _MAX_LINES} more lines (see --output json)"
+        yield f"  … and {len(lines) - _MAX_LINES} more lines (see --json)"

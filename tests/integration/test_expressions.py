@@ -164,7 +164,8 @@ def test_a_plan_of_a_repair(spied: Spied, databases: Databases, tmp_path: Path) 
     plan = tmp_path / "plan.yaml"
     rule = "tables: {{items: {{default: skip, rules: [{{when: {{where: '{where}'}}, action: {{keep: n1}}}}]}}}}"
     plan.write_text(rule.format(where="public.spy(n1.id) > 0"))
-    with pytest.raises(CheckFailed, match=r"the plan: items: rule 1: where: it calls public.spy\(integer\).*--allow-functions"):
+    message = r"the plan: items: rule 1: where: it calls public.spy\(integer\).*--allow-functions"
+    with pytest.raises(CheckFailed, match=message):
         trueup.repair(report, plan=str(plan), nodes=nodes)
     plan.write_text(rule.format(where="n1.id > key.id - 1 AND n2.name IS NULL"))
     assert trueup.repair(report, plan=str(plan), nodes=nodes, execute=True).verdict == "REPAIRED"

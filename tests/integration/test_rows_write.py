@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.fixtures import OnAll
@@ -21,6 +23,7 @@ from trueup.rows.write.copy import pipe, rows_in, rows_out, send_rows
 from trueup.rows.write.delete import delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_list
+from trueup.rows.write.origin import origin_transaction
 from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target, target_of
 from trueup.rows.write.triggers import require_silent_triggers, silence_triggers
@@ -221,3 +224,23 @@ def test_the_replica_role_ends_with_the_transaction(databases: Databases) -> Non
             assert silence_triggers(connection)
             assert connection.execute("SHOW session_replication_role").fetchone() == ("replica",)
         assert connection.execute("SHOW session_replication_role").fetchone() == ("origin",)
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "SELECT 1 / 0", "INSERT INTO public.child VALUES (1, 7)"])
+def test_a_session_keeps_no_replication_origin(databases: Databases, statement: str) -> None:
+    """A pooler may give the session to an application, whose changes must be replicated."""
+    database = databases(1)[0]
+    database.execute(
+        "CREATE TABLE parent (id int PRIMARY KEY);"
+        " CREATE TABLE child (id int, parent int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)"
+    )
+    connection = opened(database)
+    is_set_up = "SELECT pg_replication_origin_session_is_setup()"
+    with suppress(psycopg.Error), origin_transaction(connection):
+        assert one_row(connection.execute(is_set_up)) == (True,)
+        connection.execute("INSERT INTO public.parent VALUES (1)")
+        connection.execute(statement)
+    assert one_row(connection.execute(is_set_up)) == (False,)
+    assert len(database.execute("TABLE parent")) == (statement == "SELECT 1")
+    assert not database.execute("SELECT FROM pg_replication_origin WHERE starts_with(roname, 'trueup')")
+    connection.close()

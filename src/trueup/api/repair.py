@@ -11,6 +11,7 @@ from trueup.api.diff import settings_of
 from trueup.api.parameters import configuration
 from trueup.config.model import Config, Node
 from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.db.node import LOCK_TIMEOUT
 from trueup.engine.memory import many_objects
 from trueup.engine.progress import Progress
 from trueup.report.repair import RepairResult
@@ -21,7 +22,7 @@ from trueup.verbs.repair import plan_template
 from trueup.verbs.repair import undo as undo_verb
 from trueup.verbs.repair.layout import refuse_keyless
 from trueup.verbs.repair.plan_file import read_document
-from trueup.verbs.repair.request import RepairKeys, RepairRequest, Stale
+from trueup.verbs.repair.request import RepairKeys, RepairRequest, Replicate, Stale, Writing
 from trueup.verbs.repair.run import run
 
 
@@ -38,6 +39,8 @@ def repair(
     allow_functions: Sequence[str] = (),
     stale: Stale = "skip",
     fire_triggers: bool = False,
+    replicate: Replicate = "safe",
+    lock_timeout: float = LOCK_TIMEOUT,
     execute: bool = False,
     undo: str = "",
     nodes: Mapping[str, str] | None = None,
@@ -123,13 +126,16 @@ def undo(
     progress: Progress | None = None,
     execute: bool = False,
     fire_triggers: bool = False,
+    replicate: Replicate = "safe",
+    lock_timeout: float = LOCK_TIMEOUT,
     undo: str = "",
     report_dir: str | None = None,
 ) -> RepairResult:
     """Put back the rows of an undo file, except rows that changed since; a dry run unless `execute=True`."""
     config = configuration(config, nodes)
+    writing = Writing(fire_triggers, replicate, lock_timeout).validated()
     folder = Path(report_dir or config.diff.report_dir or ".")
-    request = undo_verb.UndoRequest(Path(file), execute, fire_triggers, undo, folder)
+    request = undo_verb.UndoRequest(Path(file), execute, writing, undo, folder)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
         return undo_verb.run(request, config, store=store, progress=progress)
 

@@ -8,11 +8,12 @@ from trueup.api.diff import settings_of
 from trueup.api.parameters import configuration
 from trueup.api.repair import repair_keys, repair_request
 from trueup.config.model import Config
+from trueup.db.node import LOCK_TIMEOUT
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError, Interrupted, TrueupError
 from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult
-from trueup.verbs.repair.request import Stale
+from trueup.verbs.repair.request import Replicate, Stale
 from trueup.verbs.validate.to_repair import OpenErrors, TableErrors, open_errors
 
 
@@ -31,6 +32,8 @@ def repair_validation(
     allow_functions: Sequence[str] = (),
     stale: Stale = "skip",
     fire_triggers: bool = False,
+    replicate: Replicate = "safe",
+    lock_timeout: float = LOCK_TIMEOUT,
     execute: bool = False,
     undo: str = "",
     nodes: Mapping[str, str] | None = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from trueup.cli.options import (
+    SECONDS,
     acting_options,
     choice,
     decorated,
@@ -74,6 +75,12 @@ _mode_options = decorated(
 _write_options = decorated(
     flag("--execute", "Write. Without this option nothing is changed."),
     flag("--fire-triggers", "Let triggers and foreign keys fire; write in foreign-key order."),
+    choice(
+        *("--replicate", ["safe", "accept", "all"]),
+        "Replication of what is written. safe: write under a replication origin, so that subscriptions with origin ="
+        " none do not get it, and fail if a subscription would stop; accept: do not fail then; all: use no origin.",
+    ),
+    option("--lock-timeout", "S", "Seconds to wait for a lock of another session; 0: no limit.", 15.0, SECONDS),
     option("--undo", "FILE", "Path of the undo file. [default: a new file beside the report]", ""),
 )
 

@@ -18,6 +18,8 @@ from trueup.errors import NodeError, QueryError, TrueupError
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
+# Seconds that a session waits for a lock.
+LOCK_TIMEOUT = 15.0
 # Settings that change how a value is printed, compared or hidden. With `row_security = off`, a policy that would hide
 # rows is an error; `search_path` excludes operators of other schemas.
 PINNED: tuple[LiteralString, ...] = (
@@ -40,7 +42,7 @@ PINNED: tuple[LiteralString, ...] = (
     "SET default_transaction_isolation = 'read committed'",
     "SET default_transaction_deferrable = off",
     # A session that waits to drop or alter the table blocks new readers: fail instead of waiting.
-    "SET lock_timeout = '15s'",
+    f"SET lock_timeout = '{LOCK_TIMEOUT:.0f}s'",
 )
 # Settings that some services do not allow; probes compare what they change.
 OPTIONAL: tuple[LiteralString, ...] = (

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from psycopg import errors, sql
 
 from trueup.config.model import Node
+from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.names import display_name
-from trueup.db.node import connect, error_from_server
+from trueup.db.node import LOCK_TIMEOUT, connect, error_from_server
 from trueup.db.server_identity import ServerPosition, lsn_number, server_position
 
 # The cure when an exported snapshot can no longer be joined.
@@ -46,7 +47,7 @@ class Control:
         self.connection = connect(node, application=application)
         self.snapshot_id: str | None = None
 
-    def begin(self, schema: str = "", table: str = "", *, export: bool) -> Position:
+    def begin(self, schema: str = "", table: str = "", *, export: bool, lock_timeout: float = LOCK_TIMEOUT) -> Position:
         """Start the read-only transaction for planning; with `export`, tasks can join its snapshot.
 
         If a table is named, take an ACCESS SHARE lock first, because after a TRUNCATE the snapshot would show no rows.
@@ -58,8 +59,7 @@ class Control:
             self.connection.execute(begin)
             try:
                 if table:
-                    lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
-                    self.connection.execute(lock)
+                    self._lock(schema, table, lock_timeout)
             except (errors.InsufficientPrivilege, errors.WrongObjectType):
                 # With privileges on some columns only, or for a materialized view, the first query takes the lock.
                 self.connection.execute("ROLLBACK")
@@ -88,6 +88,14 @@ class Control:
             server.system,
             server.timeline,
         )
+
+    def _lock(self, schema: str, table: str, timeout: float) -> None:
+        lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
+        self.connection.execute(limit_lock_waits(timeout))
+        with named_lock_holders(
+            self.node, self.connection, display_name(schema, table), seconds=timeout, effect="no row was read"
+        ):
+            self.connection.execute(lock)
 
     def end(self) -> None:
         """End the transaction, so that the session holds no snapshot while the tasks run."""

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from trueup.db.node import LOCK_TIMEOUT
 from trueup.errors import ConfigError
 from trueup.rows.keys import KeyValues
 from trueup.task.past import Hash, Past
 from trueup.verbs.repair.modes import INSERTS, UPSERTS, Bidirectional, FixNulls, Majority, Mode, SourceOfTruth
 
 Stale = Literal["skip", "apply"]
+# safe: under a replication origin, and not if a subscription would stop; accept: even then; all: without an origin.
+Replicate = Literal["safe", "accept", "all"]
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a repair or an undo writes its nodes."""
+
+    fire_triggers: bool = False
+    replicate: Replicate = "safe"
+    # Seconds to wait for a lock of another session; 0: no limit.
+    lock_timeout: float = LOCK_TIMEOUT
+
+    def validated(self) -> Writing:
+        """Return the options; raise ConfigError on a value that is not allowed."""
+        if self.replicate not in get_args(Replicate):
+            choices = ", ".join(get_args(Replicate))
+            raise ConfigError(f"--replicate must be one of {choices}, not {self.replicate}", cure="give one of them")
+        if not 0 <= self.lock_timeout <= _MAX_SECONDS:
+            raise ConfigError(
+                f"--lock-timeout must be from 0 to {_MAX_SECONDS:,} seconds, not {self.lock_timeout:g}",
+                cure="give another number, or 0 for no limit",
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -26,8 +51,15 @@ class RepairRequest:
     plan: str = ""
     stale: Stale = "skip"
     fire_triggers: bool = False
+    replicate: Replicate = "safe"
+    lock_timeout: float = LOCK_TIMEOUT
     execute: bool = False
     undo: str = ""
+
+    @property
+    def writing(self) -> Writing:
+        """How the nodes are written."""
+        return Writing(self.fire_triggers, self.replicate, self.lock_timeout)
 
     def validated(self) -> RepairRequest:
         """Return the request; raise ConfigError unless it has exactly one mode and options that fit it."""
@@ -43,6 +75,7 @@ class RepairRequest:
             raise ConfigError("--insert-only and --upsert-only exclude each other", cure="give one of them")
         if self.stale not in ("skip", "apply"):
             raise ConfigError(f"--stale must be skip or apply, not {self.stale}", cure="give one of them")
+        self.writing.validated()
         return self
 
     @property
@@ -81,6 +114,7 @@ class RepairRequest:
             "way": self.mode_name,
             "stale": self.stale,
             "fire_triggers": self.fire_triggers,
+            "replicate": self.replicate,
             "execute": self.execute,
         }
 
@@ -96,6 +130,8 @@ class RepairKeys:
     remarks: tuple[str, ...] = ()
 
 
+# The largest lock_timeout of a server, which counts milliseconds in 31 bits.
+_MAX_SECONDS = 2_147_483
 _MODES = ("source_of_truth", "bidirectional", "fix_nulls", "majority", "plan")
 
 

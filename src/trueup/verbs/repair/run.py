@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trueup.db import reader
 from trueup.db.names import parse_table_name
+from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.report.repair import RepairResult
 from trueup.rows.request import TableRequest
@@ -82,7 +84,8 @@ def _repair(
             check_plan(controls, layout, mode, table.expressions)
         # One snapshot per node: rows that swap a value are read before the swap or after it, not in between.
         spec = layout.spec
-        together(controls, lambda control: control.begin(spec.schema, spec.table, export=settings.snapshot))
+        begin = partial(Control.begin, export=settings.snapshot, lock_timeout=request.lock_timeout)
+        together(controls, lambda control: begin(control, spec.schema, spec.table))
         folder = Path(settings.report_dir or ".")
         undo = undo_path(request.undo, folder, spec.schema, spec.table) if request.execute else None
         decisions = Decisions(dict.fromkeys(table.node_names, layout), undo, task=task.task_id, mode=request.mode_name)
@@ -112,7 +115,7 @@ def _repair(
             ending,
             table.nodes,
             controls,
-            fire_triggers=request.fire_triggers,
+            writing=request.writing,
             changed=_CHANGED,
             application=application,
             progress=task.progress,

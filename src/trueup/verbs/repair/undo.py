@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from trueup.verbs.repair.decisions import Decisions
 from trueup.verbs.repair.layout import Layout, fixed_columns
 from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import Act
+from trueup.verbs.repair.request import Writing
 from trueup.verbs.repair.result import Ending, conclude, record, undo_path
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head
 from trueup.verbs.repair.write import write_nodes
@@ -50,7 +51,7 @@ class UndoRequest:
 
     file: Path
     execute: bool = False
-    fire_triggers: bool = False
+    writing: Writing = field(default_factory=Writing)
     # The undo file of the undo itself, and the folder of its report.
     undo: str = ""
     folder: Path = Path()
@@ -106,7 +107,7 @@ def _undo(
             ending,
             nodes,
             controls,
-            fire_triggers=request.fire_triggers,
+            writing=request.writing,
             changed=_CHANGED,
             application=application,
             progress=progress,

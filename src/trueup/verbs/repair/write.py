@@ -12,6 +12,8 @@ from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.task.together import together
 from trueup.verbs.repair.modes import ACTS
+from trueup.verbs.repair.replication import check_replication
+from trueup.verbs.repair.request import Writing
 from trueup.verbs.repair.result import Ending
 from trueup.verbs.repair.rights import Rights, rights_on
 from trueup.verbs.repair.undo_file import UndoFile
@@ -24,17 +26,17 @@ def write_nodes(
     nodes: Sequence[Node],
     controls: Sequence[Control],
     *,
-    fire_triggers: bool,
+    writing: Writing,
     changed: str,
     application: str,
     progress: Progress,
 ) -> None:
-    """Write each node in a transaction of its own; a dry run only checks the rights.
+    """Write each node in a transaction of its own; a dry run only checks the rights and the subscriptions.
 
     A node that fails does not stop the others. `changed` is the reason listed for rows that changed between reading
-    and writing. Raises CheckFailed, before anything is written, if a right is missing.
+    and writing. Raises CheckFailed, before anything is written, if a right is missing or a subscription would stop.
     """
-    rights = _check_rights(ending, controls, fire_triggers=fire_triggers)
+    rights, under_origin = _check(ending, controls, writing)
     if not ending.executed:
         return
     decisions = ending.decisions
@@ -42,8 +44,19 @@ def write_nodes(
     if undo is None:
         return
     by_name = {node.name: node for node in nodes}
+    watchers = {control.node.name: control.connection for control in controls}
     works = [
-        NodeWork(by_name[name], decisions.layouts[name], spool, rights[name].silent, application, rights[name].watched)
+        NodeWork(
+            by_name[name],
+            decisions.layouts[name],
+            spool,
+            rights[name].silent,
+            application,
+            rights[name].watched,
+            under_origin=name in under_origin,
+            lock_timeout=writing.lock_timeout,
+            watcher=watchers[name],
+        )
         for name, spool in decisions.spools.items()
     ]
     progress.stage("writing", sum(work.spool.counts.total() for work in works))
@@ -56,24 +69,29 @@ def write_nodes(
             decisions.left += [Left(key, (writer.node,), changed) for key in outcome.changed]
 
 
-def _check_rights(ending: Ending, controls: Sequence[Control], *, fire_triggers: bool) -> Mapping[str, Rights]:
+def _check(
+    ending: Ending, controls: Sequence[Control], writing: Writing
+) -> tuple[Mapping[str, Rights], frozenset[str]]:
+    """Return the rights per node, and the nodes that are written under a replication origin."""
     decisions = ending.decisions
     rights = {
         control.node.name: rights_on(
             control,
             decisions.layouts[control.node.name],
             decisions.planned[control.node.name],
-            fire_triggers=fire_triggers,
+            fire_triggers=writing.fire_triggers,
         )
         for control in controls
     }
-    reasons = [reason for node in rights.values() for reason in node.reasons]
-    ending.remarks += [remark for node in rights.values() for remark in node.remarks]
+    specs = {name: layout.spec for name, layout in decisions.layouts.items()}
+    replication = check_replication(controls, specs, decisions.planned, writing.replicate)
+    reasons = [*(reason for node in rights.values() for reason in node.reasons), *replication.reasons]
+    ending.remarks += [*(remark for node in rights.values() for remark in node.remarks), *replication.remarks]
     if not ending.executed:
         ending.remarks += [f"--execute would fail: {reason}" for reason in reasons]
     elif reasons:
         raise CheckFailed(reasons, cure="nothing was written on any node; fix the problems listed above and run again")
-    return rights
+    return rights, replication.under_origin
 
 
 class _Writer:

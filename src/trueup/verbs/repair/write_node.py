@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -18,6 +19,7 @@ from psycopg.errors import ForeignKeyViolation, UniqueViolation
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.durable import durable_transaction
+from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.engine.progress import Progress
@@ -35,6 +37,7 @@ from trueup.rows.write.guarded import (
     lock_unchanged,
     read_hashes,
 )
+from trueup.rows.write.origin import origin_transaction
 from trueup.rows.write.references import check_references, lock_for_deferrable
 from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target
@@ -69,6 +72,10 @@ class NodeWork:
     application: str
     # Whether triggers or rules may change what is written.
     watched: bool
+    under_origin: bool
+    lock_timeout: float
+    # Another session of the node, which asks who holds a lock.
+    watcher: Connection
 
     @property
     def guard(self) -> TableSpec:
@@ -99,7 +106,7 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     opened.append(connection)
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
-        with durable_transaction(connection):
+        with _lock_waits(connection, work, shown), _transaction(connection, work):
             changed = (_replace if work.silent else _update_in_place)(connection, work, progress)
             if work.silent:
                 check_references(connection, spec, partial(_keys, work.spool, changed))
@@ -115,6 +122,24 @@ def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[
     finally:
         connection.close()
     return written
+
+
+@contextmanager
+def _lock_waits(connection: Connection, work: NodeWork, table: str) -> Iterator[None]:
+    connection.execute(limit_lock_waits(work.lock_timeout))
+    with named_lock_holders(
+        work.node,
+        connection,
+        table,
+        seconds=work.lock_timeout,
+        effect="nothing was written on this node",
+        watcher=work.watcher,
+    ):
+        yield
+
+
+def _transaction(connection: Connection, work: NodeWork) -> AbstractContextManager[None]:
+    return origin_transaction(connection) if work.under_origin else durable_transaction(connection)
 
 
 def _acts(spool: Spool, changed: set[bytes]) -> Iterator[tuple[KeyValues, Act]]:

@@ -8,13 +8,13 @@ and sees it.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, one_row
+from trueup.db.lock_holders import Holder
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
 from trueup.verbs.switchover import pointer
@@ -30,29 +30,6 @@ def open_session(node: Node) -> Connection:
     # Statements of the pause run before it as well, so they are planned already.
     connection.prepare_threshold = 1
     return connection
-
-
-def describe_session(pid: int, role: str, application: str, seconds: float | None) -> str:
-    """Return a session of a server as text."""
-    since = "" if seconds is None else f", in a transaction for {seconds:.1f} s"
-    return f"process {pid} ({', '.join(part for part in (role, application) if part)}{since})"
-
-
-@dataclass(frozen=True)
-class Blocker:
-    """A holder of the shared lock: a session in a transaction, or a prepared transaction."""
-
-    pid: int | None
-    role: str
-    application: str
-    seconds: float | None
-    state: str
-
-    def __str__(self) -> str:
-        if self.pid is None:
-            return f"a prepared transaction ({self.state})"
-        session = describe_session(self.pid, self.role, self.application, self.seconds)
-        return f"{session}: {self.state}" if self.state else session
 
 
 class Fence:
@@ -109,10 +86,10 @@ class Fence:
                 raise spent(budget.seconds, phase) from None
             raise error_from_server(error, self.node) from None
 
-    def blockers(self) -> list[Blocker]:
+    def blockers(self) -> list[Holder]:
         """Return the holders of the lock that writers share."""
         rows = self.connection.execute(load("trueup.verbs.switchover", "fence.sql")["blockers"]).fetchall()
-        return [Blocker(*row) for row in rows]
+        return [Holder(*row) for row in rows]
 
     def release(self) -> None:
         """Let the writers continue, without a decision."""

@@ -7,11 +7,12 @@ from typing import Any
 
 from trueup.config.model import Node
 from trueup.db.connection import one_value
+from trueup.db.lock_holders import describe_session
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.verbs.switchover import pointer
-from trueup.verbs.switchover.fence import APPLICATION_NAME, describe_session
+from trueup.verbs.switchover.fence import APPLICATION_NAME
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest

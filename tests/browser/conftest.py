@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from support.browser import CHROMIUM, Browser, MakeReport, OpenPage, Report, Row, Tab, WritePage
-from trueup.report.html import write_html
-from trueup.report.page import page_of_diff
+from trueup.report.html import write_diff_page
+from trueup.report.json_reader import loaded
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +101,7 @@ def write_page(tmp_path: Path) -> WritePage:
     """`write_page(report)`: write the page of a report and return its path."""
 
     def write(report: Report) -> Path:
-        pairs = [(pair, counts, counts["differences"]) for pair, counts in report["diffs"].items()]
-        return write_html(tmp_path / "report.html", page_of_diff(report, report["diffs"], "/x/report.json"), pairs)
+        return write_diff_page(tmp_path / "report.html", loaded(Path("/x/report.json"), report))
 
     return write
 

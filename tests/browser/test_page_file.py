@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,27 @@ def test_omitted_rows_are_reported(
 ) -> None:
     monkeypatch.setattr(html, "MAX_ROWS", 5)
     (pair,) = data_of(write_page(make_report(rows(5))))["pairs"]
-    assert (len(pair["differences"]), pair["cut"]) == (5, False)
+    assert (len(pair["differences"]), pair["listed"]) == (5, {"changed": 5})
     (pair,) = data_of(write_page(make_report(rows(6))))["pairs"]
-    assert (len(pair["differences"]), pair["cut"], pair["changed"]) == (5, True, 6)
+    assert (len(pair["differences"]), pair["listed"], pair["changed"]) == (5, {"changed": 6}, 6)
+
+
+@pytest.mark.parametrize("length", [1, 3000])
+def test_some_differences_of_each_kind_are_on_the_page(
+    make_report: MakeReport, write_page: WritePage, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Those of one kind come first in the report, and are more or larger than the page can have."""
+    monkeypatch.setattr(html, "MAX_ROWS", 30)
+    monkeypatch.setattr(html, "MAX_BYTES", 30_000)
+    changed = [({**left, "note": "x" * length}, right) for left, right in rows(100)]
+    missing = [({"id": f"m{at}", "name": "n", "note": "y" * length}, None) for at in range(100)]
+    extra = [(None, {"id": "e", "name": "n", "note": ""})]
+    (pair,) = data_of(write_page(make_report([*changed, *missing, *extra])))["pairs"]
+    assert (pair["changed"], pair["missing"], pair["extra"]) == (100, 100, 1)
+    assert pair["listed"] == {"changed": 100, "missing": 100, "extra": 1}
+    shown = Counter(difference["kind"] for difference in pair["differences"])
+    few = {"changed": 3, "missing": 3, "extra": 1}
+    assert shown == (few if length > 1 else {"changed": 14, "missing": 15, "extra": 1})
 
 
 def test_every_pair_has_rows_when_values_are_long(
@@ -122,7 +141,7 @@ def test_every_pair_has_rows_when_values_are_long(
     long = [({**left, "note": "x" * 3000}, right) for left, right in rows(20)]
     path = write_page(make_report(long, nodes=("n1", "n2", "n3")))
     found = data_of(path)["pairs"]
-    assert [pair["cut"] for pair in found] == [True, True, True]
+    assert [pair["listed"] for pair in found] == [{"changed": 20}] * 3
     assert all(len(pair["differences"]) == 3 for pair in found)
 
 

@@ -233,17 +233,27 @@ def test_ten_thousand_differences_of_twenty_columns(
 ) -> None:
     columns = ["id", *(f"c{at}" for at in range(19))]
     values = [{"id": str(at), **{name: f"{name} {at}" for name in columns[1:]}} for at in range(10_001)]
-    tab = open_page(make_report([(each, {**each, "c7": "x"}) for each in values], columns=columns))
+    changed = [(each, {**each, "c7": "x"}) for each in values]
+    other = [({**each, "id": f"m{each['id']}"}, None) for each in values[:7000]]
+    tab = open_page(make_report([*changed, *other, (None, {**values[0], "id": "e"})], columns=columns))
     assert tab.text("#status") == "1–100 of 10,000"
+    # The counts of the report, not those of the rows on the page.
+    assert tab.texts(".kinds button") == ["− missing 7,000", "+ extra 1", "≠ changed 10,001"]
+    assert tab.texts("#pairs td")[:3] == ["7,000", "1", "10,001"]
     # Only a few rows are elements, so the page is fast.
     assert tab.js("document.querySelectorAll('*').length") < 10_000
     assert tab.text("#cut") == (
-        "⚠ This page has the first 10,000 differences of n1/n2; there are more. The JSON report (report.json) has all."
+        "⚠ This page has 10,000 of the 17,002 differences of n1/n2: 4,999 of 7,000 missing, 1 of 1 extra,"
+        " 5,000 of 10,001 changed. All of them are in the JSON report (report.json)."
     )
+    tab.click("[data-kind='changed']")
+    tab.click("[data-kind='missing']")
+    assert tab.texts(".key > span") == ["e"]
+    tab.click("[data-kind='changed']")
     tab.js("document.getElementById('filter').focus()")
-    tab.type("c3 9999")
+    tab.type("c3 4998")
     tab.wait("document.getElementById('status').textContent === '1–1 of 1 (of 10,000)'")
-    assert tab.texts(".key > span") == ["9999"]
+    assert tab.texts(".key > span") == ["4998"]
 
 
 def test_the_first_rows_are_displayed_without_scripts(make_report: MakeReport, write_page: WritePage, tab: Tab) -> None:

@@ -45,7 +45,7 @@ def test_an_interrupt_writes_no_empty_line(cli: Cli, monkeypatch: pytest.MonkeyP
     def stop(*path: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trueup.report.json_file.read_report", stop)
+    monkeypatch.setattr("trueup.report.json_reader.open_report", stop)
     ran = cli("--log-format", "json", "report", "nowhere.json")
     assert (ran.code, ran.err.count("\n"), json.loads(ran.err)["message"]) == (130, 1, "stopped by the user")
 
@@ -54,7 +54,7 @@ def test_an_error_of_several_lines(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     def fail(*path: object) -> None:
         raise TrueupError("the first line\n  the second", cure="retry")
 
-    monkeypatch.setattr("trueup.report.json_file.read_report", fail)
+    monkeypatch.setattr("trueup.report.json_reader.open_report", fail)
     ran = cli("report", "nowhere.json")
     assert (ran.code, ran.err) == (2, "trueup: the first line\n  the second\n  what to do: retry\n")
 

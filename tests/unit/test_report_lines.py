@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.engine.memory import many_objects
-from trueup.report.json_file import stream_keys, write_report
+from trueup.errors import StoreError
+from trueup.report.json_file import PairReport, write_report
+from trueup.report.json_reader import open_report
 from trueup.rows.align import Difference, Group
 from trueup.rows.encode import LongValue
 from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
@@ -73,14 +75,58 @@ def test_differences_are_read_back_unchanged(tmp_path_factory: pytest.TempPathFa
                 assert shown[name] == plain
     path = tmp_path_factory.mktemp("report") / "r.json"
     head = {"summary": {"nodes": list(nodes), "primary_key": names[:width]}, "proof": {}, "incomplete": []}
-    write_report(path, head, [("/".join(nodes), {"total": len(lines)}, lines)])
-    keyed = list(stream_keys(path)[1])
+    write_report(path, head, [PairReport("/".join(nodes), {"total": len(lines)}, lines)])
+    keyed = list(open_report(path).keys())
     assert [(key, hashes) for _, key, hashes in keyed] == [
         (each.key, tuple(None if group.hash is None else str(group.hash) for group in each.groups)) for each in found
     ]
+    (section,) = open_report(path).sections
+    assert list(open_report(path).differences(section)) == read
+    assert "".join(open_report(path).lines()) == path.read_text()
     # A reformatted report has other blanks and the same content.
-    path.write_text(json.dumps(json.loads(path.read_text()), indent=3))
-    assert list(stream_keys(path)[1]) == keyed
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=data.draw(st.sampled_from([None, 0, 1, 2, 3]))))
+    assert list(open_report(path).keys()) == keyed
+    assert list(open_report(path).differences(section)) == read
+
+
+@pytest.fixture(scope="module")
+def report_of_a_rerun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with two pairs, differences and resolved keys."""
+    path = tmp_path_factory.mktemp("report") / "whole.json"
+    head = {"summary": {"nodes": ["a", "b", "c"], "primary_key": ["id"]}, "proof": {}, "incomplete": []}
+    found = [_difference((str(number),), ("a", "b", "c"), [1, 2, None], ("x", "y")) for number in range(3)]
+    lines = [list(Lines(_spec(["id", "n"], 1), pair).of(iter(found))) for pair in (("a", "b"), ("a", "c"))]
+    pairs = [
+        PairReport("a/b", {"changed": 3}, lines[0], ['["7"]', '["8"]']),
+        PairReport("a/c", {"missing": 3}, lines[1], []),
+    ]
+    write_report(path, head, pairs)
+    return path
+
+
+def test_a_truncated_report_is_an_error_with_its_position(report_of_a_rerun: Path, tmp_path: Path) -> None:
+    whole = report_of_a_rerun.read_bytes()
+    report = open_report(report_of_a_rerun)
+    assert json.loads("".join(report.lines())) == json.loads(whole)
+    assert [dict(section.listed) for section in report.sections] == [{"changed": 3}, {"missing": 3}]
+    path = tmp_path / "cut.json"
+    # Without its last line feed, it is complete.
+    for size in range(len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(StoreError, match=r"cannot read the report .*/cut\.json: .*(line \d+|byte \d+)"):
+            list(open_report(path).keys())
+
+
+def test_a_report_without_one_of_its_lines_is_an_error(report_of_a_rerun: Path) -> None:
+    lines = report_of_a_rerun.read_bytes().splitlines(keepends=True)
+    path = report_of_a_rerun.with_name("changed.json")
+    for number in range(lines.index(b' "diffs": {\n') + 1, len(lines)):
+        path.write_bytes(b"".join([*lines[:number], *lines[number + 1 :]]))
+        if (lines[number].startswith(b"   ") and lines[number].endswith(b",\n")) or b"resolved_keys" in lines[number]:
+            # Still a report, which lists less.
+            continue
+        with pytest.raises(StoreError, match="cannot read the report"):
+            open_report(path)
 
 
 def test_no_more_than_the_limit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,12 +136,12 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
     ID is the id of a task (the start is enough), or the path of a JSON report.
     """
     if task_id.endswith(".json"):
-        click.echo(_diff_report(Path(task_id), output, to))
+        _show_diff(Path(task_id), output, to)
         return
     with _store(task_db) as store:
         task = store.get(task_id)
     if task.task_type in ("TABLE_DIFF", "TABLE_RERUN") and task.diff_file_path:
-        click.echo(_diff_report(Path(task.diff_file_path), output, to))
+        _show_diff(Path(task.diff_file_path), output, to)
     elif "diff_summary" in task.task_context:
         click.echo(_task_report(asdict(task), output, to))
     else:
@@ -148,21 +149,25 @@ def report(task_id: str, output: str, to: Path | None, task_db: str | None) -> N
         raise ConfigError(f"task {task.task_id[:8]} has no report (its status is {task.task_status})", cure=cure)
 
 
-def _diff_report(path: Path, output: str, to: Path | None) -> str:
-    """Return the report of a diff, read from its file, or the path of the page."""
-    from trueup.report.html import write_html
-    from trueup.report.json_file import read_report, showing
-    from trueup.report.page import page_of_diff
+def _show_diff(path: Path, output: str, to: Path | None) -> None:
+    """Print the report of a diff, read from its file, or the path of the file that it is written to."""
+    from trueup.report.html import write_diff_page
+    from trueup.report.json_file import private_file
+    from trueup.report.json_reader import open_report, showing
     from trueup.report.text import report_text
 
-    content = read_report(path)
+    content = open_report(path)
+    if output == "html":
+        click.echo(str(write_diff_page(to or path.with_suffix(".html"), content)))
+        return
     with showing(path):
-        if output == "html":
-            pairs = [(pair, counts, counts["differences"]) for pair, counts in content["diffs"].items()]
-            page = page_of_diff(content, content["diffs"], str(path))
-            return str(write_html(to or path.with_suffix(".html"), page, pairs))
-        text = report_text(content) if output == "text" else json.dumps(content, indent=1)
-    return _written(text, to)
+        pieces = content.lines() if output == "json" else iter([report_text(content) + "\n"])
+        if to is None:
+            sys.stdout.writelines(pieces)
+            return
+        with private_file(to) as file:
+            file.writelines(pieces)
+    click.echo(str(to))
 
 
 def _task_report(task: dict[str, Any], output: str, to: Path | None) -> str:

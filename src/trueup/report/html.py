@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from trueup.report.json_file import private_file
-from trueup.report.page import Page
+from trueup.report.json_reader import Report, Section, divided, showing
+from trueup.report.page import Page, page_of_diff
 from trueup.report.text import difference_lines
 
 if TYPE_CHECKING:
@@ -28,16 +29,22 @@ MAX_BYTES = 40_000_000
 # Differences per pair that are shown without scripts.
 _PLAIN_ROWS = 50
 
-Differences = Iterable[Mapping[str, Any]]
-PairDifferences = tuple[str, Mapping[str, Any], Differences]
+
+def write_diff_page(path: Path, report: Report) -> Path:
+    """Write the page of a report, with some of its differences; return the path."""
+    with showing(report.path):
+        return write_html(path, page_of_diff(report.head, report.counts, str(report.path)), report)
 
 
-def write_html(path: Path, page: Page, pairs: Sequence[PairDifferences] = ()) -> Path:
-    """Write a page and the differences of the pairs, as they come; return the path."""
+def write_html(path: Path, page: Page, report: Report | None = None) -> Path:
+    """Write a page, and differences of the report as they come; return the path."""
     environment = _environment()
     style, script = (_file(environment, name) for name in ("report.css", "report.js"))
-    plain: dict[str, list[Mapping[str, Any]]] = {}
-    data = (Markup(piece) for piece in _data(page.data, pairs, plain)) if page.data is not None else None
+    data: Iterator[Markup] | None = None
+    plain: Iterator[tuple[str, Sequence[Mapping[str, Any]]]] = iter(())
+    if page.data is not None and report is not None:
+        data = map(Markup, _data(page.data, report))
+        plain = ((section.pair, report.some(section, _PLAIN_ROWS)) for section in report.sections)
     pieces = environment.get_template("report.html.j2").generate(
         page=page, style=style, script=script, policy=_policy(style, script), data=data, plain=plain
     )
@@ -88,30 +95,62 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(
-    head: Mapping[str, Any], pairs: Sequence[PairDifferences], plain: dict[str, list[Mapping[str, Any]]]
-) -> Iterator[str]:
-    """Yield the data of the page; the first differences of each pair are added to `plain`."""
+def _data(head: Mapping[str, Any], report: Report) -> Iterator[str]:
+    """Yield the data of the page: per pair the counts of the report, and a fair share of its differences."""
     columns, left = list(head["columns"]), MAX_BYTES
     yield f'{_json(head)[:-1]},"pairs":['
-    for index, (pair, counts, differences) in enumerate(pairs):
-        names = {"pair": pair, "nodes": _nodes_of(pair, head["nodes"]), **counts}
-        names.pop("differences", None)
+    for index, section in enumerate(report.sections):
+        names = {"pair": section.pair, "nodes": _nodes_of(section.pair, head["nodes"]), **section.counts}
+        names["listed"] = dict(section.listed)
         yield f'{"," if index else ""}\n{_json(names)[:-1]},"differences":['
         # Each pair gets an equal share of the remaining bytes.
-        used, share, count, cut = 0, left // (len(pairs) - index), 0, False
-        for difference in differences:
+        share = _Share(section, left // (len(report.sections) - index))
+        is_first = True
+        for difference in report.differences(section, share.has_room):
             text = _json(_compact(difference, columns))
-            if count == MAX_ROWS or used + len(text) > share:
-                cut = True
-                break
-            yield f"{',' if count else ''}\n{text}"
-            used, count = used + len(text), count + 1
-            if count <= _PLAIN_ROWS:
-                plain.setdefault(pair, []).append(difference)
-        left -= used
-        yield f'],"cut":{_json(cut)}}}'
+            if share.take(difference["kind"], len(text)):
+                yield f"{'' if is_first else ','}\n{text}"
+                is_first = False
+        left -= share.used
+        yield "]}"
     yield "]}"
+
+
+class _Share:
+    """What one pair may put on the page, divided among the kinds of differences, so that some of each are shown."""
+
+    def __init__(self, section: Section, size: int) -> None:
+        self._rows = divided(MAX_ROWS, section.listed)
+        # Entries of the report that were not seen yet: what a kind does not need, the others may use.
+        self._unseen = dict(section.listed)
+        self._size = size
+        self._part = size // max(1, len(section.listed))
+        self._used = dict.fromkeys(section.listed, 0)
+
+    @property
+    def used(self) -> int:
+        """The bytes that were used."""
+        return sum(self._used.values())
+
+    def has_room(self, kind: str) -> bool:
+        """Return whether one more difference of a kind may be shown; called once for each."""
+        self._unseen[kind] -= 1
+        return self._rows[kind] > 0
+
+    def take(self, kind: str, size: int) -> bool:
+        """Use the room of one difference, or return False if it is too large."""
+        reserved = sum(
+            max(0, self._part - used)
+            for other, used in self._used.items()
+            if other != kind and self._rows[other] and self._unseen[other]
+        )
+        if self.used + reserved + size > self._size:
+            # No smaller one either: the first ones are shown, not the short ones.
+            self._rows[kind] = 0
+            return False
+        self._rows[kind] -= 1
+        self._used[kind] += size
+        return True
 
 
 def _nodes_of(pair: str, nodes: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from trueup.config.files import PartFile
 from trueup.errors import StoreError
@@ -18,8 +18,17 @@ from trueup.errors import StoreError
 _naming = threading.Lock()
 _names_in_use: set[Path] = set()
 
-# A pair's name, its counts, and its differences as lines of JSON.
-PairReport = tuple[str, Mapping[str, Any], Iterable[str]]
+# The layout of the file, its first field: the lines of `write_report`. A reader can rely on them.
+FORMAT = "lines"
+
+
+class PairReport(NamedTuple):
+    """A pair of nodes in a report; `resolved` has, of a rerun, the keys that are equal now. Both lists are JSON."""
+
+    pair: str
+    counts: Mapping[str, Any]
+    differences: Iterable[str]
+    resolved: Iterable[str] | None = None
 
 
 def report_path(
@@ -39,7 +48,7 @@ def report_path(
 
 
 def write_report(path: Path, head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
-    """Write `head`, then `diffs`: every pair with its differences, as they come."""
+    """Write `head`, then `diffs`: every pair with its differences, as they come, one per line."""
     with private_file(path) as file:
         _write(file, head, pairs)
 
@@ -84,120 +93,22 @@ def cure_for(error: OSError) -> str:
 
 
 def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
-    file.write(json.dumps(head, indent=1)[:-2] + ',\n "diffs": {')
-    for number, (pair, counts, differences) in enumerate(pairs):
-        file.write("," if number else "")
-        file.write(f'\n  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [')
-        for position, difference in enumerate(differences):
-            file.write(",\n   " if position else "\n   ")
-            file.write(difference)
-        file.write("]}")
-    file.write("}\n}\n")
+    file.write(json.dumps({"format": FORMAT, **head}, indent=1)[:-2] + ',\n "diffs": {\n')
+    for number, (pair, counts, differences, resolved) in enumerate(pairs):
+        file.write(",\n" if number else "")
+        file.write(f'  {json.dumps(pair)}: {json.dumps(counts)[:-1]}, "differences": [\n')
+        _write_list(file, differences)
+        if resolved is not None:
+            file.write('  ], "resolved_keys": [\n')
+            _write_list(file, resolved)
+        file.write("  ]}")
+    file.write("\n }\n}\n")
 
 
-def read_report(path: Path) -> dict[str, Any]:
-    """Read a report; raises StoreError if it is not one."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file, parse_constant=str)
-    except OSError as error:
-        raise _cannot_read(path, error.strerror or "cannot be opened") from None
-    except ValueError as error:
-        raise _cannot_read(path, f"not JSON ({error})") from None
-    if not isinstance(report, dict) or not report.keys() >= {"summary", "diffs"}:
-        raise _cannot_read(path, "not a report of a diff")
-    return report
-
-
-# A pair, the key of a row, and the hash of the row per node: None: no row; empty: not in the report.
-Keyed = tuple[str, tuple[str, ...], "tuple[str | None, ...]"]
-
-
-def stream_keys(path: Path) -> tuple[dict[str, Any], Iterator[Keyed]]:
-    """Return the head of a report, and an iterator over pair, key and hashes of each difference.
-
-    A report may be larger than memory. trueup writes one difference per line, with key and hashes first, which is
-    streamed; a report that was reformatted is loaded completely.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            head = _head(file)
-            first = next(file, "")
-    except OSError as error:
-        raise _cannot_read(path, error.strerror or "cannot be opened") from None
-    except ValueError:
-        head, first = None, ""
-    if head is not None and (first.startswith('  "') or first.startswith("}")):
-        return head, _by_line(path, *_names(path, head))
-    report = read_report(path)
-    names, nodes = _names(path, report)
-    keys = (
-        (pair, tuple([difference["key"][name] for name in names]), _hashes(difference.get("hashes") or {}, nodes))
-        for pair, counts in report["diffs"].items()
-        for difference in counts["differences"]
-    )
-    return {**report, "diffs": {}}, keys
-
-
-def _names(path: Path, head: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the columns of the key, and the nodes."""
-    with showing(path):
-        return tuple(head["summary"]["primary_key"]) or ("row_hash",), tuple(head["summary"]["nodes"])
-
-
-def _hashes(hashes: Mapping[str, str | None], nodes: tuple[str, ...]) -> tuple[str | None, ...]:
-    return tuple([hashes.get(node, "") for node in nodes])
-
-
-def _plain(names: tuple[str, ...], nodes: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for lines without escapes (most lines); its groups are the key and the hashes."""
-    key = ", ".join(re.escape(json.dumps(name)) + r': "([^"\\]*)"' for name in names)
-    hashes = ", ".join(re.escape(json.dumps(node)) + r': (?:"(-?\d+)"|null)' for node in nodes)
-    return re.compile(f'   {{"key": {{{key}}}, "hashes": {{{hashes}}}, ')
-
-
-def _head(file: IO[str]) -> dict[str, Any] | None:
-    lines: list[str] = []
-    for line in file:
-        if line.startswith(' "diffs": {'):
-            head = json.loads("".join(lines).rstrip().rstrip(",") + "}", parse_constant=str)
-            return head if isinstance(head, dict) and "summary" in head else None
-        lines.append(line)
-    return None
-
-
-def _by_line(path: Path, names: tuple[str, ...], nodes: tuple[str, ...]) -> Iterator[Keyed]:
-    scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
-    plain, width = _plain(names, nodes).match, len(names)
-    pair, line = "", ""
-    with open(path, encoding="utf-8") as file:
-        try:
-            _head(file)
-            for line in file:
-                # The rows, most of the line, are not parsed.
-                if match := plain(line):
-                    groups = match.groups()
-                    yield pair, groups[:width], groups[width:]
-                elif line.startswith('   {"key": '):
-                    key, end = scan(line, 11)
-                    hashes = scan(line, end + 12)[0] if line.startswith(', "hashes": ', end) else {}
-                    yield pair, tuple([key[name] for name in names]), _hashes(hashes, nodes)
-                elif line.startswith('  "'):
-                    pair = scan(line, 2)[0]
-        except (ValueError, StopIteration) as error:
-            raise _cannot_read(path, f"a line is damaged ({error})") from None
-    if line.rstrip() != "}":
-        raise _cannot_read(path, "the file is truncated")
-
-
-@contextmanager
-def showing(path: Path) -> Iterator[None]:
-    """Turn errors about missing or damaged parts of a report into a StoreError."""
-    try:
-        yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise _cannot_read(path, f"a part is missing or damaged ({type(error).__name__}: {error})") from error
-
-
-def _cannot_read(path: Path, why: str) -> StoreError:
-    return StoreError(f"cannot read the report {path}: {why}", cure="check the path, or run the diff again")
+def _write_list(file: IO[str], entries: Iterable[str]) -> None:
+    is_empty = True
+    for entry in entries:
+        file.write("   " if is_empty else ",\n   ")
+        file.write(entry)
+        is_empty = False
+    file.write("" if is_empty else "\n")

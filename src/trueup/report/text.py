@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trueup.report.model import DiffResult
+
+if TYPE_CHECKING:
+    from trueup.report.json_reader import Report
 
 MEANING = {
     ("MATCH", "diff"): "all rows were compared and are equal",
@@ -55,9 +58,10 @@ def summary(result: DiffResult) -> str:
     return "\n".join(lines)
 
 
-def report_text(report: Mapping[str, Any], *, limit: int = 20) -> str:
-    """Return the summary of a report, and the first differences of each pair."""
-    summary = report["summary"]
+def report_text(report: Report, *, limit: int = 20) -> str:
+    """Return the summary of a report, and some differences of each pair and kind."""
+    head = report.head
+    summary = head["summary"]
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
     if summary.get("rerun_of"):
@@ -65,14 +69,16 @@ def report_text(report: Mapping[str, Any], *, limit: int = 20) -> str:
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
-    lines += [f"  note: {remark}" for remark in report["remarks"]]
-    lines += [f"  not compared: {reason}" for reason in report["incomplete"]]
-    lines += _pair_table(report["diffs"])
-    for pair, counts in report["diffs"].items():
-        if counts["differences"]:
-            lines += ["", f"  {pair}:", *difference_lines(counts["differences"][:limit])]
-        if len(counts["differences"]) > limit:
-            lines.append(f"    … and {len(counts['differences']) - limit:,} more (--output json or html has them)")
+    lines += [f"  note: {remark}" for remark in head["remarks"]]
+    lines += [f"  not compared: {reason}" for reason in head["incomplete"]]
+    lines += _pair_table(report.counts)
+    for section in report.sections:
+        some = report.some(section, limit)
+        if some:
+            lines += ["", f"  {section.pair}:", *difference_lines(some)]
+        more = sum(section.listed.values()) - len(some)
+        if more:
+            lines.append(f"    … and {more:,} more (--output json or html has them)")
     return "\n".join(lines)
 
 

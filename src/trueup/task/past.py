@@ -12,7 +12,7 @@ from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
-from trueup.report.json_file import Keyed, showing, stream_keys
+from trueup.report.json_reader import Keyed, open_report, showing
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
@@ -81,12 +81,13 @@ def find_report(text: str, store: TaskStore) -> Path:
 
 def read_past(path: Path) -> Past:
     """Read the keys and hashes of a report."""
-    head, differences = stream_keys(path)
+    report = open_report(path)
     with showing(path):
+        head = report.head
         summary = head["summary"]
         nodes = tuple(summary["nodes"])
         bits = {"/".join(pair): 1 << number for number, pair in enumerate(combinations(nodes, 2))}
-        keys, hashes, pairs = _by_key(differences, bits)
+        keys, hashes, pairs = _by_key(report.keys(), bits)
         return Past(
             str(path.absolute()),
             summary,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.errors import ConfigError
-from trueup.report.json_file import showing
+from trueup.report.json_reader import showing
 from trueup.report.model import TableOutcome
 from trueup.store import TaskStore
 from trueup.task.past import is_path

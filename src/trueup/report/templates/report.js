@@ -317,6 +317,20 @@
     return make("thead", {}, make("tr", {}, make("th", { scope: "col", className: "key", textContent: key, title: key }), ...cells));
   }
 
+  // The page may have only some of the differences that the report lists.
+  const sum = (counts) => Object.values(counts).reduce((total, count) => total + count, 0);
+  const isCut = (pair) => pair.differences.length < sum(pair.listed);
+  function shownOf(pair, kind) {
+    return pair.differences.reduce((shown, difference) => shown + (difference.kind === kind), 0);
+  }
+  function cutText(pair) {
+    const kinds = Object.keys(KINDS).filter((kind) => pair.listed[kind])
+      .map((kind) => `${number(shownOf(pair, kind))} of ${number(pair.listed[kind])} ${kind}`);
+    const json = at("report") ? `the JSON report (${at("report").textContent})` : "the JSON report";
+    return `This page has ${number(pair.differences.length)} of the ${number(sum(pair.listed))} differences of ` +
+      `${pair.pair}: ${kinds.join(", ")}. All of them are in ${json}.`;
+  }
+
   function render(most = PAGE) {
     const pair = data.pairs[state.pair];
     const matching = found(pair);
@@ -332,10 +346,8 @@
     showPlan();
     at("previous").disabled = state.page === 0;
     at("next").disabled = state.page === pages - 1;
-    at("cut").hidden = !pair.cut;
-    const json = at("report") ? `The JSON report (${at("report").textContent}) has all.` : "The JSON report has all.";
-    at("cut").lastElementChild.textContent =
-      `This page has the first ${number(pair.differences.length)} differences of ${pair.pair}; there are more. ${json}`;
+    at("cut").hidden = !isCut(pair);
+    at("cut").lastElementChild.textContent = cutText(pair);
     for (const button of document.querySelectorAll("[data-pair]")) {
       button.setAttribute("aria-current", String(Number(button.dataset.pair) === state.pair));
     }
@@ -358,7 +370,8 @@
   }
   function kindButtons(pair) {
     const buttons = Object.entries(KINDS).map(([kind, mark]) => {
-      const count = pair.differences.reduce((sum, difference) => sum + (difference.kind === kind), 0);
+      // As the report counts: all differences, and for a table without a key all copies.
+      const count = pair[kind] || 0;
       const button = make("button", { type: "button", textContent: `${mark} ${kind} ${number(count)}` });
       button.dataset.kind = kind;
       button.setAttribute("aria-pressed", String(state.kinds.has(kind)));
@@ -405,7 +418,7 @@
     } else if (event.key === "n" || event.key === "p") turn(event.key === "n" ? 1 : -1);
   }
 
-  if (!data.pairs.some((pair) => pair.differences.length || pair.cut)) return;
+  if (!data.pairs.some((pair) => pair.differences.length || isCut(pair))) return;
   let timer = 0;
   at("filter").addEventListener("input", () => {
     clearTimeout(timer);
@@ -431,6 +444,6 @@
   pairPicker();
   if (!keyless) startPlan();
   at("explorer").hidden = false;
-  const first = data.pairs.findIndex((pair) => pair.differences.length || pair.cut);
+  const first = data.pairs.findIndex((pair) => pair.differences.length || isCut(pair));
   showPair(Math.max(first, 0));
 })();

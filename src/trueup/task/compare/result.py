@@ -13,10 +13,10 @@ from typing import Any
 from trueup.db.names import display_name
 from trueup.db.snapshot import Position
 from trueup.errors import StoreError
-from trueup.report.html import write_html
+from trueup.report.html import write_diff_page
 from trueup.report.json_file import PairReport, report_path, write_report
+from trueup.report.json_reader import open_report
 from trueup.report.model import DiffResult, PairCounts, Verdict
-from trueup.report.page import page_of_diff
 from trueup.rows.align import Pair, differing_pairs
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
@@ -164,17 +164,13 @@ def _with_report(
         "remarks": list(reported.remarks),
     }
     write_report(path, head, _pair_reports(ending, pairs))
-    return _with_page(ending, reported, pairs, head) if "html" in ending.request.settings.outputs else reported
+    return _with_page(ending, reported) if "html" in ending.request.settings.outputs else reported
 
 
-def _with_page(
-    ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], head: Mapping[str, Any]
-) -> DiffResult:
-
-    reports = [(pair, counts, map(json.loads, lines)) for pair, counts, lines in _pair_reports(ending, pairs)]
-    page = page_of_diff(head, {pair: counts for pair, counts, _ in reports}, result.report)
+def _with_page(ending: Ending, result: DiffResult) -> DiffResult:
+    path = Path(result.report)
     try:
-        written = write_html(Path(result.report).with_suffix(".html"), page, reports)
+        written = write_diff_page(path.with_suffix(".html"), open_report(path))
     except StoreError as error:
         # The result and its JSON report are complete: a missing page is not a failure of the run.
         cure = f"trueup report {ending.task_id[:8]} --output html --to FILE"
@@ -253,12 +249,14 @@ def _proof(ending: Ending) -> dict[str, Any]:
 def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[PairReport]:
     since = _since(ending)
     for pair, counts in pairs.items():
-        changes: dict[str, Any] = {}
-        if pair in since:
-            numbers, resolved = since[pair]
+        numbers, resolved = since.get(pair, ({}, None))
+        yield PairReport(
+            "/".join(pair),
+            {**asdict(counts), "total": counts.total, **numbers},
+            _reported(ending, pair),
             # Values in the order of the primary key, without its names: those would be most of the file.
-            changes = {**numbers, "resolved_keys": resolved}
-        yield "/".join(pair), {**asdict(counts), "total": counts.total, **changes}, _reported(ending, pair)
+            None if resolved is None else map(json.dumps, resolved),
+        )
 
 
 def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:

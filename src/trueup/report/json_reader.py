@@ -1,0 +1,355 @@
+"""Read a JSON report in bounded memory: line by line, as `json_file` writes it.
+
+A report that another program reformatted has the same content and other lines: it is loaded completely.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from trueup.errors import StoreError
+from trueup.report.json_file import FORMAT
+
+# Whether differences of a kind are wanted; asked for each of them.
+Wanted = Callable[[str], bool]
+# A pair, the key of a row, and the hash of the row per node: None: no row; empty: not in the report.
+Keyed = tuple[str, tuple[str, ...], "tuple[str | None, ...]"]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A pair of nodes: its counts, the number of listed differences per kind, and where they start in the file."""
+
+    pair: str
+    counts: Mapping[str, Any]
+    listed: Mapping[str, int]
+    start: int = 0
+    line: int = 0
+
+
+class Report(ABC):
+    """A report: its head, and per pair of nodes the counts and an iterator over the differences."""
+
+    path: Path
+    head: Mapping[str, Any]
+    sections: Sequence[Section]
+
+    @property
+    def counts(self) -> dict[str, Mapping[str, Any]]:
+        """The counts of each pair of nodes."""
+        return {section.pair: section.counts for section in self.sections}
+
+    @abstractmethod
+    def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
+        """Yield the differences of a pair, of the kinds that are wanted."""
+
+    @abstractmethod
+    def keys(self) -> Iterator[Keyed]:
+        """Yield pair, key and hashes of all differences."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[str]:
+        """Yield the text of the report, checked, in pieces."""
+
+    def some(self, section: Section, most: int) -> list[Mapping[str, Any]]:
+        """Return at most this many differences of a pair, some of each kind."""
+        left = divided(most, section.listed)
+        shown = []
+
+        def is_wanted(kind: str) -> bool:
+            left[kind] -= 1
+            return left[kind] >= 0
+
+        for difference in self.differences(section, is_wanted):
+            shown.append(difference)
+            if len(shown) == min(most, sum(section.listed.values())):
+                break
+        return shown
+
+    def _names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the columns of the key, and the nodes."""
+        with showing(self.path):
+            summary = self.head["summary"]
+            return tuple(summary["primary_key"]) or ("row_hash",), tuple(summary["nodes"])
+
+
+def divided(total: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    """Divide a number among kinds: each gets as many as it has, or an equal part of what the smaller ones leave."""
+    parts = {}
+    for number, kind in enumerate(sorted(wanted, key=lambda kind: wanted[kind])):
+        parts[kind] = min(wanted[kind], total // (len(wanted) - number))
+        total -= parts[kind]
+    return parts
+
+
+def open_report(path: Path) -> Report:
+    """Return the report in a file; raise StoreError, with the position, if the file is damaged or is not a report."""
+    try:
+        with open(path, "rb") as file:
+            start = _Place(path, 0, 0)
+            head = _head(file, start)
+        if head is not None:
+            return _Lines(path, head, start)
+        return loaded(path, _load(path))
+    except OSError as error:
+        raise _cannot_read(path, error.strerror or "cannot be opened") from None
+
+
+def loaded(path: Path, content: Any) -> Report:
+    """Return a report that is in memory."""
+    if not isinstance(content, dict) or not content.keys() >= {"summary", "diffs"}:
+        raise _cannot_read(path, "not a report of a diff")
+    with showing(path):
+        return _Loaded(path, content)
+
+
+def _load(path: Path) -> Any:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file, parse_constant=str)
+    except ValueError as error:
+        raise _cannot_read(path, f"not JSON ({error})") from None
+
+
+class _Loaded(Report):
+    def __init__(self, path: Path, content: Mapping[str, Any]) -> None:
+        self.path = path
+        self.head = {name: value for name, value in content.items() if name != "diffs"}
+        self._content = content
+        self._diffs = {pair: counts["differences"] for pair, counts in content["diffs"].items()}
+        self.sections = [
+            Section(
+                pair,
+                {name: value for name, value in counts.items() if name not in ("differences", "resolved_keys")},
+                Counter(_kind(difference) for difference in counts["differences"]),
+            )
+            for pair, counts in content["diffs"].items()
+        ]
+
+    def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
+        return (difference for difference in self._diffs[section.pair] if wanted(_kind(difference)))
+
+    def keys(self) -> Iterator[Keyed]:
+        names, nodes = self._names()
+        for pair, differences in self._diffs.items():
+            for difference in differences:
+                key = tuple([difference["key"][name] for name in names])
+                yield pair, key, _hashes(difference.get("hashes") or {}, nodes)
+
+    def lines(self) -> Iterator[str]:
+        yield json.dumps(self._content, indent=1) + "\n"
+
+
+def _kind(difference: Mapping[str, Any]) -> str:
+    return str(difference["kind"])
+
+
+class _Lines(Report):
+    """A report as it is in its file; the first pass finds the pairs, and checks that the file is complete."""
+
+    def __init__(self, path: Path, head: Mapping[str, Any], start: _Place) -> None:
+        """Read all lines behind the head, which ends at `start`."""
+        self.path = path
+        self.head = head
+        self._start = start
+        sections: list[Section] = []
+        listed: Counter[str] = Counter()
+        for is_pair, line, place in self._entries():
+            if is_pair:
+                pair, counts = _pair(line, place)
+                listed = Counter()
+                sections.append(Section(pair, counts, listed, place.offset + len(line), place.line))
+            else:
+                match = _KIND.search(line)
+                if match is None:
+                    raise place.damaged("the kind of the difference is missing")
+                listed[match[1].decode()] += 1
+        self.sections = sections
+
+    def _entries(self) -> Iterator[tuple[bool, bytes, _Place]]:
+        place = replace(self._start)
+        with _opened(self.path, place.offset) as file:
+            for is_pair, line in _entries(file, place):
+                yield is_pair, line, place
+
+    def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
+        place = _Place(self.path, section.start, section.line)
+        with _opened(self.path, section.start) as file:
+            for line in file:
+                place.line += 1
+                if not line.startswith(_DIFFERENCE):
+                    return
+                match = _KIND.search(line)
+                if match is None or wanted(match[1].decode()):
+                    yield _parsed(line, place)
+                place.offset += len(line)
+
+    def keys(self) -> Iterator[Keyed]:
+        names, nodes = self._names()
+        scan: Any = json.JSONDecoder(parse_constant=str).scan_once  # type: ignore[attr-defined]
+        plain, width, pair = _plain(names, nodes).match, len(names), ""
+        for is_pair, line, place in self._entries():
+            if is_pair:
+                pair, _ = _pair(line, place)
+                continue
+            try:
+                text = line.decode()
+                # The rows, most of the line, are not parsed.
+                if match := plain(text):
+                    groups = match.groups()
+                    found: Keyed = pair, groups[:width], groups[width:]
+                else:
+                    key, end = scan(text, len(_DIFFERENCE))
+                    hashes = scan(text, end + 12)[0] if text.startswith(', "hashes": ', end) else {}
+                    found = pair, tuple([key[name] for name in names]), _hashes(hashes, nodes)
+            except (AttributeError, KeyError, TypeError, ValueError, StopIteration) as error:
+                raise place.damaged(f"{type(error).__name__}: {error}") from None
+            yield found
+
+    def lines(self) -> Iterator[str]:
+        place = _Place(self.path, 0, 0)
+        with _opened(self.path, 0) as file:
+            for line in file:
+                place.line += 1
+                if line.startswith(_DIFFERENCE):
+                    _parsed(line, place)
+                place.offset += len(line)
+                yield line.decode()
+
+
+_HEAD_END = b' "diffs": {\n'
+_FORMAT_LINE = f' "format": {json.dumps(FORMAT)},\n'.encode()
+_DIFFERENCE = b'   {"key": '
+# Behind the hashes: within the key, a quote would be escaped.
+_KIND = re.compile(rb'\}, "kind": "(\w+)"')
+
+
+@dataclass
+class _Place:
+    """The current line of a file: its offset in bytes and its number."""
+
+    path: Path
+    offset: int
+    line: int
+
+    def damaged(self, why: str) -> StoreError:
+        return _cannot_read(self.path, f"line {self.line:,} (byte {self.offset:,}) is damaged: {why}")
+
+
+def _head(file: IO[bytes], place: _Place) -> dict[str, Any] | None:
+    """Return the head of a report whose lines are as trueup writes them, and move `place` behind it; or None."""
+    lines = [file.readline(), file.readline()]
+    if lines != [b"{\n", _FORMAT_LINE]:
+        return None
+    while (line := file.readline()) not in (_HEAD_END, b""):
+        lines.append(line)
+    first = file.readline()
+    if first != b" }\n" and not (first.startswith(b'  "') and first.endswith(b"[\n")):
+        # Reformatted, or truncated: the parser of the whole file decides.
+        return None
+    place.offset, place.line = file.tell() - len(first), len(lines) + 1
+    try:
+        head = json.loads(b"".join(lines).rstrip().rstrip(b",") + b"}", parse_constant=str)
+    except ValueError:
+        return None
+    return head if "summary" in head else None
+
+
+def _entries(file: IO[bytes], place: _Place) -> Iterator[tuple[bool, bytes]]:
+    """Yield the lines of pairs (True) and of differences (False), with `place` on them; raise if one does not fit."""
+    # Whether the last entry of the current list was followed by a comma; None: there was none yet.
+    comma: bool | None = None
+    depth = "pairs"
+    for line in file:
+        place.line += 1
+        if depth == "differences" and line.startswith(_DIFFERENCE) and comma is not False:
+            comma = _comma(line, b"}", place)
+            yield False, line
+        elif depth == "resolved" and line.startswith(b"   [") and comma is not False:
+            comma = _comma(line, b"]", place)
+        elif depth in ("differences", "resolved") and not comma and line in (b"  ]},\n", b"  ]}\n"):
+            depth, comma = "pairs", line.endswith(b",\n")
+        elif depth == "differences" and not comma and line == b'  ], "resolved_keys": [\n':
+            depth, comma = "resolved", None
+        elif depth == "pairs" and line.startswith(b'  "') and comma is not False:
+            yield True, line
+            depth, comma = "differences", None
+        elif (depth, line) == ("pairs", b" }\n") and not comma:
+            depth = "end"
+        elif (depth, line) == ("end", b"}\n"):
+            depth = ""
+        else:
+            raise place.damaged("not a line of a report" if line.endswith(b"\n") else "the file is truncated")
+        place.offset += len(line)
+    if depth:
+        raise _cannot_read(place.path, f"the file is truncated after line {place.line:,} (byte {place.offset:,})")
+
+
+def _comma(line: bytes, end: bytes, place: _Place) -> bool:
+    """Return whether an entry is followed by a comma."""
+    if line.endswith(end + b",\n"):
+        return True
+    if not line.endswith(end + b"\n"):
+        raise place.damaged("its end is missing" if line.endswith(b"\n") else "the file is truncated")
+    return False
+
+
+def _pair(line: bytes, place: _Place) -> tuple[str, dict[str, Any]]:
+    try:
+        ((pair, counts),) = json.loads(b"{" + line.strip() + b"]}}", parse_constant=str).items()
+        del counts["differences"]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise place.damaged(str(error)) from None
+    return pair, counts
+
+
+def _parsed(line: bytes, place: _Place) -> dict[str, Any]:
+    try:
+        difference = json.loads(line.strip().removesuffix(b","), parse_constant=str)
+    except ValueError as error:
+        raise place.damaged(str(error)) from None
+    if not isinstance(difference, dict):
+        raise place.damaged("it is not a difference")
+    return difference
+
+
+@contextmanager
+def _opened(path: Path, offset: int) -> Iterator[IO[bytes]]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(offset)
+            yield file
+    except OSError as error:
+        raise _cannot_read(path, error.strerror or "cannot be opened") from None
+
+
+def _hashes(hashes: Mapping[str, str | None], nodes: tuple[str, ...]) -> tuple[str | None, ...]:
+    return tuple([hashes.get(node, "") for node in nodes])
+
+
+def _plain(names: tuple[str, ...], nodes: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern for lines without escapes (most lines); its groups are the key and the hashes."""
+    key = ", ".join(re.escape(json.dumps(name)) + r': "([^"\\]*)"' for name in names)
+    hashes = ", ".join(re.escape(json.dumps(node)) + r': (?:"(-?\d+)"|null)' for node in nodes)
+    return re.compile(f'   {{"key": {{{key}}}, "hashes": {{{hashes}}}, ')
+
+
+@contextmanager
+def showing(path: Path) -> Iterator[None]:
+    """Turn errors about missing or damaged parts of a report into a StoreError."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise _cannot_read(path, f"a part is missing or damaged ({type(error).__name__}: {error})") from error
+
+
+def _cannot_read(path: Path, why: str) -> StoreError:
+    return StoreError(f"cannot read the report {path}: {why}", cure="check the path, or run the diff again")

@@ -53,13 +53,13 @@ def test_an_undo_file_is_not_continued_through_a_link(tmp_path: Path) -> None:
     undo, victim = UndoFile(tmp_path / "undo.gz", ("n1",), {}), tmp_path / "victim"
     undo.keep()
     size = undo.path.stat().st_size
-    undo.after("n1", [(b"1", b"2")])
+    undo.after(0, "n1", [(b"1", b"2")])
     assert undo.path.stat().st_size > size
     victim.write_text("x")
     undo.path.unlink()
     undo.path.symlink_to(victim)
     with pytest.raises(StoreError, match="cannot write the undo file"):
-        undo.after("n1", [(b"1", b"2")])
+        undo.after(0, "n1", [(b"1", b"2")])
     assert victim.read_text() == "x"
 
 

@@ -22,8 +22,8 @@ from trueup.verbs.repair import plan_template
 from trueup.verbs.repair import undo as undo_verb
 from trueup.verbs.repair.layout import refuse_keyless
 from trueup.verbs.repair.plan_file import read_document
-from trueup.verbs.repair.request import RepairKeys, RepairRequest, Replicate, Stale, Writing
-from trueup.verbs.repair.run import run
+from trueup.verbs.repair.request import RepairKeys, RepairRequest, RepairTable, Replicate, Stale, Writing
+from trueup.verbs.repair.tasks import repair_table
 
 
 def repair(
@@ -72,8 +72,8 @@ def repair(
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
         past = _read_report(report, store)
         keys = RepairKeys(past.path, past.keys, past.hashes, past, tuple(past.rest()))
-        table = request_of(past, config, settings, spark)
-        return run(request, table, keys, store=store, plan=document, progress=progress)
+        table = RepairTable(request_of(past, config, settings, spark), lambda: keys, past)
+        return repair_table(request, table, store=store, plan=document, progress=progress)
 
 
 def repair_request(options: Mapping[str, Any]) -> RepairRequest:
@@ -110,11 +110,10 @@ def repair_keys(
         key=tuple(key),
         exclude_columns=tuple(exclude_columns),
     )
-    unique = tuple(dict.fromkeys(tuple(values) for values in keys))
+    unique = RepairKeys(of, tuple(dict.fromkeys(tuple(values) for values in keys)))
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        return run(
-            request.validated(), table_request, RepairKeys(of, unique), store=store, plan=document, progress=progress
-        )
+        repaired = RepairTable(table_request, lambda: unique)
+        return repair_table(request.validated(), repaired, store=store, plan=document, progress=progress)
 
 
 def undo(
@@ -137,7 +136,7 @@ def undo(
     folder = Path(report_dir or config.diff.report_dir or ".")
     request = undo_verb.UndoRequest(Path(file), execute, writing, undo, folder)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
-        return undo_verb.run(request, config, store=store, progress=progress)
+        return undo_verb.run(request, config, store=store, progress=progress)[0]
 
 
 def write_plan(report: str, path: str, *, config: Config | str | None = None, task_db: str | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -47,23 +48,26 @@ class Control:
         self.connection = connect(node, application=application)
         self.snapshot_id: str | None = None
 
-    def begin(self, schema: str = "", table: str = "", *, export: bool, lock_timeout: float = LOCK_TIMEOUT) -> Position:
+    def begin(
+        self,
+        schema: str = "",
+        table: str = "",
+        *,
+        export: bool,
+        also: Sequence[tuple[str, str]] = (),
+        lock_timeout: float = LOCK_TIMEOUT,
+    ) -> Position:
         """Start the read-only transaction for planning; with `export`, tasks can join its snapshot.
 
-        If a table is named, take an ACCESS SHARE lock first, because after a TRUNCATE the snapshot would show no rows.
+        If a table is named, and for the tables `also` (schema and name), take an ACCESS SHARE lock first, because after
+        a TRUNCATE the snapshot would show no rows.
         """
         try:
             # The session is idle while the tasks run.
             self.connection.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
-            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-            self.connection.execute(begin)
-            try:
-                if table:
-                    self._lock(schema, table, lock_timeout)
-            except (errors.InsufficientPrivilege, errors.WrongObjectType):
-                # With privileges on some columns only, or for a materialized view, the first query takes the lock.
-                self.connection.execute("ROLLBACK")
-                self.connection.execute(begin)
+            self.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            for name in [*([(schema, table)] if table else []), *also]:
+                self._lock(*name, lock_timeout)
             exported = "pg_export_snapshot()" if export else "''"
             row = self.connection.execute(
                 f"""SELECT {exported}, current_setting('server_version'), pg_is_in_recovery(),
@@ -92,9 +96,12 @@ class Control:
     def _lock(self, schema: str, table: str, timeout: float) -> None:
         lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
         self.connection.execute(limit_lock_waits(timeout))
-        with named_lock_holders(
-            self.node, self.connection, display_name(schema, table), seconds=timeout, effect="no row was read"
-        ):
+        # With privileges on some columns only, or for a materialized view, the first query takes the lock. A
+        # savepoint and LOCK TABLE do not take the snapshot.
+        denied = suppress(errors.InsufficientPrivilege, errors.WrongObjectType)
+        shown = display_name(schema, table)
+        holders = named_lock_holders(self.node, self.connection, shown, seconds=timeout, effect="no row was read")
+        with holders, denied, self.connection.transaction():
             self.connection.execute(lock)
 
     def end(self) -> None:

@@ -79,15 +79,15 @@ def find_report(text: str, store: TaskStore) -> Path:
     )
 
 
-def read_past(path: Path) -> Past:
-    """Read the keys and hashes of a report."""
+def read_past(path: Path, *, with_keys: bool = True) -> Past:
+    """Read the keys and hashes of a report, or only what it says about the table."""
     report = open_report(path)
     with showing(path):
         head = report.head
         summary = head["summary"]
         nodes = tuple(summary["nodes"])
         bits = {"/".join(pair): 1 << number for number, pair in enumerate(combinations(nodes, 2))}
-        keys, hashes, pairs = _by_key(report.keys(), bits)
+        keys, hashes, pairs = _by_key(report.keys() if with_keys else (), bits)
         return Past(
             str(path.absolute()),
             summary,

@@ -1,12 +1,13 @@
 """Repair the rows that differ, and undo a repair.
 
-Reading order: `run` (the path of a repair from end to end), `request` (the options), `layout` (which columns are
-written), `lines` (read rows as lines of COPY), `modes` (the decision for a key), `plan`, `plan_file`, `conditions` and
-`check_plan` (a plan that the user wrote), `plan_template` (a plan to start from), `writes` (what one node gets),
-`settle` (from decisions to writes), `decide` (one task: read keys and decide), `spool` (writes on disk), `decisions`
-(what all tasks decided), `undo_file` (the old rows), `rights` (whether a node can be written), `replication` (which
-subscriptions get what is written), `write_node` (one transaction per node), `write` (all nodes), `verify` (compare the
-keys again), `result` (the result and its report), `undo` (put the old rows back).
+Reading order: `tasks` (a repair as a task), `run` (the path of a repair from end to end), `request` (the options and
+the tables), `prepare` (check each table), `layout` (which columns are written), `lines` (read rows as lines of COPY),
+`modes` (the decision for a key), `plan`, `plan_file`, `conditions` and `check_plan` (a plan that the user wrote),
+`plan_template` (a plan to start from), `writes` (what one node gets), `settle` (from decisions to writes), `decide`
+(one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks decided), `undo_file` (the old
+rows), `rights` (whether a node can be written), `replication` (which subscriptions get what is written), `write_node`
+(one transaction per node), `write` (all nodes), `verify` (compare the keys again), `result` (the result and its
+report), `undo` (put the old rows back).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What all tasks decided: counts, examples, keys that are left, and the rows to write."""
+"""What all tasks decided for a table: counts, examples, keys that are left; and the rows to write, of all tables."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from trueup.report.repair import Example
 from trueup.rows.write.copy_text import split, text_of_field
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
-from trueup.verbs.repair.spool import Spool
+from trueup.verbs.repair.spool import Spool, SpoolFile
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.writes import EXAMPLES, Decided, Left, Writes
 
@@ -20,41 +20,31 @@ from trueup.verbs.repair.writes import EXAMPLES, Decided, Left, Writes
 _SHOWN = 200
 
 
-class Decisions:
-    """Collects what the tasks decide. With an undo file, the rows before go there and the rows after to spools."""
+class Rows:
+    """The rows of all tables until they are written: the rows before in the undo file, the rows after on spools."""
 
-    def __init__(self, layouts: Mapping[str, Layout], undo: Path | None, *, task: str, mode: str) -> None:
-        self.nodes = nodes = tuple(layouts)
-        self.layouts = layouts
-        self.keys = self.agree = 0
-        self.planned: dict[str, Counter[Act]] = {node: Counter() for node in nodes}
-        self.left: list[Left] = []
-        self.examples: list[Example] = []
-        self.spools: dict[str, Spool] = {}
-        self.undo: UndoFile | None = None
+    def __init__(self, path: Path, tables: Sequence[Mapping[str, Layout]], *, task: str, mode: str) -> None:
+        nodes = tuple(dict.fromkeys(node for layouts in tables for node in layouts))
+        head = {"trueup": __version__, "task": task, "way": mode, "tables": [_head(layouts) for layouts in tables]}
+        self.undo: UndoFile | None = UndoFile(path, nodes, head)
+        self.is_empty = True
         # The path of the undo file once it is complete.
         self.undo_path = ""
-        if undo is not None:
-            self.undo = UndoFile(undo, nodes, {"trueup": __version__, "task": task, "way": mode, **_head(layouts)})
+        self._files: dict[str, SpoolFile] = {}
+        self._spools: dict[tuple[int, str], Spool] = {}
 
-    def add(self, decided: Decided) -> None:
-        """Add the decisions of one batch."""
-        self.keys += decided.keys
-        self.agree += decided.agree
-        self.left += decided.left
-        for node, writes in decided.writes.items():
-            self.planned[node].update(writes.acts)
-            self._add_examples(node, writes)
-            if self.undo is not None:
-                self.undo.before(node, writes)
-                if node not in self.spools:
-                    self.spools[node] = Spool(self.undo.path.parent)
-                self.spools[node].add(writes.without_rows_before())
+    def add(self, table: int, node: str, writes: Writes) -> None:
+        """Keep the rows of one batch of a table."""
+        assert self.undo is not None
+        self.is_empty = False
+        self.undo.before(table, node, writes)
+        if node not in self._files:
+            self._files[node] = SpoolFile(self.undo.path.parent)
+        self._spools.setdefault((table, node), Spool(self._files[node])).add(writes.without_rows_before())
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
-        return not any(counts.total() for counts in self.planned.values())
+    def spool(self, table: int, node: str) -> Spool:
+        """Return the rows after of a table on a node."""
+        return self._spools[table, node]
 
     def complete_undo_file(self) -> UndoFile | None:
         """Put the undo file onto the disk under its name; None if there is nothing to write."""
@@ -68,10 +58,40 @@ class Decisions:
 
     def close(self) -> None:
         """Free the disk space, and remove an undo file that is not complete."""
-        for spool in self.spools.values():
-            spool.close()
+        for file in self._files.values():
+            file.close()
         if self.undo is not None:
             self.undo.discard()
+
+
+class Decisions:
+    """Collects what the tasks decide for the table with this number; without `rows` nothing will be written."""
+
+    def __init__(self, number: int, layouts: Mapping[str, Layout], rows: Rows | None) -> None:
+        self.number = number
+        self.nodes = tuple(layouts)
+        self.layouts = layouts
+        self.keys = self.agree = 0
+        self.planned: dict[str, Counter[Act]] = {node: Counter() for node in layouts}
+        self.left: list[Left] = []
+        self.examples: list[Example] = []
+        self.rows = rows
+
+    def add(self, decided: Decided) -> None:
+        """Add the decisions of one batch."""
+        self.keys += decided.keys
+        self.agree += decided.agree
+        self.left += decided.left
+        for node, writes in decided.writes.items():
+            self.planned[node].update(writes.acts)
+            self._add_examples(node, writes)
+            if self.rows is not None:
+                self.rows.add(self.number, node, writes)
+
+    @property
+    def undo_path(self) -> str:
+        """The path of the undo file if it has rows of this table."""
+        return self.rows.undo_path if self.rows and any(counts.total() for counts in self.planned.values()) else ""
 
     def _add_examples(self, node: str, writes: Writes) -> None:
         layout = self.layouts[node]

@@ -84,6 +84,11 @@ def plan_for(document: Mapping[str, Any], nodes: tuple[str, ...], layout: Layout
     return plan_of(document, Known(nodes, layout.spec, settable))
 
 
+def has_plan_for(document: Mapping[str, Any], spec: TableSpec) -> bool:
+    """Return whether the plan has an entry for a table."""
+    return any((spec.schema, spec.table) in table_spellings(name) for name in document["tables"])
+
+
 def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
     """Return the plan for one table, with names checked against the known ones."""
     spec, table = known.spec, display_name(known.spec.schema, known.spec.table)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from trueup.config.model import Node
 from trueup.db.node import LOCK_TIMEOUT
 from trueup.errors import ConfigError
 from trueup.rows.keys import KeyValues
+from trueup.rows.request import TableRequest
 from trueup.task.past import Hash, Past
 from trueup.verbs.repair.modes import INSERTS, UPSERTS, Bidirectional, FixNulls, Majority, Mode, SourceOfTruth
 
@@ -127,6 +130,32 @@ class RepairKeys:
     keys: tuple[KeyValues, ...]
     hashes: tuple[tuple[Hash, ...], ...] = ()
     past: Past | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class RepairTable:
+    """One table to repair. `load` reads its keys, which are not kept in memory while other tables are read."""
+
+    request: TableRequest
+    load: Callable[[], RepairKeys]
+    # What the report says about the table, without keys; None: there is no report.
+    head: Past | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self.request.table
+
+
+@dataclass(frozen=True)
+class RepairRun:
+    """All tables of a run, and those that cannot be repaired, with the reasons."""
+
+    of: str
+    nodes: tuple[Node, ...]
+    tables: tuple[RepairTable, ...]
+    failed: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
 

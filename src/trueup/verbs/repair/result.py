@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 from trueup.db.names import display_name
+from trueup.errors import TrueupError
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
 from trueup.rows.spec import TableSpec
@@ -20,20 +22,27 @@ from trueup.verbs.repair.modes import ACTS
 _LEFT_IN_RESULT = 1000
 
 
-@dataclass
-class Ending:
-    """What the result is made of; `written`, `failed` and `remaining` are filled in while the run ends."""
+@dataclass(frozen=True)
+class Facts:
+    """What the results of all tables of a run have in common."""
 
     verb: Literal["repair", "undo"]
-    spec: TableSpec
     mode: str
-    of: str
     executed: bool
     folder: Path
+    started: datetime
+
+
+@dataclass
+class Ending:
+    """What the result of a table is made of; `written`, `failed` and `remaining` are filled in while the run ends."""
+
+    facts: Facts
+    spec: TableSpec
+    of: str
     decisions: Decisions
     engine: str
     task_id: str
-    started: datetime
     remarks: list[str] = field(default_factory=list)
     written: dict[str, dict[str, int]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -43,13 +52,13 @@ class Ending:
     @property
     def verdict(self) -> Outcome:
         """The verdict; only an executed run whose rows were all verified is REPAIRED or UNDONE."""
-        if not self.executed:
+        if not self.facts.executed:
             return "DRY RUN"
         if self.failed:
             return "FAILED"
         if self.remaining:
             return "REMAINS"
-        return "REPAIRED" if self.verb == "repair" else "UNDONE"
+        return "REPAIRED" if self.facts.verb == "repair" else "UNDONE"
 
 
 def new_path(folder: Path, schema: str, table: str, kind: str, ending: str) -> Path:
@@ -58,25 +67,26 @@ def new_path(folder: Path, schema: str, table: str, kind: str, ending: str) -> P
     return report_path(folder.absolute(), schema, table, stamp, kind=kind, ending=ending)
 
 
-def undo_path(path: str, folder: Path, schema: str, table: str) -> Path:
+def undo_path(path: str, folder: Path, tables: Sequence[tuple[str, str]]) -> Path:
     """Return the path of the undo file: the given one, or a new file in the folder of the reports."""
+    schema, table = tables[0] if len(tables) == 1 else ("all", "tables")
     return Path(path).absolute() if path else new_path(folder, schema, table, "undo", "gz")
 
 
 def conclude(ending: Ending) -> RepairResult:
     """Return the result and write its report."""
-    decisions, spec = ending.decisions, ending.spec
+    decisions, spec, facts = ending.decisions, ending.spec, ending.facts
     left = [
         LeftRow(dict(zip(spec.key_names, entry.key, strict=True)), entry.nodes, entry.reason)
         for entry in decisions.left
     ]
-    kind = "repair" if ending.verb == "repair" else "undone"
-    path = new_path(ending.folder, spec.schema, spec.table, kind, "json")
+    kind = "repair" if facts.verb == "repair" else "undone"
+    path = new_path(facts.folder, spec.schema, spec.table, kind, "json")
     result = RepairResult(
         verdict=ending.verdict,
-        verb=ending.verb,
+        verb=facts.verb,
         table=display_name(spec.schema, spec.table),
-        mode=ending.mode,
+        mode=facts.mode,
         nodes=decisions.nodes,
         of=ending.of,
         keys=decisions.keys,
@@ -87,10 +97,10 @@ def conclude(ending: Ending) -> RepairResult:
         left_counts=dict(Counter(row.reason for row in left)),
         left=tuple(left[:_LEFT_IN_RESULT]),
         examples=tuple(decisions.examples),
-        seconds=round((datetime.now(timezone.utc) - ending.started).total_seconds(), 3),
+        seconds=round((datetime.now(timezone.utc) - facts.started).total_seconds(), 3),
         engine=ending.engine,
         task_id=ending.task_id,
-        executed=ending.executed,
+        executed=facts.executed,
         remaining=ending.remaining,
         verified=ending.verified,
         undo=decisions.undo_path,
@@ -101,11 +111,21 @@ def conclude(ending: Ending) -> RepairResult:
     return result
 
 
-def record(task: OpenTask, result: RepairResult) -> None:
+def text_of(error: TrueupError) -> str:
+    """Return an error with its cure, on one line."""
+    return "; ".join(str(error).splitlines()) + (f" ({error.cure})" if error.cure else "")
+
+
+def record(task: OpenTask, results: Sequence[RepairResult]) -> None:
     """Set the outcome of the task."""
+    summaries = [
+        {name: value for name, value in result.as_json().items() if name not in ("left", "examples")}
+        for result in results
+    ]
+    errors = dict.fromkeys(f"{node}: {error}" for result in results for node, error in result.failed.items())
     task.finish(
-        {name: value for name, value in result.as_json().items() if name not in ("left", "examples")},
-        failed=result.verdict == "FAILED",
-        error="; ".join(f"{node}: {error}" for node, error in result.failed.items()),
-        report=result.report,
+        summaries[0] if len(summaries) == 1 else {"tables": summaries},
+        failed=any(result.verdict == "FAILED" for result in results),
+        error="; ".join(errors),
+        report=results[0].report if len(results) == 1 else "",
     )

@@ -1,127 +1,107 @@
-"""The path of a repair: read the keys again, decide, check the rights, keep the old rows, write, verify."""
+"""The path of a repair, of one or many tables: check, read the keys again, decide, keep the old rows, write, verify."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trueup.config.model import Node
 from trueup.db import reader
-from trueup.db.names import parse_table_name
 from trueup.db.snapshot import Control
-from trueup.engine.progress import Progress
 from trueup.report.repair import RepairResult
-from trueup.rows.request import TableRequest
-from trueup.store import TaskStore
 from trueup.task.job import job_of
 from trueup.task.nodes import open_nodes
-from trueup.task.open import OpenTask, open_task
+from trueup.task.open import OpenTask
 from trueup.task.shared import open_engine
 from trueup.task.steering import Steering
 from trueup.task.together import together
-from trueup.verbs.repair.check_plan import check_plan
 from trueup.verbs.repair.decide import DecideKeys, RepairJob, read_and_decide
-from trueup.verbs.repair.decisions import Decisions
-from trueup.verbs.repair.layout import check_tables
-from trueup.verbs.repair.plan import Plan
-from trueup.verbs.repair.plan_file import plan_for
-from trueup.verbs.repair.request import RepairKeys, RepairRequest
-from trueup.verbs.repair.result import Ending, conclude, record, undo_path
+from trueup.verbs.repair.decisions import Decisions, Rows
+from trueup.verbs.repair.prepare import Prepared, prepare_all
+from trueup.verbs.repair.request import RepairRequest, RepairTable
+from trueup.verbs.repair.result import Ending, Facts, conclude, undo_path
 from trueup.verbs.repair.verify import verify
 from trueup.verbs.repair.write import write_nodes
 
 # A key of a repair costs about as much as this many rows of a diff: Spark pays off for fewer keys than rows.
 _ROWS_PER_KEY = 20
 _CHANGED = "the row changed while the repair ran"
-_INTERRUPTED = (
+INTERRUPTED = (
     "each node is either unchanged or completely written, and the undo file is beside the report; run the command again"
 )
 
 
 def run(
     request: RepairRequest,
-    table: TableRequest,
-    keys: RepairKeys,
-    *,
-    store: TaskStore,
-    plan: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> RepairResult:
-    """Repair the keys of one table on all nodes; a dry run unless the request says to execute."""
-    # Raises on options that do not fit the nodes, before a task is recorded.
-    request.mode(table.node_names)
-    schema, name = (part.spellings()[0] for part in parse_table_name(table.table))
-    with open_task(
-        store,
-        "TABLE_REPAIR",
-        cluster=table.cluster,
-        schema=schema,
-        table=name,
-        context={**table.context(), **request.context(), "mode": "repair"},
-        progress=progress,
-        on_interrupt=_INTERRUPTED,
-    ) as task:
-        result = _repair(request, table, keys, plan, task)
-        record(task, result)
-        return result
+    tables: Sequence[RepairTable],
+    nodes: Sequence[Node],
+    plan: Mapping[str, Any] | None,
+    task: OpenTask,
+    parts: Mapping[str, OpenTask] | None = None,
+) -> tuple[list[RepairResult], dict[str, str]]:
+    """Repair all tables; return their results, and the tables of a run that cannot be repaired, with the reasons.
 
-
-def _repair(
-    request: RepairRequest, table: TableRequest, keys: RepairKeys, plan: Mapping[str, Any] | None, task: OpenTask
-) -> RepairResult:
-    started, settings = datetime.now(timezone.utc), table.settings
+    `parts` has the task of each table of a run.
+    """
+    started, first = datetime.now(timezone.utc), tables[0].request
+    settings, folder = first.settings, Path(first.settings.report_dir or ".")
     application = f"trueup repair {task.short_id}"
-    steering = Steering(settings, task.request, task.progress, resume=_INTERRUPTED)
+    steering = Steering(settings, task.request, task.progress, resume=INTERRUPTED)
     with ExitStack() as stack:
-        shared = stack.enter_context(open_engine(settings, table.spark))
-        controls = stack.enter_context(open_nodes(table.nodes, application))
-        layout, remarks = check_tables(controls, table, keys.past)
-        mode = request.mode(table.node_names) or plan_for(plan or {}, table.node_names, layout)
-        if isinstance(mode, Plan):
-            check_plan(controls, layout, mode, table.expressions)
-        # One snapshot per node: rows that swap a value are read before the swap or after it, not in between.
-        spec = layout.spec
-        begin = partial(Control.begin, export=settings.snapshot, lock_timeout=request.lock_timeout)
-        together(controls, lambda control: begin(control, spec.schema, spec.table))
-        folder = Path(settings.report_dir or ".")
-        undo = undo_path(request.undo, folder, spec.schema, spec.table) if request.execute else None
-        decisions = Decisions(dict.fromkeys(table.node_names, layout), undo, task=task.task_id, mode=request.mode_name)
-        stack.callback(decisions.close)
-        engine = shared.engine(_ROWS_PER_KEY * len(keys.keys), controls)
-        job = job_of(settings, spec, controls, application)
-        repair = RepairJob(job, layout, mode, skip_stale=request.stale == "skip", with_rows=request.execute)
-        read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)
+        shared = stack.enter_context(open_engine(settings, first.spark))
+        controls = stack.enter_context(open_nodes(nodes, application))
+        prepared, failed = prepare_all(request, tables, controls, plan or {}, is_run=parts is not None)
+        if not prepared:
+            return [], failed
+        # One snapshot per node: rows that swap a value, or refer to each other, are read in one state.
+        together(controls, partial(_begin, prepared, settings.snapshot, request.lock_timeout))
+        rows = _open_rows(request, prepared, folder, task) if request.execute else None
+        stack.callback(lambda: rows.close() if rows else None)
+        facts = Facts("repair", request.mode_name, request.execute, folder, started)
+        endings: list[Ending] = []
+        for number, each in enumerate(prepared):
+            keys, own = each.table.load(), each.table.request
+            engine = shared.engine(_ROWS_PER_KEY * len(keys.keys), controls)
+            decisions = Decisions(number, each.layouts, rows)
+            job = job_of(own.settings, each.layout.spec, each.controls, application)
+            repair = RepairJob(job, each.layout, each.mode, request.stale == "skip", with_rows=request.execute)
+            read_and_decide(engine, repair, DecideKeys(keys.keys, keys.hashes), decisions, task.progress, steering)
+            task_id = (parts[each.table.name] if parts else task).task_id
+            remarks = [*keys.remarks, *each.remarks]
+            endings.append(Ending(facts, each.layout.spec, keys.of, decisions, engine.name, task_id, remarks))
         for control in controls:
             control.end()
         # From here on each node has one session, and later those of the rerun.
         reader.close_idle()
-        ending = Ending(
-            verb="repair",
-            spec=spec,
-            mode=request.mode_name,
-            of=keys.of,
-            executed=request.execute,
-            folder=folder,
-            decisions=decisions,
-            engine=engine.name,
-            task_id=task.task_id,
-            started=started,
-            remarks=[*keys.remarks, *remarks],
-        )
         write_nodes(
-            ending,
-            table.nodes,
+            endings,
             controls,
+            rows,
             writing=request.writing,
             changed=_CHANGED,
             application=application,
             progress=task.progress,
         )
-        for control in controls:
-            control.close()
         if request.execute:
-            verify(ending, table, keys.past, keys.keys, task.progress, shared)
-        return conclude(ending)
+            for control in controls:
+                control.close()
+            for ending, each in zip(endings, prepared, strict=True):
+                verify(ending, each.table, task.progress, shared)
+        return [conclude(ending) for ending in endings], failed
+
+
+def _begin(prepared: Sequence[Prepared], export: bool, lock_timeout: float, control: Control) -> None:
+    """Take the snapshot of a node, with a lock on its tables."""
+    specs = [each.layout.spec for each in prepared if control in each.controls]
+    names = [(spec.schema, spec.table) for spec in specs]
+    control.begin(export=export, also=names, lock_timeout=lock_timeout)
+
+
+def _open_rows(request: RepairRequest, prepared: Sequence[Prepared], folder: Path, task: OpenTask) -> Rows:
+    names = [(each.layout.spec.schema, each.layout.spec.table) for each in prepared]
+    path = undo_path(request.undo, folder, names)
+    return Rows(path, [each.layouts for each in prepared], task=task.task_id, mode=request.mode_name)

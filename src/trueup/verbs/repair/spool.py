@@ -1,4 +1,4 @@
-"""The writes of one node until they are written: in memory if they are few, else on disk."""
+"""The writes of a node until they are written: in memory if they are few, else on disk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MEMORY_BYTES = 64_000_000
 _ROW_BYTES = 400
 
 
-class Spool:
-    """The writes of one node, batch by batch; its file has no name and is gone when this process ends."""
+class SpoolFile:
+    """The writes of one node, of all tables; its file has no name and is gone when this process ends."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,32 +29,25 @@ class Spool:
             self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, prefix=".trueup-")  # noqa: SIM115
         except OSError as error:
             raise self._error(error) from None
-        self._in_memory: list[Writes] = []
-        self._size = self._batches_on_disk = 0
-        self.counts: Counter[Act] = Counter()
+        self._size = 0
 
-    def add(self, writes: Writes) -> None:
-        """Add one batch."""
-        self.counts.update(writes.acts)
+    def add(self, writes: Writes) -> Writes | int:
+        """Keep one batch; return it, or its position in the file if the memory is used up."""
         self._size += _ROW_BYTES * len(writes.keys) + sum([len(line) for line in writes.after if line is not None])
         if self._size <= _MEMORY_BYTES:
-            self._in_memory.append(writes)
-            return
+            return writes
         try:
-            self._file.seek(0, 2)
+            place = self._file.seek(0, 2)
             pickle.dump(writes, self._file, pickle.HIGHEST_PROTOCOL)
         except OSError as error:
             raise self._error(error) from None
-        self._batches_on_disk += 1
+        return place
 
-    def __iter__(self) -> Iterator[Writes]:
-        yield from self._in_memory
-        place = 0
-        for _ in range(self._batches_on_disk):
-            self._file.seek(place)
-            writes: Writes = pickle.load(self._file)
-            place = self._file.tell()
-            yield writes
+    def read(self, place: int) -> Writes:
+        """Return a batch of the file."""
+        self._file.seek(place)
+        writes: Writes = pickle.load(self._file)
+        return writes
 
     def close(self) -> None:
         """Free the disk space."""
@@ -62,3 +55,21 @@ class Spool:
 
     def _error(self, error: OSError) -> StoreError:
         return StoreError(f"cannot write a temporary file in {self._folder}: {error.strerror}", cure=cure_for(error))
+
+
+class Spool:
+    """The writes of one table on one node, batch by batch."""
+
+    def __init__(self, file: SpoolFile) -> None:
+        self._file = file
+        self._batches: list[Writes | int] = []
+        self.counts: Counter[Act] = Counter()
+
+    def add(self, writes: Writes) -> None:
+        """Add one batch."""
+        self.counts.update(writes.acts)
+        self._batches.append(self._file.add(writes))
+
+    def __iter__(self) -> Iterator[Writes]:
+        for batch in self._batches:
+            yield self._file.read(batch) if isinstance(batch, int) else batch

@@ -29,13 +29,13 @@ from trueup.rows.write.copy_text import key_id, key_of
 from trueup.store import TaskStore
 from trueup.task.nodes import open_nodes
 from trueup.task.open import open_task
-from trueup.verbs.repair.decisions import Decisions
+from trueup.verbs.repair.decisions import Decisions, Rows
 from trueup.verbs.repair.layout import Layout, fixed_columns
 from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.request import Writing
-from trueup.verbs.repair.result import Ending, conclude, record, undo_path
-from trueup.verbs.repair.undo_file import NOT_WRITTEN, read_after, read_before, read_head
+from trueup.verbs.repair.result import Ending, Facts, conclude, record, undo_path
+from trueup.verbs.repair.undo_file import NOT_WRITTEN, Place, read_after, read_before, read_head
 from trueup.verbs.repair.write import write_nodes
 from trueup.verbs.repair.writes import Decided, Entry, Left, Writes
 
@@ -57,64 +57,70 @@ class UndoRequest:
     folder: Path = Path()
 
 
-def run(request: UndoRequest, config: Config, *, store: TaskStore, progress: Progress | None = None) -> RepairResult:
-    """Put the rows back; a dry run unless the request says to execute."""
+def run(
+    request: UndoRequest, config: Config, *, store: TaskStore, progress: Progress | None = None
+) -> list[RepairResult]:
+    """Put the rows of all tables back; a dry run unless the request says to execute. Returns a result per table."""
     head = read_head(request.file)
+    tables = head["tables"]
     nodes = config.select(None, list(head["nodes"]))
     with open_task(
         store,
         "TABLE_UNDO",
-        schema=head["schema"],
-        table=head["table"],
+        schema=tables[0]["schema"] if len(tables) == 1 else "",
+        table=tables[0]["table"] if len(tables) == 1 else f"{len(tables)} tables",
         context={"file": str(request.file), "nodes": ",".join(head["nodes"]), "execute": request.execute},
         progress=progress,
         on_interrupt="each node is either unchanged or completely written; run the command again",
     ) as task:
-        result = _undo(request, head, nodes, task.task_id, task.progress)
-        record(task, result)
-        return result
+        results = _undo(request, head, nodes, task.task_id, task.progress)
+        record(task, results)
+        return results
 
 
 def _undo(
     request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task_id: str, progress: Progress
-) -> RepairResult:
-    started = datetime.now(timezone.utc)
+) -> list[RepairResult]:
     application = f"trueup undo {task_id[:8]}"
+    way = f"repair {head['task'][:8]}, {head['way']}"
+    facts = Facts("undo", way, request.execute, request.folder, datetime.now(timezone.utc))
     with ExitStack() as stack:
         controls = stack.enter_context(open_nodes(nodes, application))
-        layouts = {control.node.name: _layout(control, head) for control in controls}
-        undo = undo_path(request.undo, request.folder, head["schema"], head["table"]) if request.execute else None
-        decisions = Decisions(layouts, undo, task=task_id, mode=f"undo of {request.file}")
-        stack.callback(decisions.close)
+        tables = [
+            {
+                control.node.name: _layout(control, table)
+                for control in controls
+                if control.node.name in table["columns"]
+            }
+            for table in head["tables"]
+        ]
+        rows = None
+        if request.execute:
+            path = undo_path(request.undo, request.folder, [(each["schema"], each["table"]) for each in head["tables"]])
+            rows = Rows(path, tables, task=task_id, mode=f"undo of {request.file}")
+            stack.callback(rows.close)
+        every = [Decisions(number, layouts, rows) for number, layouts in enumerate(tables)]
         progress.stage("reading", 0)
-        for number, keys, rows in _batches(request.file, head):
-            layout = layouts[nodes[number].name]
-            decisions.add(_decide(nodes[number], layout, keys, rows, application))
+        for (table, number), keys, before in _batches(request.file, head):
+            layout = tables[table][nodes[number].name]
+            every[table].add(_decide(nodes[number], layout, keys, before, application))
             progress.advance(len(keys), rows=len(keys), more=len(keys))
-        ending = Ending(
-            verb="undo",
-            spec=next(iter(layouts.values())).spec,
-            mode=f"repair {head['task'][:8]}, {head['way']}",
-            of=str(request.file),
-            executed=request.execute,
-            folder=request.folder,
-            decisions=decisions,
-            engine="local",
-            task_id=task_id,
-            started=started,
-        )
+        endings = [
+            Ending(facts, next(iter(layouts.values())).spec, str(request.file), decisions, "local", task_id)
+            for layouts, decisions in zip(tables, every, strict=True)
+        ]
         write_nodes(
-            ending,
-            nodes,
+            endings,
             controls,
+            rows,
             writing=request.writing,
             changed=_CHANGED,
             application=application,
             progress=progress,
         )
         if request.execute:
-            ending.remaining = _count_remaining(request, head, nodes, layouts, application)
-        return conclude(ending)
+            _count_remaining(request, head, nodes, endings, application)
+        return [conclude(ending) for ending in endings]
 
 
 def _layout(control: Control, head: Mapping[str, Any]) -> Layout:
@@ -146,23 +152,23 @@ def _layout(control: Control, head: Mapping[str, Any]) -> Layout:
 _Row = tuple["bytes | None", "bytes | None", "bytes | None"]  # guard and line before, guard after
 
 
-def _batches(file: Path, head: Mapping[str, Any]) -> Iterator[tuple[int, list[KeyValues], list[_Row]]]:
-    """Yield number of the node, keys and rows of the file, in batches of bounded size."""
-    width = len(head["key"])
-    after = {(node, key): guard for node, key, guard in read_after(file, width)}
-    keys: dict[int, list[KeyValues]] = defaultdict(list)
-    rows: dict[int, list[_Row]] = defaultdict(list)
-    sizes: Counter[int] = Counter()
-    for node, key, guard, made_before, line in read_before(file, width):
-        keys[node].append(key_of(key))
-        made = after.get((node, key), made_before)
-        rows[node].append((guard, line, guard if made == NOT_WRITTEN else made))
-        sizes[node] += len(line or b"")
-        if len(keys[node]) == _KEYS_PER_BATCH or sizes[node] > _BYTES_PER_BATCH:
-            yield node, keys.pop(node), rows.pop(node)
-            sizes[node] = 0
-    for node in list(keys):
-        yield node, keys[node], rows[node]
+def _batches(file: Path, head: Mapping[str, Any]) -> Iterator[tuple[Place, list[KeyValues], list[_Row]]]:
+    """Yield the numbers of table and node, keys and rows of the file, in batches of bounded size."""
+    widths = [len(table["key"]) for table in head["tables"]]
+    after = {(place, key): guard for place, key, guard in read_after(file, widths)}
+    keys: dict[Place, list[KeyValues]] = defaultdict(list)
+    rows: dict[Place, list[_Row]] = defaultdict(list)
+    sizes: Counter[Place] = Counter()
+    for place, key, guard, made_before, line in read_before(file, widths):
+        keys[place].append(key_of(key))
+        made = after.get((place, key), made_before)
+        rows[place].append((guard, line, guard if made == NOT_WRITTEN else made))
+        sizes[place] += len(line or b"")
+        if len(keys[place]) == _KEYS_PER_BATCH or sizes[place] > _BYTES_PER_BATCH:
+            yield place, keys.pop(place), rows.pop(place)
+            sizes[place] = 0
+    for place in list(keys):
+        yield place, keys[place], rows[place]
 
 
 def _decide(node: Node, layout: Layout, keys: Sequence[KeyValues], rows: Sequence[_Row], application: str) -> Decided:
@@ -194,17 +200,12 @@ def _read(node: Node, layout: Layout, keys: Sequence[KeyValues], application: st
 
 
 def _count_remaining(
-    request: UndoRequest,
-    head: Mapping[str, Any],
-    nodes: Sequence[Node],
-    layouts: Mapping[str, Layout],
-    application: str,
-) -> int:
-    """Read every row again and return how many are not as they were before the repair."""
-    remaining = 0
-    for number, keys, rows in _batches(request.file, head):
-        lines = _read(nodes[number], layouts[nodes[number].name], keys, application)
+    request: UndoRequest, head: Mapping[str, Any], nodes: Sequence[Node], endings: Sequence[Ending], application: str
+) -> None:
+    """Read every row again, and count per table those that are not as they were before the repair."""
+    for (table, number), keys, rows in _batches(request.file, head):
+        layout = endings[table].decisions.layouts[nodes[number].name]
+        lines = _read(nodes[number], layout, keys, application)
         for key, (guard, _, _) in zip(keys, rows, strict=True):
             row = lines.get(key_id(key))
-            remaining += (row.guard if row else None) != guard
-    return remaining
+            endings[table].remaining += (row.guard if row else None) != guard

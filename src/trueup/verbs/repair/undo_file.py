@@ -1,13 +1,14 @@
 """The undo file: every row that a repair replaces or deletes, as it was before.
 
 It is complete on the disk before the first write, and only its owner can read it. It has gzip-compressed lines. The
-first line is a JSON object; each other line begins with its kind and the number of its node:
+first line is a JSON object; each other line begins with its kind and the numbers of its table and its node:
 
-    b  node  key…  guard  made  fields…   before: the row (guard \\N: there was no row), and the guard of the row that
-                                          replaces it (\\N: it is deleted; ?: known only once it is written)
-    e                                     end of the rows before: the file is complete
-    a  node  key…  made                   after: the guard of the row that was written, where line b does not have it
-                                          or a trigger changed the row; -: the row had changed and was not written
+    b  table  node  key…  guard  made  fields…   before: the row (guard \\N: there was no row), and the guard of the row
+                                                 that replaces it (\\N: it is deleted; ?: known only once it is written)
+    e                                            end of the rows before: the file is complete
+    a  table  node  key…  made                   after: the guard of the row that was written, where line b does not
+                                                 have it or a trigger changed the row; -: the row had changed and was
+                                                 not written
 
 Lines `a` are on the disk before the transaction of the node is committed, and override lines `b`. So a row that the
 repair wrote can always be distinguished from a row that was changed later. If the transaction was not committed, the
@@ -22,7 +23,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -33,7 +34,7 @@ from trueup.report.json_file import cure_for
 from trueup.rows.write.copy_text import NULL
 from trueup.verbs.repair.writes import Writes
 
-FORMAT = 1
+FORMAT = 2
 # In place of a guard: the row was not written.
 NOT_WRITTEN = b"-"
 _UNKNOWN = b"?"
@@ -58,9 +59,9 @@ class UndoFile:
         except OSError as error:
             raise self._error(error) from None
 
-    def before(self, node: str, writes: Writes) -> None:
-        """Add the rows before of the keys that will be written."""
-        start = _BEFORE + b"\t" + self._numbers[node] + b"\t"
+    def before(self, table: int, node: str, writes: Writes) -> None:
+        """Add the rows before of the keys of a table that will be written."""
+        start = b"%s\t%d\t%s\t" % (_BEFORE, table, self._numbers[node])
         lines = [
             b"%s%s\t%s\t%s\t%s" % (start, key, guard or NULL, _UNKNOWN if made is None else made or NULL, line or b"\n")
             for key, guard, made, line in zip(writes.ids, writes.guards, writes.made, writes.before, strict=True)
@@ -80,9 +81,9 @@ class UndoFile:
         except OSError as error:
             raise self._error(error) from None
 
-    def after(self, node: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Add the guards of rows that were written on a node; when this returns they are on the disk."""
-        start = _AFTER + b"\t" + self._numbers[node] + b"\t"
+    def after(self, table: int, node: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Add the guards of rows of a table that were written on a node; when this returns they are on the disk."""
+        start = b"%s\t%d\t%s\t" % (_AFTER, table, self._numbers[node])
         packed = io.BytesIO()
         with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=1, mtime=0) as file:
             for key, guard in rows:
@@ -119,7 +120,7 @@ class UndoFile:
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """Return the first line of the file: table, nodes, columns and hash of the repair."""
+    """Return the first line of the file: the nodes, and per table its columns and its hash."""
     with _lines(path) as lines:
         try:
             head = json.loads(next(lines, b""))
@@ -130,35 +131,42 @@ def read_head(path: Path) -> dict[str, Any]:
     return head
 
 
-Record = tuple[int, bytes, "bytes | None", "bytes | None", "bytes | None"]
+Place = tuple[int, int]  # the numbers of table and node
+Record = tuple[Place, bytes, "bytes | None", "bytes | None", "bytes | None"]
 
 
-def read_before(path: Path, width: int) -> Iterator[Record]:
-    """Yield node, key, guard, made and line of every row before; `width` is the number of key columns."""
-    for parts in _records(path, _BEFORE, width + 3):
-        key, (guard, made) = b"\t".join(parts[2 : 2 + width]), parts[2 + width : 4 + width]
+def read_before(path: Path, widths: Sequence[int]) -> Iterator[Record]:
+    """Yield place, key, guard, made and line of every row before; `widths`: the number of key columns per table."""
+    for place, key, parts in _records(path, _BEFORE, widths, 3):
+        guard, made, line = parts
         is_row = guard != NULL
         after = NOT_WRITTEN if made == _UNKNOWN else None if made == NULL else made
-        yield int(parts[1]), key, guard if is_row else None, after, parts[-1] if is_row else None
+        yield place, key, guard if is_row else None, after, line if is_row else None
 
 
-def read_after(path: Path, width: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-    """Yield node, key and guard of every row of a line `a`."""
-    for parts in _records(path, _AFTER, width + 1):
-        made = parts[-1].rstrip(b"\n")
-        yield int(parts[1]), b"\t".join(parts[2 : 2 + width]), None if made == NULL else made
+def read_after(path: Path, widths: Sequence[int]) -> Iterator[tuple[Place, bytes, bytes | None]]:
+    """Yield place, key and guard of every row of a line `a`."""
+    for place, key, (guard,) in _records(path, _AFTER, widths, 1):
+        made = guard.rstrip(b"\n")
+        yield place, key, None if made == NULL else made
 
 
-def _records(path: Path, kind: bytes, fields: int) -> Iterator[list[bytes]]:
+def _records(path: Path, kind: bytes, widths: Sequence[int], fields: int) -> Iterator[tuple[Place, bytes, list[bytes]]]:
+    """Yield place, key and the fields after the key of the lines of one kind."""
     with _lines(path) as lines:
         next(lines, None)
         for line in lines:
             if not line.startswith(kind + b"\t"):
                 continue
-            parts = line.split(b"\t", 1 + fields)
-            if len(parts) < 2 + fields or not line.endswith(b"\n"):
+            try:
+                _, table, node, rest = line.split(b"\t", 3)
+                width = widths[int(table)]
+            except (ValueError, IndexError):
+                raise _cannot_read(path, "a line is damaged") from None
+            parts = rest.split(b"\t", width + fields - 1)
+            if len(parts) < width + fields or not line.endswith(b"\n"):
                 raise _cannot_read(path, "a line is damaged")
-            yield parts
+            yield (int(table), int(node)), b"\t".join(parts[:width]), parts[width:]
 
 
 class _lines:

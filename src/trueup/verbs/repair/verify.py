@@ -14,21 +14,16 @@ from trueup.rows.spec import TableSpec
 from trueup.task.compare.rerun import rerun_keys
 from trueup.task.past import Past
 from trueup.task.shared import Shared
+from trueup.verbs.repair.request import RepairTable
 from trueup.verbs.repair.result import Ending
 
 _RERUN = "the rerun"
 
 
-def verify(
-    ending: Ending,
-    request: TableRequest,
-    past: Past | None,
-    keys: Sequence[KeyValues],
-    progress: Progress,
-    shared: Shared,
-) -> None:
-    """Rerun the diff for these keys, without the filter; a rerun that fails makes the repair FAILED."""
-    earlier = past or _past(ending.spec, request, keys)
+def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Shared) -> None:
+    """Rerun the diff for the keys of a table, without the filter; a rerun that fails makes the repair FAILED."""
+    keys, request = table.load(), table.request
+    earlier = keys.past or _past(ending.spec, request, keys.keys)
     unfiltered = replace(request, filter="", rerun_of=earlier.path or ending.of)
     try:
         rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, shared=shared)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
 from trueup.task.together import together
+from trueup.verbs.repair.decisions import Rows
 from trueup.verbs.repair.modes import ACTS
 from trueup.verbs.repair.replication import check_replication
 from trueup.verbs.repair.request import Writing
-from trueup.verbs.repair.result import Ending
+from trueup.verbs.repair.result import Ending, text_of
 from trueup.verbs.repair.rights import Rights, rights_on
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_node import NodeWork, Written, write_node
@@ -22,89 +23,130 @@ from trueup.verbs.repair.writes import Left
 
 
 def write_nodes(
-    ending: Ending,
-    nodes: Sequence[Node],
+    endings: Sequence[Ending],
     controls: Sequence[Control],
+    rows: Rows | None,
     *,
     writing: Writing,
     changed: str,
     application: str,
     progress: Progress,
 ) -> None:
-    """Write each node in a transaction of its own; a dry run only checks the rights and the subscriptions.
+    """Write all tables of each node in a transaction of its own.
+
+    A dry run, without `rows`, only checks the rights and the subscriptions.
 
     A node that fails does not stop the others. `changed` is the reason listed for rows that changed between reading
     and writing. Raises CheckFailed, before anything is written, if a right is missing or a subscription would stop.
     """
-    rights, under_origin = _check(ending, controls, writing)
-    if not ending.executed:
+    checked = _check(endings, controls, writing)
+    undo = rows.complete_undo_file() if rows else None
+    if rows is None or undo is None:
         return
-    decisions = ending.decisions
-    undo = decisions.complete_undo_file()
-    if undo is None:
-        return
-    by_name = {node.name: node for node in nodes}
-    watchers = {control.node.name: control.connection for control in controls}
-    works = [
-        NodeWork(
-            by_name[name],
-            decisions.layouts[name],
-            spool,
-            rights[name].silent,
-            application,
-            rights[name].watched,
-            under_origin=name in under_origin,
-            lock_timeout=writing.lock_timeout,
-            watcher=watchers[name],
-        )
-        for name, spool in decisions.spools.items()
-    ]
-    progress.stage("writing", sum(work.spool.counts.total() for work in works))
-    writers = [_Writer(work, undo, progress) for work in works]
+    writers = []
+    for control in controls:
+        works = [
+            _work(ending, control, rows, checked, writing, application)
+            for ending in endings
+            if any(ending.decisions.planned.get(control.node.name, {}).values())
+        ]
+        if works:
+            writers.append(_Writer(works, undo, progress))
+    progress.stage("writing", sum(work.spool.counts.total() for writer in writers for work in writer.works))
+    by_number = {ending.decisions.number: ending for ending in endings}
     for writer, outcome in zip(writers, together(writers, lambda writer: writer.write()), strict=True):
-        if isinstance(outcome, TrueupError):
-            ending.failed[writer.node] = f"{outcome}{f' ({outcome.cure})' if outcome.cure else ''}"
-        else:
-            ending.written[writer.node] = {act: outcome.counts[act] for act in ACTS}
-            decisions.left += [Left(key, (writer.node,), changed) for key in outcome.changed]
+        for place, work in enumerate(writer.works):
+            ending = by_number[work.number]
+            if isinstance(outcome, TrueupError):
+                ending.failed[writer.node] = text_of(outcome)
+            else:
+                written = outcome[place]
+                ending.written[writer.node] = {act: written.counts[act] for act in ACTS}
+                ending.decisions.left += [Left(key, (writer.node,), changed) for key in written.changed]
 
 
-def _check(
-    ending: Ending, controls: Sequence[Control], writing: Writing
-) -> tuple[Mapping[str, Rights], frozenset[str]]:
-    """Return the rights per node, and the nodes that are written under a replication origin."""
-    decisions = ending.decisions
-    rights = {
-        control.node.name: rights_on(
-            control,
-            decisions.layouts[control.node.name],
-            decisions.planned[control.node.name],
-            fire_triggers=writing.fire_triggers,
-        )
-        for control in controls
-    }
-    specs = {name: layout.spec for name, layout in decisions.layouts.items()}
-    replication = check_replication(controls, specs, decisions.planned, writing.replicate)
-    reasons = [*(reason for node in rights.values() for reason in node.reasons), *replication.reasons]
-    ending.remarks += [*(remark for node in rights.values() for remark in node.remarks), *replication.remarks]
-    if not ending.executed:
-        ending.remarks += [f"--execute would fail: {reason}" for reason in reasons]
-    elif reasons:
+@dataclass(frozen=True)
+class _Checked:
+    """The rights by number of the table and node, and the nodes that are written under a replication origin."""
+
+    rights: Mapping[tuple[int, str], Rights]
+    under_origin: frozenset[str]
+
+
+def _work(
+    ending: Ending, control: Control, rows: Rows, checked: _Checked, writing: Writing, application: str
+) -> NodeWork:
+    number, node = ending.decisions.number, control.node
+    rights = checked.rights[number, node.name]
+    return NodeWork(
+        number,
+        node,
+        ending.decisions.layouts[node.name],
+        rows.spool(number, node.name),
+        rights.silent,
+        application,
+        rights.watched,
+        under_origin=node.name in checked.under_origin,
+        lock_timeout=writing.lock_timeout,
+        watcher=control.connection,
+    )
+
+
+def _check(endings: Sequence[Ending], controls: Sequence[Control], writing: Writing) -> _Checked:
+    """Check the rights and the subscriptions of all tables; add remarks to the results."""
+    rights: dict[tuple[int, str], Rights] = {}
+    for control in controls:
+        own = [ending for ending in endings if control.node.name in ending.decisions.layouts]
+        rights |= _rights_on_node(own, control, fire_triggers=writing.fire_triggers)
+    reasons: list[str] = []
+    under_origin: frozenset[str] = frozenset()
+    for ending in endings:
+        decisions = ending.decisions
+        own_rights = [rights[decisions.number, node] for node in decisions.nodes]
+        specs = {name: layout.spec for name, layout in decisions.layouts.items()}
+        sessions = [control for control in controls if control.node.name in specs]
+        replication = check_replication(sessions, specs, decisions.planned, writing.replicate)
+        under_origin |= replication.under_origin
+        found = [*(reason for node in own_rights for reason in node.reasons), *replication.reasons]
+        ending.remarks += [*(remark for node in own_rights for remark in node.remarks), *replication.remarks]
+        if not ending.facts.executed:
+            ending.remarks += [f"--execute would fail: {reason}" for reason in found]
+        reasons += found
+    if reasons and endings[0].facts.executed:
         raise CheckFailed(reasons, cure="nothing was written on any node; fix the problems listed above and run again")
-    return rights, replication.under_origin
+    return _Checked(rights, under_origin)
+
+
+def _rights_on_node(
+    endings: Sequence[Ending], control: Control, *, fire_triggers: bool
+) -> dict[tuple[int, str], Rights]:
+    """Return the rights on one node. Triggers are silenced for all tables of its transaction, or for none."""
+    node = control.node.name
+
+    def ask(ending: Ending, fire_triggers: bool) -> Rights:
+        decisions = ending.decisions
+        return rights_on(control, decisions.layouts[node], decisions.planned[node], fire_triggers=fire_triggers)
+
+    rights = {ending.decisions.number: ask(ending, fire_triggers) for ending in endings}
+    writes = [ending for ending in endings if any(ending.decisions.planned[node].values())]
+    if not all(rights[ending.decisions.number].silent for ending in writes):
+        for ending in writes:
+            if rights[ending.decisions.number].silent:
+                rights[ending.decisions.number] = ask(ending, True)
+    return {(number, node): each for number, each in rights.items()}
 
 
 class _Writer:
     """Writes one node; `together` calls `cancel` on Ctrl-C, which rolls the transaction back."""
 
-    def __init__(self, work: NodeWork, undo: UndoFile, progress: Progress) -> None:
-        self._work, self._undo, self._progress = work, undo, progress
+    def __init__(self, works: Sequence[NodeWork], undo: UndoFile, progress: Progress) -> None:
+        self.works, self._undo, self._progress = works, undo, progress
         self._opened: list[Connection] = []
-        self.node = work.node.name
+        self.node = works[0].node.name
 
-    def write(self) -> Written | TrueupError:
+    def write(self) -> list[Written] | TrueupError:
         try:
-            return write_node(self._work, self._undo, self._progress, self._opened)
+            return write_node(self.works, self._undo, self._progress, self._opened)
         except TrueupError as error:
             return error
 

@@ -54,7 +54,7 @@ _DROPPED = "a trigger or a rule of the table interferes: disable it, or run with
 
 @dataclass
 class Written:
-    """What was written on a node; `changed`: keys of rows that changed after they were read and were left."""
+    """What was written to a table; `changed`: keys of rows that changed after they were read and were left."""
 
     node: str
     counts: Counter[Act] = field(default_factory=Counter)
@@ -63,8 +63,10 @@ class Written:
 
 @dataclass(frozen=True)
 class NodeWork:
-    """What is written on one node, and how."""
+    """What is written to one table on one node, and how."""
 
+    # The number of the table in the undo file.
+    number: int
     node: Node
     layout: Layout
     spool: Spool
@@ -76,6 +78,11 @@ class NodeWork:
     lock_timeout: float
     # Another session of the node, which asks who holds a lock.
     watcher: Connection
+
+    @property
+    def shown(self) -> str:
+        """The name of the table, for messages."""
+        return display_name(self.layout.spec.schema, self.layout.spec.table)
 
     @property
     def guard(self) -> TableSpec:
@@ -94,38 +101,47 @@ class NodeWork:
         return [("insert",), ("update",)] if self.layout.own[self.node.name] else [("update", "insert")]
 
 
-def write_node(work: NodeWork, undo: UndoFile, progress: Progress, opened: list[Connection]) -> Written:
-    """Write everything on a node and commit; an error leaves the node as it was.
+def write_node(
+    works: Sequence[NodeWork], undo: UndoFile, progress: Progress, opened: list[Connection]
+) -> list[Written]:
+    """Write all tables of a node and commit; an error leaves the node as it was.
 
     The session is added to `opened`, so that another thread can cancel it.
     """
-    spec = work.guard
-    shown = display_name(spec.schema, spec.table)
-    written = Written(work.node.name)
-    connection = connect(work.node, application=work.application, read_only=False)
+    first, current = works[0], works[0]
+    connection = connect(first.node, application=first.application, read_only=False)
     opened.append(connection)
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
-        with _lock_waits(connection, work, shown), _transaction(connection, work):
-            changed = (_replace if work.silent else _update_in_place)(connection, work, progress)
-            if work.silent:
-                check_references(connection, spec, partial(_keys, work.spool, changed))
-            _note_unknown(connection, work, undo, changed)
-        written.changed = [key_of(name) for name in sorted(changed)]
-        written.counts = work.spool.counts if not changed else Counter(act for _, act in _acts(work.spool, changed))
+        with _lock_waits(connection, works), _transaction(connection, first):
+            changed = []
+            for current in works:
+                changed.append((_replace if current.silent else _update_in_place)(connection, current, progress))
+            for current, left in zip(works, changed, strict=True):
+                if current.silent:
+                    check_references(connection, current.guard, partial(_keys, current.spool, left))
+            for current, left in zip(works, changed, strict=True):
+                _note_unknown(connection, current, undo, left)
     except TrueupError as error:
-        error.node = error.node or work.node.name
-        error.table = error.table or shown
+        error.node = error.node or first.node.name
+        error.table = error.table or current.shown
         raise
     except Exception as error:
-        raise error_from_server(error, work.node, table=shown) from None
+        raise error_from_server(error, first.node, table=current.shown) from None
     finally:
         connection.close()
-    return written
+    return [_written(work, left) for work, left in zip(works, changed, strict=True)]
+
+
+def _written(work: NodeWork, changed: set[bytes]) -> Written:
+    counts = work.spool.counts if not changed else Counter(act for _, act in _acts(work.spool, changed))
+    return Written(work.node.name, counts, [key_of(name) for name in sorted(changed)])
 
 
 @contextmanager
-def _lock_waits(connection: Connection, work: NodeWork, table: str) -> Iterator[None]:
+def _lock_waits(connection: Connection, works: Sequence[NodeWork]) -> Iterator[None]:
+    work = works[0]
+    table = work.shown if len(works) == 1 else f"one of {len(works)} tables"
     connection.execute(limit_lock_waits(work.lock_timeout))
     with named_lock_holders(
         work.node,
@@ -248,7 +264,7 @@ def _note_unknown(connection: Connection, work: NodeWork, undo: UndoFile, change
         is_known = not changed and None not in writes.made
         if is_known and (not work.watched or has_rows(connection, work.guard, writes.expected_after())):
             continue
-        undo.after(work.node.name, _hashes_now(connection, work.guard, writes, changed))
+        undo.after(work.number, work.node.name, _hashes_now(connection, work.guard, writes, changed))
 
 
 def _hashes_now(

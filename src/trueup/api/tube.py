@@ -163,8 +163,11 @@ class Tube:
         return tubes.cover(self.session, self.name, patience=timeout)
 
     def touch(self, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
-        """Put keys into the tube and return the number of pods."""
-        return tubes.touch(self.session, self.name, table, [str(key) for key in keys], shard=shard)
+        """Put keys into the tube and return the number of pods. A key of several columns is a tuple, or a JSON array.
+
+        Raise QueryError if no row of the table can have one of the keys.
+        """
+        return tubes.touch(self.session, self.name, table, keys, shard=shard)
 
     def touch_query(
         self, table: str, query: str, *, shard: int | None = None, allow_functions: Sequence[str] = ()

@@ -357,7 +357,7 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(
         successor = Hold(other.session, "t", [0], grace=0.5)
         successor.take(wait=0, say=messages.append)
         assert "waiting until it writes no more" in messages[0]
-        for call in (hold.check, lambda: hold.acknowledge(batch_of(claimed, set()))):
+        for call in (hold.check, lambda: hold.acknowledge(batch_of(claimed, {}))):
             with pytest.raises(HoldLost, match="another worker has taken partition"):
                 call()
         assert [pod.ids for pod in tube.claim()] == [(3,)]

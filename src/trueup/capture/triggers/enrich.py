@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
 
-from trueup.capture.triggers.batch import Key, Keys, texts, written
+from trueup.capture.triggers.batch import Key, Keys, Refused, texts, written
 from trueup.capture.triggers.document import Document
 from trueup.capture.triggers.shape import Shape
 from trueup.db.reader import Reader
@@ -25,17 +24,6 @@ TEMPORARY = ("08", "25", "40", "42", "53", "55", "57", "58", "XX")
 # Attempts to repeat a read after a lost connection.
 RETRIES = 2
 _FIRST_GROUP = 100
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A key that could not be delivered, as text, and the error."""
-
-    source: int
-    shard: int
-    key: str
-    op: str
-    error: str
 
 
 class Groups:
@@ -106,8 +94,9 @@ def _group(
             raise
         if len(group) == 1:
             shard, key = group[0]
-            reason = f"the row cannot be read: {error}"
-            refused.append(Refused(shape.source, shard, written(key), ops[shard, key], reason))
+            why = _unreadable(reader, shape, key)
+            reason = why or f"the row cannot be read: {error}"
+            refused.append(Refused(shape.source, shard, written(key), ops[shard, key], reason, is_unreadable=bool(why)))
             return [], 0
         half = len(group) // 2
         first, first_bytes = _group(reader, shape, group[:half], ops, refused)
@@ -118,6 +107,17 @@ def _group(
     if shape.shard_sql is None:
         return [Document(table, item[0], texts(item[1]), ops[item], get(item[1])) for item in group], read
     return [Document(table, item[0], texts(item[1]), ops[item], get(item)) for item in group], read
+
+
+def _unreadable(reader: Reader, shape: Shape, key: Key) -> str:
+    """Return why a key is no value of the types of the key columns; an empty text if it is."""
+    try:
+        reader.rows(sql.SQL("SELECT {}").format(sql.SQL(", ").join(_arrays(shape, {key}))))
+    except QueryError as error:
+        if error.sqlstate[:2] != "22":
+            raise
+        return f"the key cannot be read: {error}"
+    return ""
 
 
 def _by_key(shape: Shape, rows: list[tuple[Any, ...]]) -> tuple[dict[Any, dict[str, Any]], int]:
@@ -153,11 +153,6 @@ def _not_finite(value: float) -> str:
 def _select(shape: Shape, keys: set[Key]) -> sql.Composed:
     """Build the query. Its inner query finds rows by key, so that predicates are evaluated for touched rows only."""
     names = [_raw(f"k{number}") for number in range(len(shape.key))]
-    columns = zip(*(texts(key) for key in keys), strict=True)
-    arrays = [
-        sql.SQL("{}::{}[]").format(sql.Literal(_array(column, shape.is_integer)), _raw(kind))
-        for column, kind in zip(columns, ("int8",) if shape.is_integer else shape.key_types, strict=True)
-    ]
     joined = [
         sql.SQL("{} {} k.{}").format(_raw(column), _raw(equals), name)
         for column, equals, name in zip(shape.looked_up, shape.equals, names, strict=True)
@@ -168,12 +163,21 @@ def _select(shape: Shape, keys: set[Key]) -> sql.Composed:
         " WHERE {condition}"
     ).format(
         selected=sql.SQL(", ").join(_raw(part) for part in selected if part is not None),
-        arrays=sql.SQL(", ").join(arrays),
+        arrays=sql.SQL(", ").join(_arrays(shape, keys)),
         names=sql.SQL(", ").join(names),
         table=_raw(shape.relation or ""),
         joined=sql.SQL(" AND ").join(joined),
         condition=_raw(shape.condition),
     )
+
+
+def _arrays(shape: Shape, keys: set[Key]) -> list[sql.Composed]:
+    """Return an array of values per key column."""
+    columns = zip(*(texts(key) for key in keys), strict=True)
+    return [
+        sql.SQL("{}::{}[]").format(sql.Literal(_array(column, shape.is_integer)), _raw(kind))
+        for column, kind in zip(columns, ("int8",) if shape.is_integer else shape.key_types, strict=True)
+    ]
 
 
 def _raw(text: str) -> sql.SQL:

@@ -13,8 +13,9 @@ from typing import Any
 
 from psycopg import sql
 
+from trueup.capture.triggers.batch import Refused
 from trueup.capture.triggers.model import Pod
-from trueup.capture.triggers.session import Session
+from trueup.capture.triggers.session import Session, block
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 
@@ -56,6 +57,22 @@ def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
     )
     with session.errors():
         return session.connection.execute(query, {"numbers": list(numbers)}).rowcount
+
+
+def park(session: Session, tube: str, refused: Sequence[Refused], *, attempts: int = 1, pause: float = 0.0) -> int:
+    """Record refused keys as dead letters; return how many are parked: unreadable ones, and those out of attempts."""
+    values = {
+        "tube": tube,
+        "attempts": attempts,
+        "pause": pause,
+        "sources": [refusal.source for refusal in refused],
+        "shards": [refusal.shard for refusal in refused],
+        "keys": [refusal.key for refusal in refused],
+        "ops": [refusal.op for refusal in refused],
+        "errors": [refusal.error for refusal in refused],
+        "unreadable": [refusal.is_unreadable for refusal in refused],
+    }
+    return sum(is_parked for *_, is_parked in session.rows(block(session, "letter_refused"), values))
 
 
 def _exactly(partitions: int) -> tuple[sql.Composable, sql.Composable]:

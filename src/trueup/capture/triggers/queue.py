@@ -42,7 +42,7 @@ class Queue:
             return None
         self._newest_seq = max(self._newest_seq, *(pod.seq for _, pod in claimed))
         shapes = self._shapes.get({pod.source for _, pod in claimed})
-        batch = batch_of(claimed, {source for source, shape in shapes.items() if len(shape.key) > 1})
+        batch = batch_of(claimed, shapes)
         self._claimed.append(batch)
         return batch
 

@@ -27,6 +27,9 @@ from trueup.errors import CheckFailed, ConfigError, QueryError, TrueupError
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,14}")
 
 
+BIGINT = (-(2**63), 2**63 - 1)
+
+
 class Session:
     """A connection for reading and writing, opened on first use."""
 
@@ -88,6 +91,9 @@ class Session:
 
     def call(self, function: str, *positional: Any, **named: Any) -> Any:
         """Call an installed function and return its result."""
+        for value in (*positional, *named.values()):
+            if isinstance(value, int):
+                check_range("the number", value, *BIGINT)
         arguments: list[sql.Composable] = [sql.Placeholder()] * len(positional)
         arguments += [sql.SQL("{} => %s").format(sql.Identifier(name)) for name in named]
         query = sql.SQL("SELECT {}({})").format(self.name(function), sql.SQL(", ").join(arguments))
@@ -153,6 +159,12 @@ class Session:
             shown = display_name(parts[0].text, parts[1].text)
             near = nearest_table(self.connection, shown)
         raise CheckFailed([f"the table {shown} does not exist{near}"], cure="check the name", node=self.node.name)
+
+
+def check_range(what: str, value: int, lowest: int, highest: int) -> None:
+    """Raise CheckFailed if a number is out of range."""
+    if not lowest <= value <= highest:
+        raise CheckFailed([f"{what} {value} is out of range"], cure=f"use a number from {lowest} to {highest}")
 
 
 def block(session: Session, name: str, **parts: sql.Composable) -> sql.Composed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from psycopg import sql
@@ -23,7 +23,7 @@ class Shape:
 
     source: int
     table: str
-    # None: the table does not exist any more.
+    # None: the table does not exist any more, or the source is superseded.
     relation: str | None
     columns: tuple[tuple[str, str], ...]
     key: tuple[str, ...]
@@ -40,6 +40,8 @@ class Shape:
     # Positions of floats and of texts in a row.
     floats: tuple[int, ...]
     texts: tuple[int, ...]
+    # The table has another key and another source since: a backfill has replaced the touches of this one.
+    is_superseded: bool = False
 
     @property
     def for_sink(self) -> SourceTable:
@@ -83,8 +85,8 @@ class Shapes:
         return self._session.rows(block(self._session, name), values)
 
     def all(self) -> list[Shape]:
-        """Return all cached shapes."""
-        return [shape for _, shape in self._known.values()]
+        """Return the current shapes of the attached tables, and of all sources that were read before."""
+        return list(self.get({*self.attached(), *self._known}).values())
 
 
 def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
@@ -94,11 +96,12 @@ def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
 
 def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
     table = None
-    if row["relation"] is not None and len(row["key"]) == row["key_size"]:
+    if row["relation"] is not None and len(row["key"]) == row["key_size"] and not row["is_superseded"]:
         with session.errors():
             table = read_table(session.connection, row["schema"], row["relation"])
     if table is None:
-        return Shape(row["source"], row["name"], None, (), (), (), (), (), "", "", False, None, "true", (), ())
+        gone = Shape(row["source"], row["name"], None, (), (), (), (), (), "", "", False, None, "true", (), ())
+        return replace(gone, is_superseded=row["is_superseded"])
     only = "" if row["kind"] == "p" else "ONLY "
     keys = [column for name in row["key"] if (column := table.column(name)) is not None]
     is_integer = len(keys) == 1 and _type(keys[0]).integer_bytes > 0

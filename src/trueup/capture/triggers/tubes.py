@@ -8,10 +8,11 @@ from datetime import timedelta
 from psycopg import sql
 
 from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables
+from trueup.capture.triggers.batch import written
 from trueup.capture.triggers.expressions import check_new, refused
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
-from trueup.capture.triggers.session import Session, block
+from trueup.capture.triggers.session import Session, block, check_range
 from trueup.db.expressions import Expression, check
 from trueup.db.scan import problem_with
 from trueup.errors import CheckFailed
@@ -30,6 +31,8 @@ def ensure(
     allow_functions: Sequence[str] = (),
 ) -> None:
     """Create a tube, or change the settings of an existing one; functions of the predicate may have to be allowed."""
+    check_range("the number of partitions", partitions, 1, 1024)
+    check_range("the pod size", pod_size, 1, 10_000)
     with session.errors():
         refuse_all_tables(session.connection, f"{session.schema}.pods_{tube}")
     problem = problem_with(predicate) if predicate else None
@@ -119,9 +122,10 @@ def detach(session: Session, tube: str, table: str, *, patience: float = PATIENC
     return detached
 
 
-def touch(session: Session, tube: str, table: str, keys: Sequence[str], *, shard: int | None = None) -> int:
-    """Put keys into a tube and return the number of pods."""
-    pods: int = session.call("tube_touch", tube, session.find_table(table), list(keys), shard)
+def touch(session: Session, tube: str, table: str, keys: Sequence[object], *, shard: int | None = None) -> int:
+    """Put keys into a tube and return the number of pods; raise QueryError if no row can have one of them."""
+    texts = [None if key is None else written(key) for key in keys]
+    pods: int = session.call("tube_touch", tube, session.find_table(table), texts, shard)
     return pods
 
 

@@ -2,11 +2,10 @@
 -- Attached tables for enrichment, including detached tables with waiting pods.
 SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::text AS relation, c.relkind::text AS kind,
        s.routing IS NOT NULL AS is_routed, {schema}.tube_shard_sql(s.source) AS shard_sql,
-       {schema}.tube_where(s.source) AS condition, s.detached_at IS NOT NULL AS is_detached,
-       ARRAY(SELECT a.attname::text FROM unnest(s.key_numbers) WITH ORDINALITY u(n, at)
-               JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = u.n AND NOT a.attisdropped
-              ORDER BY u.at) AS key,
-       cardinality(s.key_numbers) AS key_size
+       {schema}.tube_where(s.source) AS condition,
+       {schema}.tube_key_names(s."table", {schema}.tube_key_numbers(s)) AS key, cardinality(s.key_numbers) AS key_size,
+       EXISTS (SELECT FROM {schema}.sources n WHERE n.tube = s.tube AND n."table" = s."table" AND n.source > s.source)
+           AS is_superseded
   FROM {schema}.sources s
   LEFT JOIN pg_class c ON c.oid = s."table"
   LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -14,13 +13,15 @@ SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::
 
 -- name: prints
 -- One short text per source that changes whenever the result of `sources` or a column changes.
-SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard, s.shard, s.key_numbers, s.detached_at,
-                               s."table"::text, c.relkind, a.columns))
+SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard, s.shard, s.key_numbers, s.key_place,
+                               s.detached_at, s."table"::text, c.relkind, a.columns, newer.source))
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube)
   LEFT JOIN pg_class c ON c.oid = s."table"
  CROSS JOIN LATERAL (SELECT string_agg(concat_ws(' ', x.attnum, x.attname, x.atttypid, x.atttypmod, x.attnotnull), ','
                                        ORDER BY x.attnum) AS columns
                        FROM pg_attribute x WHERE x.attrelid = s."table" AND x.attnum > 0 AND NOT x.attisdropped) a
+ CROSS JOIN LATERAL (SELECT max(n.source) AS source FROM {schema}.sources n
+                      WHERE n.tube = s.tube AND n."table" = s."table") newer
  WHERE s.tube = %(tube)s AND s.source = ANY (%(sources)s)
 
 -- name: expressions
@@ -58,13 +59,16 @@ SELECT count(*) FROM {schema}.backfills b JOIN {schema}.sources s USING (source)
  WHERE s.tube = %(tube)s AND b.finished_at IS NULL AND b.updated_at > clock_timestamp() - interval '1 min'
 
 -- name: letter_refused
+-- A key that cannot be read is parked at once.
 INSERT INTO {schema}.dead_letters AS d (tube, source, shard, key, op, error, next_at)
-SELECT %(tube)s, u.source, u.shard, u.key, u.op::"char", u.error, clock_timestamp() + %(pause)s * interval '1 s'
-  FROM unnest(%(sources)s::int[], %(shards)s::bigint[], %(keys)s::text[], %(ops)s::text[], %(errors)s::text[])
-       u(source, shard, key, op, error)
+SELECT %(tube)s, u.source, u.shard, u.key, u.op::"char", u.error,
+       CASE WHEN NOT u.is_unreadable THEN clock_timestamp() + %(pause)s * interval '1 s' END
+  FROM (SELECT DISTINCT ON (source, shard, key) *
+          FROM unnest(%(sources)s::int[], %(shards)s::bigint[], %(keys)s::text[], %(ops)s::text[], %(errors)s::text[],
+                      %(unreadable)s::boolean[]) x(source, shard, key, op, error, is_unreadable)) u
 ON CONFLICT ON CONSTRAINT dead_letters_pkey DO UPDATE
    SET op = EXCLUDED.op, error = EXCLUDED.error, attempts = d.attempts + 1, last_at = clock_timestamp(),
-       next_at = CASE WHEN d.attempts + 1 < %(attempts)s
+       next_at = CASE WHEN d.attempts + 1 < %(attempts)s AND EXCLUDED.next_at IS NOT NULL
                       THEN clock_timestamp() + %(pause)s * 2 ^ least(d.attempts, 20) * interval '1 s' END
 RETURNING d.source, d.shard, d.key, d.next_at IS NULL
 

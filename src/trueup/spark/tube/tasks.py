@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from trueup.capture.triggers import pods
-from trueup.capture.triggers.batch import Batch, batch_of, places, texts
+from trueup.capture.triggers.batch import Batch, Refused, batch_of, places, texts
 from trueup.capture.triggers.document import Document
-from trueup.capture.triggers.enrich import RETRIES, Groups, Refused, enriched
+from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session
@@ -58,7 +58,7 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
         partition_of = {seq: partition for partition, seq in task.numbers}
         claimed = [(partition_of[pod.seq], pod) for pod in pods.read(session, task.tube, list(partition_of))]
         shapes = Shapes(session, task.tube).get({pod.source for _, pod in claimed})
-        batch = batch_of(claimed, {source for source, shape in shapes.items() if len(shape.key) > 1})
+        batch = batch_of(claimed, shapes)
         refused: list[Refused] = []
         with borrow(task.node, None, application="trueup tube stream", retries=RETRIES) as reader:
             for chunk in enriched(reader, batch.keys, shapes, Groups(_MAX_KEYS, task.max_bytes), refused):
@@ -70,8 +70,12 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
             yield _documents(
                 [Document(shape.table, shard, texts(key), op, None) for (shard, key), op in keys.items()], batch
             )
-        if refused:
-            first = refused[0]
+        parked = [*batch.unreadable, *(refusal for refusal in refused if refusal.is_unreadable)]
+        if parked:
+            # Parked, because no change of the row makes them readable; an attempt that is repeated parks them again.
+            pods.park(session, task.tube, parked)
+        if remaining := [refusal for refusal in refused if not refusal.is_unreadable]:
+            first = remaining[0]
             raise TrueupError(
                 f"key {first.key} of shard {first.shard}: {first.error}",
                 cure="fix the row or the predicate: a stream cannot skip a key",

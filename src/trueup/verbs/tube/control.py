@@ -14,10 +14,10 @@ from trueup.verbs.tube.waiting import Waiting
 class Control:
     """The control pods that a job has received and not finished."""
 
-    def __init__(self, job: Job, partitions: int, waiting: Waiting) -> None:
+    def __init__(self, job: Job, waiting: Waiting) -> None:
         self._job = job
         self._waiting = waiting
-        self.garbage = Garbage(job.hold, partitions)
+        self.garbage = Garbage(job.hold)
         self.scheduled = Scheduled(job.session.node, job.session.schema, job.tube)
 
     @property

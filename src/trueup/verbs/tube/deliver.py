@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trueup.capture.triggers.batch import written
+from trueup.capture.triggers.batch import Refused, written
 from trueup.capture.triggers.document import Document, Mark
-from trueup.capture.triggers.enrich import Refused
 from trueup.capture.triggers.shape import Shape
 from trueup.config.secrets import mask
 from trueup.sinks.base import Sink, SinkDown, SinkRejected
@@ -27,7 +26,7 @@ class Delivery:
     def __init__(self, sink: Sink, mark: Mark, shapes: Mapping[int, Shape], *, refusals: int = 0) -> None:
         self._sink = sink
         self._mark = mark
-        self._sources = {shape.table: source for source, shape in shapes.items()}
+        self._sources = {shape.table: source for source, shape in shapes.items() if shape.relation is not None}
         self._may_be_down = refusals < _MAX_REFUSALS
         self.written = 0
         self.removed = 0

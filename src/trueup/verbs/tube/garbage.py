@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TypeAlias
+
+from psycopg import sql
 
 from trueup.capture.triggers.batch import written
+from trueup.capture.triggers.document import Document, Mark
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.model import Pod
+from trueup.capture.triggers.pods import park
 from trueup.capture.triggers.session import block
 from trueup.capture.triggers.shape import Shape
 from trueup.sinks.base import Sink
+from trueup.verbs.tube.deliver import Delivery
 
 PAGE = 5_000
+# Shard and key of a document.
+Place: TypeAlias = "tuple[int, tuple[str, ...]]"
 
 
 @dataclass
@@ -33,9 +41,8 @@ class _Round:
 class Garbage:
     """The rounds of garbage collection that are not finished. One page at a time, so that live touches do not wait."""
 
-    def __init__(self, hold: Hold, partitions: int) -> None:
+    def __init__(self, hold: Hold) -> None:
         self._hold = hold
-        self._partitions = partitions
         self._rounds: deque[_Round] = deque()
 
     def __bool__(self) -> bool:
@@ -62,10 +69,10 @@ class Garbage:
         """
         current = self._rounds[0]
         payload = current.pod.message
-        shape = shapes[current.pod.source]
+        shape = shapes.get(current.pod.source)
         page = (
             ()
-            if shape.relation is None
+            if shape is None or shape.relation is None
             else sink.older(
                 shape.table,
                 "all" if payload["shards"] == "all" else [int(payload["shards"])],
@@ -75,18 +82,38 @@ class Garbage:
                 PAGE,
             )
         )
-        if page:
-            current.after = page[-1][1]
-            # With a routing expression, each partition collects the shards of its own.
-            documents = [place for place in page if abs(place[0]) % self._partitions == current.partition]
+        if page and shape is not None:
+            documents = _of_pod(page, current.pod)
+            self._remove(shape, documents, sink)
             self._touch(shape, documents)
+            current.after = page[-1][1]
             current.touched += len(documents)
             return ""
         self._hold.acknowledge_control(current.partition, current.pod.seq)
         self._rounds.popleft()
-        return f"{payload['type']} of {shape.table}: {current.touched:,} older documents are checked again"
+        return f"{payload['type']} of {payload['table']}: {current.touched:,} older documents are checked again"
 
-    def _touch(self, shape: Shape, documents: list[tuple[int, tuple[str, ...]]]) -> None:
+    def _remove(self, shape: Shape, documents: list[Place], sink: Sink) -> None:
+        """Remove documents whose keys no row can have, because the table had another key; the others stay listed.
+
+        No touch can have such a key, so they need not go through the tube.
+        """
+        session, tube = self._hold.session, self._hold.tube
+        query = sql.SQL("SELECT {}(%s, %s)").format(session.name("tube_unreadable_keys"))
+        keys = [written(key) for _, key in documents]
+        unreadable = {key for (key,) in session.rows(query, [shape.source, keys])}
+        width = len(shape.key)
+        gone = [
+            place for place, key in zip(documents, keys, strict=True) if len(place[1]) != width or key in unreadable
+        ]
+        if gone:
+            delivery = Delivery(sink, Mark(0, datetime.now(timezone.utc)), {shape.source: shape})
+            delivery.write([Document(shape.table, shard, key, "B", None) for shard, key in gone])
+            park(session, tube, [replace(refused, is_unreadable=True) for refused in delivery.refused])
+            removed = set(gone)
+            documents[:] = [place for place in documents if place not in removed]
+
+    def _touch(self, shape: Shape, documents: list[Place]) -> None:
         session = self._hold.session
         query = block(session, "touch_again", pods=session.name(f"pods_{self._hold.tube}"))
         keys = [written(key) for _, key in documents]
@@ -100,6 +127,15 @@ class Garbage:
                 "keys": [None] * len(keys) if shape.is_integer else keys,
             },
         )
+
+
+def _of_pod(page: Sequence[Place], pod: Pod) -> list[Place]:
+    """Return the documents that a control pod is for.
+
+    With a routing expression there is one pod per partition that the tube had, each for the shards of its partition.
+    """
+    partitions = pod.message.get("partitions")
+    return [place for place in page if partitions is None or abs(place[0]) % int(partitions) == pod.shard]
 
 
 def _time(text: str) -> datetime:

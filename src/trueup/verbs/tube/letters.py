@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from trueup.capture.triggers.batch import Batch, Key, parsed, written
+from trueup.capture.triggers.batch import Batch, Refused, UnreadableKey, parsed, written
 from trueup.capture.triggers.document import Mark
-from trueup.capture.triggers.enrich import Refused
+from trueup.capture.triggers.pods import park
 from trueup.capture.triggers.session import Session, block
-from trueup.capture.triggers.shape import Shape, Shapes
+from trueup.capture.triggers.shape import Shapes
 from trueup.verbs.tube.model import Job
 
 _RETRIES_AT_ONCE = 20
@@ -41,7 +41,8 @@ class Letters:
         self._session = job.session
         self._hold = job.hold
         self._where = {"tube": job.tube, "partitions": partitions, "mine": list(job.hold.partitions)}
-        self._limits = {"attempts": job.options.attempts, "pause": job.options.retry_pause}
+        self._tube = job.tube
+        self._attempts, self._pause = job.options.attempts, job.options.retry_pause
         self.refresh()
 
     def refresh(self) -> None:
@@ -60,8 +61,12 @@ class Letters:
             if shape is None or shape.relation is None:
                 self._refuse(batch, Refused(source, shard, text, op, "the table does not exist any more"))
             else:
-                batch.keys[source] = {(shard, _parse_key(shape, text)): op}
-                yield batch
+                try:
+                    batch.keys[source] = {(shard, parsed(text, shape)): op}
+                except UnreadableKey as error:
+                    self._refuse(batch, Refused(source, shard, text, op, str(error), is_unreadable=True))
+                else:
+                    yield batch
 
     def settle(self, batch: Batch, refused: Sequence[Refused]) -> int:
         """Record the refused keys of a batch and clear the delivered ones; return how many keys are parked now."""
@@ -76,15 +81,7 @@ class Letters:
             ]
             self._session.rows(block(self._session, "letter_cleared"), {**self._where, **_columns(delivered)})
         if refused:
-            values = {
-                **self._where,
-                **self._limits,
-                **_columns([(refusal.source, refusal.shard, refusal.key) for refusal in refused]),
-                "ops": [refusal.op for refusal in refused],
-                "errors": [refusal.error for refusal in refused],
-            }
-            rows = self._session.rows(block(self._session, "letter_refused"), values)
-            parked = sum(is_parked for *_, is_parked in rows)
+            parked = park(self._session, self._tube, refused, attempts=self._attempts, pause=self._pause)
         if refused or self.count:
             self.refresh()
         return parked
@@ -113,12 +110,6 @@ def _change(session: Session, statement: str, tube: str, keys: Sequence[str] | N
     values = {"tube": tube, "keys": None if keys is None else list(keys)}
     with session.errors():
         return session.connection.execute(block(session, statement), values).rowcount
-
-
-def _parse_key(shape: Shape, text: str) -> Key:
-    if shape.is_integer:
-        return int(text)
-    return next(iter(parsed([text], is_composite=len(shape.key) > 1)))
 
 
 def _columns(keys: Sequence[tuple[int, int, str]]) -> Mapping[str, Any]:

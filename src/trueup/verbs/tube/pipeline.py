@@ -14,9 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trueup.capture.triggers.batch import Batch, places
+from trueup.capture.triggers.batch import Batch, Refused, places
 from trueup.capture.triggers.document import Document
-from trueup.capture.triggers.enrich import RETRIES, Groups, Refused, enriched
+from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.shape import Shape, tables_of
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
@@ -42,17 +42,19 @@ class Outcome:
         self.removed += part.removed
         self.refused += part.refused
 
-    def report(self, job: Job, keys: int, parked: int) -> None:
+    def report(self, job: Job, batch: Batch, parked: int) -> None:
         """Add the result to the summary of a job, and write progress lines about refused keys."""
         summary = job.summary
         summary.batches += 1
-        summary.keys += keys
+        summary.keys += batch.size
         summary.written += self.written
         summary.removed += self.removed
         summary.refused += len(self.refused)
         summary.parked += parked
         for refused in self.refused[:3]:
             job.say(f"key {refused.key} of shard {refused.shard} was refused: {refused.error}")
+        for table, keys in batch.superseded.items():
+            job.say(f"skipped {keys:,} touches with the former key of {table}: a backfill replaces them")
         if parked:
             job.say(f"{parked:,} keys are parked; see trueup tube dead-letters {job.tube}")
 
@@ -75,6 +77,11 @@ class EnrichedBatch:
     def chunk(self) -> list[Document] | None:
         """Return the chunk to write now; None when all chunks are written."""
         return self._ahead[0] if self._ahead else None
+
+    def renew(self, fresh: EnrichedBatch) -> None:
+        """Continue with the rows of the same batch, read again."""
+        self.shapes, self.outcome = fresh.shapes, fresh.outcome
+        self._ahead, self._rest = fresh._ahead, fresh._rest
 
     def chunk_done(self) -> None:
         """Continue with the next chunk."""
@@ -129,7 +136,7 @@ class LocalPipeline:
         return self._reader.submit(self._enrich, batch, shapes)
 
     def _enrich(self, batch: Batch, shapes: Mapping[int, Shape]) -> EnrichedBatch:
-        refused: list[Refused] = []
+        refused = list(batch.unreadable)
         result = EnrichedBatch(batch, shapes, self._chunks(batch, shapes, refused))
         result.outcome.refused = refused
         return result

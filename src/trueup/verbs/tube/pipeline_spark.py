@@ -86,7 +86,7 @@ class SparkPipeline:
             self._job.options.max_bytes,
         )
         tasks = [replace(task, keys=keys) for keys in split_keys(enriched.batch.keys, self._engine.slots)]
-        outcome = Outcome()
+        outcome = Outcome(refused=list(enriched.batch.unreadable))
         failures: list[Failure] = []
         for result in self._engine.run(deliver_task, Tasks(tasks)):
             if isinstance(result, Failure):

@@ -29,12 +29,11 @@ class Run:
 
     def __init__(self, job: Job, pipeline: Pipeline) -> None:
         self.job, self.pipeline = job, pipeline
-        partitions = pods.partitions_of(job.session, job.tube)
         self.shapes = Shapes(job.session, job.tube)
         self.queue = Queue(job.hold, self.shapes, max_pods=job.options.max_pods)
-        self.letters = Letters(job, partitions)
+        self.letters = Letters(job, pods.partitions_of(job.session, job.tube))
         self.waiting = Waiting(job, self.letters)
-        self.control = Control(job, partitions, self.waiting)
+        self.control = Control(job, self.waiting)
         self.pace = Pace(job.options.max_keys or pipeline.keys_at_once, pipeline.seconds_at_once)
 
     def run(self) -> None:
@@ -66,16 +65,15 @@ class Run:
 
     def _setup(self) -> None:
         """Announce the attached tables to the sink. Nothing may be written at the same time."""
-        self.shapes.get(self.shapes.attached())
         self.waiting.while_down(lambda: self.pipeline.setup(self.shapes.all()))
         self.shapes.changed = False
 
     def _enrich(self, batch: Batch) -> Future[EnrichedBatch]:
         """Start to read the rows of a batch."""
-        shapes = self.shapes.get(batch.keys)
+        shapes = batch.without_superseded(self.shapes.get(batch.keys))
         for source in [source for source in batch.keys if shapes[source].relation is None]:
-            keys = len(batch.keys.pop(source))
-            self.job.say(f"{shapes[source].table} or its key does not exist any more: skipped {keys:,} touched keys")
+            text = f"{shapes[source].table} or its key does not exist any more"
+            self.job.say(f"{text}: skipped {len(batch.keys.pop(source)):,} touched keys")
             self.job.summary.troubles += 1
         return self.pipeline.enrich(batch, shapes)
 
@@ -95,6 +93,8 @@ class Run:
         """Start to write a batch if the locks are still held. No other batch is being written."""
         if self.shapes.changed:
             self._setup()
+            if any(shape.is_superseded for shape in self.shapes.get(enriched.batch.keys).values()):
+                enriched.renew(self._enriched(enriched.batch, self._enrich(enriched.batch)))
         self.job.hold.check()
         return self.pipeline.write(enriched)
 
@@ -114,7 +114,7 @@ class Run:
             batch, also=lambda: parked.append(self.letters.settle(batch, outcome.refused))
         )
         self.pace.learn(batch.size, time.monotonic() - enriched.started_at)
-        outcome.report(self.job, batch.size, parked[0])
+        outcome.report(self.job, batch, parked[0])
         for partition, pod in batch.controls:
             self.control.receive(partition, pod)
 

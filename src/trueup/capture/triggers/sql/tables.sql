@@ -28,8 +28,11 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     routing text,
     predicate text,
     capture text NOT NULL CHECK (capture IN ('statement', 'row')),
-    -- Column numbers, so that a renamed column remains the key.
+    -- The key columns by number, so that a renamed column remains the key, and by name, because a restored table may have
+    -- other numbers; and the table that the numbers are of: see tube_key_numbers.
     key_numbers smallint[] NOT NULL,
+    key_names text[] NOT NULL,
+    key_place text NOT NULL,
     -- Partitions with triggers of their own. A difference from the catalog is a new or removed partition.
     covered regclass[] NOT NULL DEFAULT '{}',
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -39,9 +42,10 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     guard text,
     -- Functions that predicate and routing may call although they could write.
     allow_functions text[] NOT NULL DEFAULT '{}',
-    UNIQUE (tube, "table"),
     CHECK ((shard IS NULL) <> (routing IS NULL))
 );
+-- A table that gets another key gets another number: waiting pods with the former key refer to the former row.
+CREATE UNIQUE INDEX IF NOT EXISTS sources_attached ON @schema@.sources (tube, "table") WHERE detached_at IS NULL;
 COMMENT ON TABLE @schema@.sources IS 'Tables attached to tubes. Pods refer to a table by its source number.';
 
 CREATE TABLE IF NOT EXISTS @schema@.backfills (
@@ -66,7 +70,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS backfills_one_at_a_time
 COMMENT ON TABLE @schema@.backfills IS 'The last backfill of each table and shard, finished or not.';
 
 -- One sequence for all tubes: the first step of a backfill takes a number before the tube is known.
-CREATE SEQUENCE IF NOT EXISTS @schema@.pod_seq;
+-- It starts again at its end: a write must not fail. Nothing relies on a higher number being newer: see docs/design/tubes.md.
+CREATE SEQUENCE IF NOT EXISTS @schema@.pod_seq CYCLE;
 COMMENT ON SEQUENCE @schema@.pod_seq IS 'Numbers of pods. They are not in commit order: a lower number may be committed later.';
 
 CREATE TABLE IF NOT EXISTS @schema@.workers (

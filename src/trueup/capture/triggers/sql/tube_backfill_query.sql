@@ -10,7 +10,7 @@ DECLARE
     place text;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = b.source;
-    key := @schema@.tube_key_sql(s."table", s.key_numbers);
+    key := @schema@.tube_key_sql(s);
     SELECT a.attnotnull, c.* INTO ordered
       FROM pg_attribute a CROSS JOIN @schema@.tube_column_sql(s."table", a.attname) c WHERE a.attrelid = s."table" AND a.attname = b.order_col AND NOT a.attisdropped;
     IF NOT FOUND THEN
@@ -37,7 +37,7 @@ BEGIN
         CASE WHEN (SELECT c.relkind FROM pg_class c WHERE c.oid = b."table") = 'p' THEN '' ELSE 'ONLY ' END, b."table",
         @schema@.tube_where(s.source), place,
         CASE WHEN b.shard IS NULL OR s.routing IS NULL THEN 'true'
-             ELSE format('%s = %s', @schema@.tube_shard_sql(s.source), b.shard) END,
+             ELSE format('%s = %L::bigint', @schema@.tube_shard_sql(s.source), b.shard) END,
         CASE WHEN b.order_col = ANY (key.names[1:1]) THEN '' ELSE ordered.value || ', ' END, names,
         coalesce(max_keys::text, 'ALL'));
 END

@@ -9,7 +9,7 @@ DECLARE
     s @schema@.sources := @schema@.tube_source(tube, "table");
     t @schema@.tubes := @schema@.tube_get(tube);
     b @schema@.backfills;
-    key record := @schema@.tube_key_sql(s."table", s.key_numbers);
+    key record := @schema@.tube_key_sql(s);
     part record;
 BEGIN
     IF s.routing IS NULL AND shard <> s.shard THEN

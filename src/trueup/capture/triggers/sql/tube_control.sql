@@ -5,7 +5,10 @@ DECLARE
     last bigint;
 BEGIN
     SELECT x.* INTO t FROM @schema@.sources s JOIN @schema@.tubes x USING (tube) WHERE s.source = tube_control.source;
-    payload := payload || CASE WHEN shard IS NULL THEN '{"shards": "all"}' ELSE jsonb_build_object('shards', shard) END;
+    payload := payload || CASE
+        -- A pod is for the shards of its partition; the tube may have another number of partitions when it is processed.
+        WHEN shard IS NULL THEN jsonb_build_object('shards', 'all', 'partitions', t.partitions)
+        ELSE jsonb_build_object('shards', shard) END;
     EXECUTE format(
         'WITH pods AS (INSERT INTO %s (shard, source, op, payload) SELECT n, $1, $2, $3 FROM generate_series($4, $5) n '
         'RETURNING seq) SELECT max(seq) FROM pods', @schema@.tube_pods_table(t.tube))

@@ -29,7 +29,7 @@ BEGIN
             ELSIF found_rows > 0 THEN
                 PERFORM @schema@.tube_pods_insert(s.tube, s."table", format('SELECT %s%s FROM ONLY %s r WHERE %s',
                     CASE WHEN s.shard IS NULL THEN @schema@.tube_shard_sql(source) || ', ' ELSE '' END,
-                    (@schema@.tube_key_sql(s."table", s.key_numbers)).expression, place, @schema@.tube_where(source)));
+                    (@schema@.tube_key_sql(s)).expression, place, @schema@.tube_where(source)));
             END IF;
         END LOOP;
         IF gone THEN

@@ -1,18 +1,19 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_key_sql(
-    "table" regclass, numbers smallint[], OUT is_integer boolean, OUT expression text, OUT names text[], OUT pins text
+    s @schema@.sources, OUT is_integer boolean, OUT expression text, OUT names text[], OUT pins text
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    numbers smallint[] := @schema@.tube_key_numbers(s);
     texts text[];
     types regtype[];
 BEGIN
     SELECT array_agg(a.attname::text ORDER BY u.at), array_agg(c.text ORDER BY u.at), array_agg(c.base ORDER BY u.at)
       INTO names, texts, types
       FROM unnest(numbers) WITH ORDINALITY u(n, at)
-      JOIN pg_attribute a ON a.attrelid = "table" AND a.attnum = u.n AND NOT a.attisdropped
-     CROSS JOIN @schema@.tube_column_sql("table", a.attname) c;
-    IF cardinality(names) IS DISTINCT FROM cardinality(numbers) THEN
-        RAISE EXCEPTION 'a key column of % does not exist any more', "table" USING ERRCODE = 'undefined_column';
+      JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = u.n AND NOT a.attisdropped
+     CROSS JOIN @schema@.tube_column_sql(s."table", a.attname) c;
+    IF cardinality(names) IS DISTINCT FROM cardinality(s.key_numbers) THEN
+        RAISE EXCEPTION 'a key column of % does not exist any more', s."table" USING ERRCODE = 'undefined_column';
     END IF;
     is_integer := cardinality(types) = 1 AND types[1] IN ('smallint', 'integer', 'bigint');
     expression := CASE
@@ -28,5 +29,5 @@ BEGIN
     END;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_key_sql(regclass, smallint[]) IS
+COMMENT ON FUNCTION @schema@.tube_key_sql(@schema@.sources) IS
     'Returns the key expression of a row r: a bigint, the text of the column, or a JSON array of texts.';

@@ -7,8 +7,7 @@ BEGIN
     RETURN QUERY
     SELECT t.tube, t.partitions, t.predicate, t.pod_size, s.source, s."table"::text, s.shard, s.routing, s.predicate,
            s.capture,
-           ARRAY(SELECT a.attname::text FROM unnest(s.key_numbers) WITH ORDINALITY u(n, at)
-                   JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = u.n ORDER BY u.at),
+           CASE WHEN s.source IS NOT NULL THEN @schema@.tube_key_names(s."table", @schema@.tube_key_numbers(s)) END,
            s.attached_at, CASE WHEN s.source IS NOT NULL THEN @schema@.tube_table_problem(s.source) END
       FROM @schema@.tubes t
       LEFT JOIN @schema@.sources s ON s.tube = t.tube AND s.detached_at IS NULL

@@ -11,6 +11,7 @@ BEGIN
               WHERE x.detached_at IS NULL
                 AND (tube_partitions_ensure_attached.tube IS NULL OR x.tube = tube_partitions_ensure_attached.tube)
               ORDER BY x.source LOOP
+        PERFORM @schema@.tube_key_follow(s.source);
         IF NOT (s.covered @> s.there AND s.covered <@ s.there) THEN
             PERFORM @schema@.tube_cover(s.source, false, patience);
             changed := changed + 1;

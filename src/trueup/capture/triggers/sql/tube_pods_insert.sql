@@ -1,36 +1,44 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_pods_insert(
     tube text, "table" regclass, query text, shard bigint DEFAULT NULL, op "char" DEFAULT 'T'
 ) RETURNS bigint
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres' SET extra_float_digits = 3
+SET bytea_output = 'hex' SET lc_monetary = 'C' AS $$
 DECLARE
     s @schema@.sources := @schema@.tube_source(tube, "table");
     t @schema@.tubes := @schema@.tube_get(tube);
-    is_integer boolean := (@schema@.tube_key_sql(s."table", s.key_numbers)).is_integer;
+    is_integer boolean := (@schema@.tube_key_sql(s)).is_integer;
     pods bigint;
 BEGIN
     IF op NOT IN ('T', 'B') THEN
         RAISE EXCEPTION 'op must be ''T'' (touch) or ''B'' (backfill)' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF shard <> s.shard THEN
+        RAISE EXCEPTION '% is attached with shard %, not %', s."table", s.shard, shard
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'leave out the shard';
     END IF;
     IF strpos(current_setting('application_name'), 'backfill') > 0 THEN
         op := 'B';
     END IF;
     -- The transaction gets its number before the pods get theirs, so that a backfill barrier waits for it.
     PERFORM pg_current_xact_id();
-    EXECUTE format(
-        'INSERT INTO %1$s (shard, source, op, %2$s)'
-        ' SELECT x.shard, %3$s, %4$L, array_agg(x.key ORDER BY x.n) FROM ('
-        '   SELECT y.*, (row_number() OVER (PARTITION BY y.shard ORDER BY y.n) - 1) / %5$s AS pod FROM ('
-        '     SELECT q.key, q.shard, row_number() OVER () AS n FROM (%6$s) q) y) x'
-        ' GROUP BY x.shard, x.pod ORDER BY min(x.n)',
-        @schema@.tube_pods_table(tube), CASE WHEN is_integer THEN 'ids' ELSE 'keys' END, s.source, op, t.pod_size,
-        CASE
-            WHEN coalesce(shard, s.shard) IS NULL THEN
-                format(E'SELECT key::%s AS key, coalesce(shard::bigint, 0) AS shard FROM (%s\n) u(shard, key)',
-                       CASE WHEN is_integer THEN 'bigint' ELSE 'text' END, query)
-            ELSE format(E'SELECT key::%s AS key, %s::bigint AS shard FROM (%s\n) u(key)',
-                        CASE WHEN is_integer THEN 'bigint' ELSE 'text' END, coalesce(shard, s.shard), query)
-        END);
-    GET DIAGNOSTICS pods = ROW_COUNT;
+    BEGIN
+        EXECUTE format(
+            'INSERT INTO %1$s (shard, source, op, %2$s)'
+            ' SELECT x.shard, %3$s, %4$L, array_agg(x.key ORDER BY x.n) FROM ('
+            '   SELECT y.*, (row_number() OVER (PARTITION BY y.shard ORDER BY y.n) - 1) / %5$s AS pod FROM ('
+            '     SELECT %6$s AS key, q.shard, row_number() OVER () AS n FROM (%7$s) q) y) x'
+            ' GROUP BY x.shard, x.pod ORDER BY min(x.n)',
+            @schema@.tube_pods_table(tube), CASE WHEN is_integer THEN 'ids' ELSE 'keys' END, s.source, op, t.pod_size,
+            @schema@.tube_key_checked_sql(s),
+            CASE
+                WHEN coalesce(shard, s.shard) IS NULL THEN
+                    format(E'SELECT key, coalesce(shard::bigint, 0) AS shard FROM (%s\n) u(shard, key)', query)
+                ELSE format(E'SELECT key, %L::bigint AS shard FROM (%s\n) u(key)', coalesce(shard, s.shard), query)
+            END);
+        GET DIAGNOSTICS pods = ROW_COUNT;
+    EXCEPTION WHEN data_exception THEN
+        PERFORM @schema@.tube_key_refused(format('keys of %s cannot be touched: %s', s."table", SQLERRM));
+    END;
     RETURN pods;
 END
 $$;

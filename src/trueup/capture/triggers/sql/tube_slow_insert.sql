@@ -11,7 +11,7 @@ BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_slow_insert.source;
     t := @schema@.tube_get(s.tube);
     -- Current column names: a renamed key column is found.
-    key := @schema@.tube_key_sql(s."table", s.key_numbers);
+    key := @schema@.tube_key_sql(s);
     parts := array_remove(ARRAY[
         CASE WHEN tg_op <> 'DELETE' THEN CASE WHEN each_row THEN '(SELECT ($1).*) r' ELSE 'new_rows r' END END,
         CASE WHEN tg_op = 'DELETE' OR tg_op = 'UPDATE' AND (each_row OR @schema@.tube_wants_old(source))
@@ -23,7 +23,7 @@ BEGIN
         @schema@.tube_pods_table(s.tube), CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END, source, op, t.pod_size,
         (SELECT string_agg(format('SELECT %s AS key, %s AS shard FROM %s WHERE %s', key.expression,
                     CASE WHEN with_routing THEN @schema@.tube_shard_sql(source)
-                         ELSE coalesce(s.shard, 0)::text || '::bigint' END,
+                         ELSE quote_literal(coalesce(s.shard, 0)) || '::bigint' END,
                     part, CASE WHEN with_predicate THEN @schema@.tube_where(source) ELSE 'true' END), ' UNION ')
            FROM unnest(parts) part));
 END

@@ -6,6 +6,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
     is_new boolean;
+    numbers smallint[] := @schema@.tube_find_key("table");
+    has_other_key boolean;
 BEGIN
     PERFORM @schema@.tube_get(tube);
     -- Workers that insert dead letters do not wait for this lock.
@@ -24,28 +26,43 @@ BEGIN
         shard := @schema@.tube_infer_shard("table");
     END IF;
     SELECT x.* INTO s FROM @schema@.sources x WHERE x.tube = tube_table_ensure_attached.tube
-       AND x."table" = tube_table_ensure_attached."table";
+       AND x."table" = tube_table_ensure_attached."table" ORDER BY x.source DESC LIMIT 1;
     is_new := NOT FOUND OR s.detached_at IS NOT NULL;
+    has_other_key := FOUND AND @schema@.tube_key_numbers(s) <> numbers;
     IF NOT is_new AND (s.shard IS DISTINCT FROM shard OR s.routing IS DISTINCT FROM routing OR s.capture <> capture) THEN
         RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
             USING ERRCODE = 'duplicate_object', HINT = 'detach it, attach it again and run a backfill';
     END IF;
-    IF is_new THEN
-        INSERT INTO @schema@.sources (tube, "table", shard, routing, predicate, capture, key_numbers)
-        VALUES (tube, "table", shard, routing, predicate, capture, @schema@.tube_find_key("table"))
-            ON CONFLICT ON CONSTRAINT sources_tube_table_key DO UPDATE
-           SET shard = excluded.shard, routing = excluded.routing, predicate = excluded.predicate,
-               capture = excluded.capture, key_numbers = excluded.key_numbers, covered = '{}',
-               attached_at = clock_timestamp(), detached_at = NULL
+    IF has_other_key THEN
+        -- Waiting pods have the former key: the table gets another number, and the backfill below replaces them.
+        PERFORM @schema@.tube_table_ensure_detached(tube, "table", patience);
+        DELETE FROM @schema@.dead_letters d WHERE d.tube = s.tube AND d.source = s.source;
+    ELSIF NOT is_new THEN
+        PERFORM @schema@.tube_key_follow(s.source);
+    END IF;
+    IF s.source IS NULL OR has_other_key THEN
+        INSERT INTO @schema@.sources (tube, "table", shard, routing, predicate, capture, key_numbers, key_names, key_place)
+        VALUES (tube, "table", shard, routing, predicate, capture, numbers, @schema@.tube_key_names("table", numbers),
+                @schema@.tube_key_place("table"))
         RETURNING * INTO s;
-    ELSE
+        is_new := true;
+    ELSIF is_new THEN
         UPDATE @schema@.sources x
-           SET predicate = tube_table_ensure_attached.predicate, key_numbers = @schema@.tube_find_key(x."table")
+           SET shard = tube_table_ensure_attached.shard, routing = tube_table_ensure_attached.routing,
+               predicate = tube_table_ensure_attached.predicate, capture = tube_table_ensure_attached.capture,
+               key_numbers = numbers, key_names = @schema@.tube_key_names(x."table", numbers),
+               key_place = @schema@.tube_key_place(x."table"), covered = '{}',
+               attached_at = clock_timestamp(), detached_at = NULL
          WHERE x.source = s.source;
+    ELSE
+        UPDATE @schema@.sources x SET predicate = tube_table_ensure_attached.predicate WHERE x.source = s.source;
     END IF;
     PERFORM @schema@.tube_try_expressions(s.source);
     PERFORM @schema@.tube_trigger_functions(s.source);
     PERFORM @schema@.tube_cover(s.source, is_new, patience);
+    IF has_other_key THEN
+        PERFORM @schema@.tube_backfill_schedule(tube, "table", reason => 'the table has another key');
+    END IF;
     RETURN s.source;
 END
 $$;

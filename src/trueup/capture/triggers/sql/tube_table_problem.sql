@@ -11,8 +11,13 @@ BEGIN
     PERFORM @schema@.tube_table_check(s."table", s.capture);
     IF NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
                       AND i.indpred IS NULL AND i.indexprs IS NULL
-                      AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ s.key_numbers) THEN
-        RETURN 'its key has changed: attach it again, then run a backfill';
+                      AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ @schema@.tube_key_numbers(s)
+                      AND NOT EXISTS (SELECT FROM pg_attribute a
+                                       WHERE a.attrelid = i.indrelid AND NOT a.attnotnull
+                                         AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))) THEN
+        RETURN 'its key has changed: attach it again, which schedules a backfill';
+    ELSIF @schema@.tube_key_renamed(s) THEN
+        RETURN 'a key column was renamed, and another column has its name: run trueup tube run, or attach the table again';
     END IF;
     IF EXISTS (SELECT FROM unnest(s.covered) was(place)
                 WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN

@@ -54,7 +54,7 @@ $body$;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_trigger_body.source;
     t := @schema@.tube_get(s.tube);
-    key := @schema@.tube_key_sql(s."table", s.key_numbers);
+    key := @schema@.tube_key_sql(s);
     IF s.shard IS NOT NULL THEN
         take := '_keys := ARRAY(SELECT {key} FROM {rows} WHERE {where} LIMIT {most});';
         take_update := $take$SELECT ARRAY(SELECT {key} FROM {new_rows} WHERE {where} LIMIT {most}),
@@ -118,7 +118,8 @@ BEGIN
         'source', source,
         'size', t.pod_size,
         'most', 1000001,
-        'fixed', coalesce(s.shard::text || '::bigint', 'NULL::bigint'),
+        -- Quoted: a minus sign before the smallest bigint would be applied to a number out of range.
+        'fixed', coalesce(quote_literal(s.shard) || '::bigint', 'NULL::bigint'),
         'key', key.expression,
         'shard', @schema@.tube_shard_sql(source),
         'where', @schema@.tube_where(source)));

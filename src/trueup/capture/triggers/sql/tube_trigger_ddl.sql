@@ -28,7 +28,7 @@ BEGIN
             ('truncate', true, 'AFTER TRUNCATE', 'FOR EACH STATEMENT', '', 'A'),
             -- Changed keys, if update triggers have no old rows.
             ('key', NOT wants_old, 'AFTER UPDATE', format('FOR EACH ROW WHEN (OLD.%1$I <> NEW.%1$I)',
-                (@schema@.tube_key_sql(s."table", s.key_numbers)).names[1]), '_row', 'A'),
+                (@schema@.tube_key_sql(s)).names[1]), '_row', 'A'),
             -- Every row: on request, and in partitions that have no statement triggers yet.
             ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),

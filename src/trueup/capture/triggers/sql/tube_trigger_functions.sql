@@ -12,7 +12,7 @@ BEGIN
         EXECUTE format(
             'CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER'
             ' SET search_path = pg_catalog, pg_temp %s AS %L',
-            name, (@schema@.tube_key_sql(s."table", s.key_numbers)).pins, @schema@.tube_trigger_body(source, each_row));
+            name, (@schema@.tube_key_sql(s)).pins, @schema@.tube_trigger_body(source, each_row));
         -- Another table with this trigger could make it run any code.
         PERFORM @schema@.tube_make_private('FUNCTION', name || '()');
         EXECUTE format('COMMENT ON FUNCTION %s() IS %L', name,

@@ -6,12 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import trueup
+from trueup.engine.progress import Silent
 from trueup.report.model import DiffResult
 from trueup.report.repair import RepairResult
 from trueup.testing.postgres import Database
 
 Rows: TypeAlias = "list[tuple[Any, ...]]"
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text, price numeric)"
+
+
+class AtStage(Silent):
+    """Calls a function when a stage begins."""
+
+    def __init__(self, name: str, act: Callable[[], object]) -> None:
+        self._name, self._act = name, act
+
+    def stage(self, name: str, total: int) -> None:
+        """Call the function if it is this stage."""
+        if name == self._name:
+            self._act()
 
 
 class Nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trueup.db.server_identity import ServerPosition, lsn_number
+from trueup.db.server_identity import ServerPosition, TableIdentity, lsn_number
 
 BEFORE = ServerPosition("7", 2, 100)
 
@@ -25,6 +25,29 @@ BEFORE = ServerPosition("7", 2, 100)
 def test_a_server_that_was_replaced_or_went_back_is_named(now: ServerPosition, reason: str) -> None:
     assert now.why_other(BEFORE) == reason
     assert ServerPosition.from_json(now.as_json()) == now
+
+
+TABLE = TableIdentity("7/16384", "shop", 20000)
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        # Also after a failover: a standby has the system identifier of its primary.
+        (TABLE, ""),
+        # A service hides the system identifier.
+        (TableIdentity("/16384", "shop", 20000), ""),
+        (TableIdentity("7/16384", "renamed", 20000), ""),
+        (TableIdentity("8/16384", "shop", 20000), "is another server: its system identifier is 8, before 7"),
+        (TableIdentity("7/16385", "other", 20000), "is the database other, before shop"),
+        (TableIdentity("/16385", "shop", 1), "the database shop was created again (OID 16385, before 16384)"),
+        (TableIdentity("7/16384", "shop", 20001), "the table was created again (OID 20001, before 20000)"),
+    ],
+)
+def test_another_database_or_table_is_named(now: TableIdentity, reason: str) -> None:
+    assert now.why_other(TABLE) == reason
+    assert bool(TABLE.why_other(now)) == bool(reason)
+    assert TableIdentity.from_json(now.as_json()) == now
 
 
 def test_positions_are_numbers() -> None:

@@ -128,13 +128,18 @@ def undo(
     replicate: Replicate = "safe",
     lock_timeout: float = LOCK_TIMEOUT,
     undo: str = "",
+    other_database: bool = False,
     report_dir: str | None = None,
 ) -> RepairResult:
-    """Put back the rows of an undo file, except rows that changed since; a dry run unless `execute=True`."""
+    """Put back the rows of an undo file, except rows that changed since; a dry run unless `execute=True`.
+
+    Raises CheckFailed if a node has another database than that of the file, or the table was created again, unless
+    `other_database=True`.
+    """
     config = configuration(config, nodes)
     writing = Writing(fire_triggers, replicate, lock_timeout).validated()
     folder = Path(report_dir or config.diff.report_dir or ".")
-    request = undo_verb.UndoRequest(Path(file), execute, writing, undo, folder)
+    request = undo_verb.UndoRequest(Path(file), execute, writing, other_database, undo, folder)
     with TaskStore(task_db, configured=config.tasks.task_db) as store:
         return undo_verb.run(request, config, store=store, progress=progress)[0]
 

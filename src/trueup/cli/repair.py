@@ -144,6 +144,10 @@ def repair(
 @click.command()
 @click.argument("file", metavar="FILE")
 @_write_options
+@flag(
+    "--other-database",
+    "Accept another database than that of FILE, such as one restored from a dump; each row is still compared.",
+)
 @node_options_of_a_report
 @acting_options
 def undo(file: str, **options: Any) -> int:
@@ -154,8 +158,9 @@ def undo(file: str, **options: Any) -> int:
       trueup undo public_orders_undo-20260701120000.gz
       trueup undo public_orders_undo-20260701120000.gz --execute
 
-    Rows that changed since the repair are left as they are and listed. Exit codes: 0 all rows are as they were before
-    the repair, 1 some are not (or would be written), 2 failed.
+    Rows that changed since the repair are left as they are and listed. FILE is for the databases that were repaired:
+    others are refused. Exit codes: 0 all rows are as they were before the repair, 1 some are not (or would be written),
+    2 failed.
     """
     from trueup.api import repair as call
     from trueup.report.repair import repair_text
@@ -203,7 +208,8 @@ def _run(
     config = _config(options)
     with Shown(quiet=quiet) as progress:
         result = call(config=config, progress=progress, **options)
-    show(result.as_json(), text(result), as_json=as_json, quiet=quiet)
+    done = getattr(result, "written_text", "")
+    show(result.as_json(), text(result), as_json=as_json, quiet=quiet, done=done)
     if quiet and not as_json:
         for place, error in failed(result).items():
             click.echo(f"trueup: {place}: {error}", err=True)

@@ -49,6 +49,45 @@ class ServerPosition:
         return ""
 
 
+@dataclass(frozen=True)
+class TableIdentity:
+    """One table of one database: `system` as in ServerPosition, the name of the database, and the OID of the table."""
+
+    system: str
+    database: str
+    table: int
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> TableIdentity:
+        """Return what `as_json` made."""
+        return cls(str(values["system"]), str(values["database"]), int(values["table"]))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"system": self.system, "database": self.database, "table": self.table}
+
+    def why_other(self, before: TableIdentity) -> str:
+        """Return why this is not the same table of the same database; "" if it is, also after a failover."""
+        (server, oid), (server_before, oid_before) = self.system.split("/"), before.system.split("/")
+        # A service may hide the system identifier from one of two roles.
+        if server and server_before and server != server_before:
+            return f"is another server: its system identifier is {server}, before {server_before}"
+        if oid != oid_before:
+            if self.database == before.database:
+                return f"the database {self.database} was created again (OID {oid}, before {oid_before})"
+            return f"is the database {self.database}, before {before.database}"
+        if self.table != before.table:
+            return f"the table was created again (OID {self.table}, before {before.table})"
+        return ""
+
+
+def table_identity(connection: Connection, schema: str, table: str) -> TableIdentity:
+    """Return the identity of a table; its OID is 0 if it does not exist."""
+    statement = load("trueup.db", "server_identity.sql")["table"]
+    database, oid = one_row(connection.execute(statement, {"schema": schema, "table": table}))
+    return TableIdentity(server_position(connection).system, database, oid)
+
+
 def server_position(connection: Connection) -> ServerPosition:
     """Return the identity and the position of the server of a session; any role may ask, unless a service hides it."""
     statements = load("trueup.db", "server_identity.sql")

@@ -15,9 +15,10 @@ _MEANING = {
     "REPAIRED": "all keys were compared again and agree on all nodes",
     "UNDONE": "all rows are as they were before the repair",
     "REMAINS": "some of these keys still differ",
-    "FAILED": "some nodes could not be written or verified; nodes that could not be written were rolled back",
+    "FAILED": "some nodes could not be written, and were rolled back",
 }
-ACTS = ("insert", "update", "delete")
+DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
+ACTS = tuple(DONE)
 # Keys that the text shows per reason.
 _SHOWN = 5
 
@@ -86,9 +87,22 @@ class RepairResult:
             return 1 if any(any(counts.values()) for counts in self.planned.values()) or self.left_counts else 0
         return 1 if self.verdict == "REMAINS" else 0
 
+    @property
+    def written_text(self) -> str:
+        """The nodes that were written, with the undo file; empty if there is none."""
+        return "; ".join(
+            f"{self.table} on {node} was written ({written_counts(counts)}; undo file: {self.undo})"
+            for node, counts in self.written.items()
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the result as one JSON object."""
         return asdict(self)
+
+
+def written_counts(counts: Mapping[str, int]) -> str:
+    """Return the number of rows per act, as text."""
+    return ", ".join(f"{counts.get(act, 0):,} {done}" for act, done in DONE.items())
 
 
 def write_repair_report(path: Path, result: RepairResult, left: Iterable[LeftRow]) -> None:
@@ -107,6 +121,8 @@ def repair_text(result: RepairResult) -> str:
     meaning = "nothing was changed" if result.verdict == "DRY RUN" else _MEANING[result.verdict]
     if (result.verdict, result.verb) == ("REMAINS", "undo"):
         meaning = "some rows are not as they were before the repair"
+    if result.verdict == "FAILED" and not set(result.failed) & set(result.nodes):
+        meaning = "the nodes were written, but a later step failed"
     nodes = ", ".join(result.nodes)
     lines = [f"{result.verdict}: {result.verb} of {result.table} on {nodes} ({result.mode}): {meaning}"]
     unit, agree = ("row", "already as before") if result.verb == "undo" else ("key", "already agree")
@@ -119,7 +135,8 @@ def repair_text(result: RepairResult) -> str:
     lines += _examples(result)
     lines += _left(result)
     if result.executed and result.verb == "repair":
-        lines.append(f"  verified: {result.remaining:,} of these keys differ now ({result.verified or 'not compared'})")
+        compared = f"{result.remaining:,} of these keys differ now ({result.verified})"
+        lines.append(f"  verified: {compared if result.verified else 'the keys were not compared again'}")
     lines += [f"  note: {remark}" for remark in result.remarks]
     lines += [f"  {name}: {path}" for name, path in (("report", result.report), ("undo file", result.undo)) if path]
     lines.append(f"  next: {_next(result)}")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trueup.report.repair import ACTS, RepairResult, repair_text
+from trueup.report.repair import ACTS, DONE, RepairResult, repair_text
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class RepairsResult:
         """0: all of these rows agree; 1: some differ, or would be written; 2: failed."""
         return max([2 if self.failed else 0, *(result.exit_code for result in self.tables)])
 
+    @property
+    def written_text(self) -> str:
+        """The nodes that were written, per table, with the undo files."""
+        return "; ".join(table.written_text for table in self.tables if table.written)
+
     def as_json(self) -> dict[str, Any]:
         """Return the result as one JSON object."""
         return {
@@ -66,7 +71,7 @@ def repairs_text(result: RepairsResult) -> str:
         per_table = [table.written if table.executed else table.planned for table in result.tables]
         counts = {act: sum(acts.get(act, 0) for nodes in per_table for acts in nodes.values()) for act in ACTS}
         shown = [
-            f"{count:,} {_DONE[act]}" if result.executed else f"{count:,} to {act}" for act, count in counts.items()
+            f"{count:,} {DONE[act]}" if result.executed else f"{count:,} to {act}" for act, count in counts.items()
         ]
         line = (
             f"{result.verdict}: the validation {result.validation}: {keys:,} open errors in"
@@ -78,9 +83,6 @@ def repairs_text(result: RepairsResult) -> str:
     if result.executed and result.tables:
         lines.append(f"  next: {_next(result)}")
     return "\n".join([*parts, *lines])
-
-
-_DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 
 
 def _next(result: RepairsResult) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from trueup.config.logs import log_fields
 from trueup.engine.progress import Progress, RecordedProgress, Silent
-from trueup.errors import Interrupted, TrueupError
+from trueup.errors import Interrupted, StoreError, TrueupError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
+
+_log = logging.getLogger(__name__)
 
 
 class OpenTask:
@@ -20,6 +23,8 @@ class OpenTask:
         self.task_id = task.task_id
         # Shown to the user, and written to the task store as heartbeats.
         self.progress: Progress = RecordedProgress(progress or Silent(), self.heartbeat)
+        # What was written on nodes and stays written if the task fails later: added to its error.
+        self.written: list[str] = []
         self._status, self._summary, self._error, self._report = COMPLETED, dict[str, object](), "", ""
 
     @property
@@ -42,13 +47,22 @@ class OpenTask:
 
     def record(self) -> None:
         """Write the outcome to the task store."""
-        self.store.finish(
-            self.task_id,
-            self._status,
-            summary=self._summary,
-            error=self._error or None,
-            diff_file_path=self._report,
-        )
+        self._finish(self._status, self._error or None, summary=self._summary, report=self._report)
+
+    def fail(self, status: str, error: str) -> str:
+        """Write to the task store that the task failed or was interrupted; return the error with what was written."""
+        text = "; ".join([error, *self.written])
+        self._finish(status, text)
+        return text
+
+    def _finish(
+        self, status: str, error: str | None, *, summary: Mapping[str, object] | None = None, report: str = ""
+    ) -> None:
+        try:
+            self.store.finish(self.task_id, status, summary=summary, error=error, diff_file_path=report)
+        except StoreError as failure:
+            # It must not hide the result or the error of the work: a node may have been written.
+            _log.error("the end of task %s (%s) is not in the task store: %s", self.short_id, status, failure)
 
 
 @contextmanager
@@ -89,13 +103,15 @@ def _recorded(task: OpenTask, on_interrupt: str) -> Iterator[OpenTask]:
         with log_fields(task=task.task_id, table=table):
             yield task
     except KeyboardInterrupt:
-        task.store.finish(task.task_id, INTERRUPTED, error="stopped by the user")
-        raise Interrupted("stopped by the user", cure=on_interrupt.replace("{task}", task.short_id)) from None
+        text = task.fail(INTERRUPTED, "stopped by the user")
+        raise Interrupted(text, cure=on_interrupt.replace("{task}", task.short_id)) from None
     except TrueupError as error:
-        status = INTERRUPTED if isinstance(error, Interrupted) else FAILED
-        task.store.finish(task.task_id, status, error=str(error))
+        task.fail(INTERRUPTED if isinstance(error, Interrupted) else FAILED, str(error))
+        error.message = "; ".join([error.message, *task.written])
         raise
     except BaseException as error:
-        task.store.finish(task.task_id, FAILED, error=type(error).__name__)
+        task.fail(FAILED, type(error).__name__)
+        for written in task.written:
+            _log.error("%s", written)
         raise
     task.record()

@@ -4,10 +4,10 @@ Reading order: `tasks` (a repair as a task), `run` (the path of a repair from en
 the tables), `prepare` (check each table), `layout` (which columns are written), `lines` (read rows as lines of COPY),
 `modes` (the decision for a key), `plan`, `plan_file`, `conditions` and `check_plan` (a plan that the user wrote),
 `plan_template` (a plan to start from), `writes` (what one node gets), `settle` (from decisions to writes), `decide`
-(one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks decided), `undo_file` (the old
-rows), `rights` (whether a node can be written), `replication` (which subscriptions get what is written), `write_node`
-(one transaction per node), `write` (all nodes), `verify` (compare the keys again), `result` (the result and its
-report), `undo` (put the old rows back).
+(one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks decided), `identity` (which
+database they are of), `undo_file` (the old rows), `rights` (whether a node can be written), `replication` (which
+subscriptions get what is written), `write_node` (one transaction per node), `write` (all nodes), `verify` (compare the
+keys again), `result` (the result and its report), `undo` (put the old rows back).
 """
 
 from __future__ import annotations

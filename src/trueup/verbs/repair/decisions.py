@@ -130,4 +130,5 @@ def _head(layouts: Mapping[str, Layout]) -> dict[str, Any]:
             node: {column.name: column.type for column in layout.columns_of(node)} for node, layout in layouts.items()
         },
         "guards": {node: list(layout.guard(node).column_names) for node, layout in layouts.items()},
+        "databases": {node: layout.identities[node].as_json() for node, layout in layouts.items()},
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from trueup.db import catalog
 from trueup.db.catalog import Table
+from trueup.db.server_identity import TableIdentity
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check, check_key_values
@@ -15,6 +16,7 @@ from trueup.rows.encode import column_spec
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import ColumnSpec, TableSpec
 from trueup.task.past import Past, same_hash
+from trueup.verbs.repair.identity import identity_on
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Layout:
     own: Mapping[str, tuple[ColumnSpec, ...]]
     # Per node: identity columns that an UPDATE cannot set.
     fixed: Mapping[str, tuple[str, ...]]
+    # Per node: which table of which database it is.
+    identities: Mapping[str, TableIdentity] = field(default_factory=dict)
 
     @property
     def taken(self) -> tuple[int, ...]:
@@ -97,6 +101,7 @@ def layout_of(controls: Sequence[Control], spec: TableSpec) -> Layout:
             for node, columns in writable.items()
         },
         {node: fixed_columns(table) for node, table in tables.items()},
+        {control.node.name: identity_on(control, spec.schema, spec.table) for control in controls},
     )
 
 

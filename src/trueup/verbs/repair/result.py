@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from trueup.db.names import display_name
-from trueup.errors import TrueupError
+from trueup.errors import StoreError, TrueupError
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
 from trueup.rows.spec import TableSpec
@@ -20,6 +20,8 @@ from trueup.verbs.repair.modes import ACTS
 
 # Keys that are left, in the result itself; the report file has all of them.
 _LEFT_IN_RESULT = 1000
+# Steps after the writes, as places of errors in the result.
+_REPORT, _UNDO_FILE = "the report", "the undo file"
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,33 @@ def undo_path(path: str, folder: Path, tables: Sequence[tuple[str, str]]) -> Pat
 
 
 def conclude(ending: Ending) -> RepairResult:
-    """Return the result and write its report."""
+    """Return the result and write its report; if nodes were written, a report that cannot be written is in `failed`."""
     decisions, spec, facts = ending.decisions, ending.spec, ending.facts
     left = [
         LeftRow(dict(zip(spec.key_names, entry.key, strict=True)), entry.nodes, entry.reason)
         for entry in decisions.left
     ]
+    if decisions.undo_path and not Path(decisions.undo_path).exists():
+        ending.failed[_UNDO_FILE] = f"{decisions.undo_path} was removed: this {facts.verb} cannot be undone"
     kind = "repair" if facts.verb == "repair" else "undone"
     path = new_path(facts.folder, spec.schema, spec.table, kind, "json")
-    result = RepairResult(
+    result = _result(ending, left, str(path))
+    try:
+        write_repair_report(path, result, left)
+    except StoreError as error:
+        if not ending.written:
+            raise
+        ending.failed[_REPORT] = text_of(error)
+        return _result(ending, left, "")
+    return result
+
+
+def _result(ending: Ending, left: Sequence[LeftRow], report: str) -> RepairResult:
+    decisions, facts = ending.decisions, ending.facts
+    return RepairResult(
         verdict=ending.verdict,
         verb=facts.verb,
-        table=display_name(spec.schema, spec.table),
+        table=display_name(ending.spec.schema, ending.spec.table),
         mode=facts.mode,
         nodes=decisions.nodes,
         of=ending.of,
@@ -104,11 +121,9 @@ def conclude(ending: Ending) -> RepairResult:
         remaining=ending.remaining,
         verified=ending.verified,
         undo=decisions.undo_path,
-        report=str(path),
+        report=report,
         remarks=tuple(ending.remarks),
     )
-    write_repair_report(path, result, left)
-    return result
 
 
 def text_of(error: TrueupError) -> str:
@@ -122,10 +137,10 @@ def record(task: OpenTask, results: Sequence[RepairResult]) -> None:
         {name: value for name, value in result.as_json().items() if name not in ("left", "examples")}
         for result in results
     ]
-    errors = dict.fromkeys(f"{node}: {error}" for result in results for node, error in result.failed.items())
+    errors = [*dict.fromkeys(f"{node}: {error}" for result in results for node, error in result.failed.items())]
     task.finish(
         summaries[0] if len(summaries) == 1 else {"tables": summaries},
         failed=any(result.verdict == "FAILED" for result in results),
-        error="; ".join(errors),
+        error="; ".join([*errors, *task.written]) if errors else "",
         report=results[0].report if len(results) == 1 else "",
     )

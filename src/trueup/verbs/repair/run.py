@@ -84,7 +84,7 @@ def run(
             writing=request.writing,
             changed=_CHANGED,
             application=application,
-            progress=task.progress,
+            task=task,
         )
         if request.execute:
             for control in controls:

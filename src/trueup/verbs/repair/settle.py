@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trueup.report.repair import DONE
 from trueup.rows.write.copy_text import join, split
 from trueup.task.past import UNKNOWN, Hash
 from trueup.verbs.repair.layout import Layout
@@ -13,7 +14,6 @@ from trueup.verbs.repair.writes import Entry, Left
 
 STALE = "the row changed since the report was written"
 UNSAID = "the report does not have the hash of the node's row"
-_DONE: dict[Act, str] = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 
 
 class Settling:
@@ -77,7 +77,7 @@ class Settling:
                 continue
             act: Act = "insert" if old is None else "delete" if new is None else "update"
             if act not in decision.allow:
-                self._leave(place, node, decision.why or f"no row is {_DONE[act]} in this mode")
+                self._leave(place, node, decision.why or f"no row is {DONE[act]} in this mode")
             elif new is None:
                 self._write(place, node, act, old, None, b"")
             elif batch.is_plain:

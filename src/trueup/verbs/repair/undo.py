@@ -20,7 +20,7 @@ from trueup.db.names import display_name
 from trueup.db.reader import ResultTooLarge, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, TrueupError
 from trueup.report.repair import RepairResult
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import KeyValues
@@ -28,13 +28,14 @@ from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.write.copy_text import key_id, key_of
 from trueup.store import TaskStore
 from trueup.task.nodes import open_nodes
-from trueup.task.open import open_task
+from trueup.task.open import OpenTask, open_task
 from trueup.verbs.repair.decisions import Decisions, Rows
+from trueup.verbs.repair.identity import check_same_databases, identity_on
 from trueup.verbs.repair.layout import Layout, fixed_columns
 from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.request import Writing
-from trueup.verbs.repair.result import Ending, Facts, conclude, record, undo_path
+from trueup.verbs.repair.result import Ending, Facts, conclude, record, text_of, undo_path
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, Place, read_after, read_before, read_head
 from trueup.verbs.repair.write import write_nodes
 from trueup.verbs.repair.writes import Decided, Entry, Left, Writes
@@ -52,6 +53,8 @@ class UndoRequest:
     file: Path
     execute: bool = False
     writing: Writing = field(default_factory=Writing)
+    # Whether the databases may be other ones than those of the file, or have the table created again.
+    other_database: bool = False
     # The undo file of the undo itself, and the folder of its report.
     undo: str = ""
     folder: Path = Path()
@@ -73,15 +76,13 @@ def run(
         progress=progress,
         on_interrupt="each node is either unchanged or completely written; run the command again",
     ) as task:
-        results = _undo(request, head, nodes, task.task_id, task.progress)
+        results = _undo(request, head, nodes, task)
         record(task, results)
         return results
 
 
-def _undo(
-    request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task_id: str, progress: Progress
-) -> list[RepairResult]:
-    application = f"trueup undo {task_id[:8]}"
+def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task: OpenTask) -> list[RepairResult]:
+    application, progress = f"trueup undo {task.short_id}", task.progress
     way = f"repair {head['task'][:8]}, {head['way']}"
     facts = Facts("undo", way, request.execute, request.folder, datetime.now(timezone.utc))
     with ExitStack() as stack:
@@ -94,10 +95,12 @@ def _undo(
             }
             for table in head["tables"]
         ]
+        if not request.other_database:
+            check_same_databases(head["tables"], tables)
         rows = None
         if request.execute:
             path = undo_path(request.undo, request.folder, [(each["schema"], each["table"]) for each in head["tables"]])
-            rows = Rows(path, tables, task=task_id, mode=f"undo of {request.file}")
+            rows = Rows(path, tables, task=task.task_id, mode=f"undo of {request.file}")
             stack.callback(rows.close)
         every = [Decisions(number, layouts, rows) for number, layouts in enumerate(tables)]
         progress.stage("reading", 0)
@@ -106,7 +109,7 @@ def _undo(
             every[table].add(_decide(nodes[number], layout, keys, before, application))
             progress.advance(len(keys), rows=len(keys), more=len(keys))
         endings = [
-            Ending(facts, next(iter(layouts.values())).spec, str(request.file), decisions, "local", task_id)
+            Ending(facts, next(iter(layouts.values())).spec, str(request.file), decisions, "local", task.task_id)
             for layouts, decisions in zip(tables, every, strict=True)
         ]
         write_nodes(
@@ -116,10 +119,16 @@ def _undo(
             writing=request.writing,
             changed=_CHANGED,
             application=application,
-            progress=progress,
+            task=task,
         )
         if request.execute:
-            _count_remaining(request, head, nodes, endings, application)
+            progress.stage("comparing keys", sum(decisions.keys for decisions in every))
+            try:
+                _count_remaining(request, head, nodes, endings, application)
+            except TrueupError as error:
+                # The nodes are written: the results must say so.
+                for ending in endings:
+                    ending.failed["the comparison of the rows"] = text_of(error)
         return [conclude(ending) for ending in endings]
 
 
@@ -146,7 +155,9 @@ def _layout(control: Control, head: Mapping[str, Any]) -> Layout:
         numeric="representation",
         seed=head["seed"],
     )
-    return Layout(spec, tuple(specs[column] for column in types), {node: ()}, {node: fixed_columns(table)})
+    identity = identity_on(control, schema, name)
+    columns_of_line = tuple(specs[column] for column in types)
+    return Layout(spec, columns_of_line, {node: ()}, {node: fixed_columns(table)}, {node: identity})
 
 
 _Row = tuple["bytes | None", "bytes | None", "bytes | None"]  # guard and line before, guard after

@@ -34,7 +34,7 @@ from trueup.report.json_file import cure_for
 from trueup.rows.write.copy_text import NULL
 from trueup.verbs.repair.writes import Writes
 
-FORMAT = 2
+FORMAT = 3
 # In place of a guard: the row was not written.
 NOT_WRITTEN = b"-"
 _UNKNOWN = b"?"

@@ -27,7 +27,8 @@ def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Share
     unfiltered = replace(request, filter="", rerun_of=earlier.path or ending.of)
     try:
         rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, shared=shared)
-    except TrueupError as error:
+    except (TrueupError, OSError) as error:
+        # The nodes are written: the result must say so.
         ending.failed[_RERUN] = str(error)
         return
     ending.verified = result.report

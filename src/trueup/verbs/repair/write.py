@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
-from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed, TrueupError
+from trueup.report.repair import written_counts
+from trueup.task.open import OpenTask
 from trueup.task.together import together
 from trueup.verbs.repair.decisions import Rows
 from trueup.verbs.repair.modes import ACTS
@@ -30,7 +31,7 @@ def write_nodes(
     writing: Writing,
     changed: str,
     application: str,
-    progress: Progress,
+    task: OpenTask,
 ) -> None:
     """Write all tables of each node in a transaction of its own.
 
@@ -51,8 +52,8 @@ def write_nodes(
             if any(ending.decisions.planned.get(control.node.name, {}).values())
         ]
         if works:
-            writers.append(_Writer(works, undo, progress))
-    progress.stage("writing", sum(work.spool.counts.total() for writer in writers for work in writer.works))
+            writers.append(_Writer(works, undo, task))
+    task.progress.stage("writing", sum(work.spool.counts.total() for writer in writers for work in writer.works))
     by_number = {ending.decisions.number: ending for ending in endings}
     for writer, outcome in zip(writers, together(writers, lambda writer: writer.write()), strict=True):
         for place, work in enumerate(writer.works):
@@ -139,16 +140,20 @@ def _rights_on_node(
 class _Writer:
     """Writes one node; `together` calls `cancel` on Ctrl-C, which rolls the transaction back."""
 
-    def __init__(self, works: Sequence[NodeWork], undo: UndoFile, progress: Progress) -> None:
-        self.works, self._undo, self._progress = works, undo, progress
+    def __init__(self, works: Sequence[NodeWork], undo: UndoFile, task: OpenTask) -> None:
+        self.works, self._undo, self._task = works, undo, task
         self._opened: list[Connection] = []
         self.node = works[0].node.name
 
     def write(self) -> list[Written] | TrueupError:
         try:
-            return write_node(self.works, self._undo, self._progress, self._opened)
+            written = write_node(self.works, self._undo, self._task.progress, self._opened)
         except TrueupError as error:
             return error
+        # At once: Ctrl-C or an error of a later step must not hide that this node was written.
+        counts = written_counts({act: sum(table.counts[act] for table in written) for act in ACTS})
+        self._task.written.append(f"node {self.node} was written ({counts}; undo file: {self._undo.path})")
+        return written
 
     def cancel(self) -> None:
         for connection in self._opened:

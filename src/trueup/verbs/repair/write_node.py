@@ -43,6 +43,7 @@ from trueup.rows.write.stage import stage
 from trueup.rows.write.target import Target
 from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import upsert
+from trueup.verbs.repair.identity import check_same_table
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.spool import Spool
@@ -122,6 +123,7 @@ def write_node(
                     check_references(connection, current.guard, partial(_keys, current.spool, left))
             for current, left in zip(works, changed, strict=True):
                 _note_unknown(connection, current, undo, left)
+                check_same_table(connection, current.layout.identities[current.node.name], current.layout.spec)
     except TrueupError as error:
         error.node = error.node or first.node.name
         error.table = error.table or current.shown

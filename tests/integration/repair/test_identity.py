@@ -38,7 +38,7 @@ def test_an_undo_file_is_for_its_databases_and_its_table(nodes: Nodes, server: S
     nodes.addresses = right
 
     nodes[2].execute(REPLACE)
-    with pytest.raises(CheckFailed, match="node n2: public.items: the table was created again") as refused:
+    with pytest.raises(CheckFailed, match=r"node n2: public\.items: the table was created again") as refused:
         nodes.undo(done, execute=True)
     assert "--other-database" in refused.value.cure
     nodes[2].execute("UPDATE items SET name = 'later' WHERE id = 4")

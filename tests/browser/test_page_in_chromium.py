@@ -119,6 +119,19 @@ def test_filter_kinds_and_columns(make_report: MakeReport, open_page: OpenPage) 
     assert tab.text("#status") == "1–100 of 250, 1 of 2 columns"
 
 
+def test_hot_rows_are_a_kind_of_their_own(make_report: MakeReport, open_page: OpenPage) -> None:
+    report = make_report(drift(5), verdict="INCOMPLETE", incomplete=["n1/n2: 1 row is hot"])
+    counts = report["diffs"]["n1/n2"]
+    next(each for each in counts["differences"] if each["kind"] == "changed")["hot"] = True
+    counts.update(hot=1, changed=counts["changed"] - 1, total=counts["total"] - 1)
+    tab = open_page(report)
+    assert tab.texts(".kinds button") == ["− missing 1", "+ extra 1", "≠ changed 2", "~ hot 1"]
+    assert tab.texts("#pairs th")[1:7] == ["missing", "extra", "changed", "in flight", "hot", "differences"]
+    for kind in ("missing", "extra", "changed"):
+        tab.click(f"[data-kind='{kind}']")
+    assert tab.texts("#rows tbody .kind") == ["~hot\nname"]
+
+
 def test_paging_with_mouse_and_keyboard(make_report: MakeReport, open_page: OpenPage) -> None:
     tab = open_page(make_report(drift(250)))
     assert tab.js("document.getElementById('previous').disabled")

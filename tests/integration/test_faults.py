@@ -21,7 +21,9 @@ import pytest
 
 import trueup
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf
+from trueup.report.json_reader import open_report
 from trueup.report.model import DiffResult
+from trueup.report.text import report_text, summary
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
 from trueup.testing.processes import wait_until
@@ -226,7 +228,7 @@ def test_a_lock_timeout_is_reported(
 def test_the_re_check_blocks_no_session(nodes: list[Database], compare: Compare, waiting: Waiting) -> None:
     """The snapshot has ended: a waiting statement gets its lock, and the re-check sees its changes."""
     emptied = Hooks(re_check=lambda: waiting(nodes[1], "TRUNCATE items"))
-    result = compare(nodes, "items", progress=emptied, **STEPS)
+    result = compare(nodes, "items", progress=emptied, recheck=2, **STEPS)
     assert (result.verdict, counts(result)) == ("DIFFER", (1, 0, 0, 0))
 
 
@@ -297,6 +299,80 @@ def test_writes_that_do_not_converge_are_differences(
     assert (result.verdict, counts(result)) == ("DIFFER", (0, 0, 1, 1))
     (found,) = report_of(result)["diffs"]["n1/n2"]["differences"]
     assert found["rows"]["n2"]["name"] == "again", "the last state"
+
+
+class Moving(Hooks):
+    """A progress object that runs a statement before each look; `{}` is the number of the look."""
+
+    def __init__(self, node: Database, statement: str) -> None:
+        super().__init__()
+        self.node = node
+        self.statement = statement
+
+    def stage(self, name: str, total: int) -> None:
+        self.seen.append(name)
+        if name.startswith("re-check"):
+            self.node.execute(self.statement.format(len(self.seen)))
+
+
+def test_a_row_that_moves_between_the_looks_is_hot(
+    nodes: list[Database], compare: Compare, report_of: ReportOf
+) -> None:
+    nodes[1].execute("DELETE FROM items WHERE id = 3")
+    moving = Moving(nodes[1], "UPDATE items SET name = 'look {}' WHERE id = 1990")
+    result = compare(nodes, "items", progress=moving, recheck=2, output="html", **STEPS)
+    assert (result.verdict, result.exit_code, counts(result)) == ("INCOMPLETE", 2, (1, 0, 0, 0))
+    assert (result.pairs["n1/n2"].hot, result.pairs["n1/n2"].total) == (1, 1)
+    assert result.incomplete == (
+        "n1/n2: 1 row is hot: changed between the last two looks, so the difference is not confirmed",
+    )
+    assert f"trueup rerun {result.task_id[:8]}" in summary(result)
+    listed = report_of(result)["diffs"]["n1/n2"]["differences"]
+    assert {each["key"]["id"]: each.get("hot", False) for each in listed} == {"3": False, "1990": True}
+    assert "changed, hot" in report_text(open_report(Path(result.report)))
+    assert '"listed":{"missing":1,"hot":1}' in Path(result.page).read_text(encoding="utf-8")
+
+    options: dict[str, Any] = {"nodes": {f"n{at}": node.uri for at, node in enumerate(nodes, 1)}, "engine": "local"}
+    # A repair leaves it alone, unless it is to overwrite what changed.
+    dry = trueup.repair(result.report, source_of_truth="n1", **options)
+    assert (dry.planned["n2"]["insert"], dry.planned["n2"]["update"], list(dry.left_counts.values())) == (1, 0, [1])
+    assert trueup.repair(result.report, source_of_truth="n1", stale="apply", **options).planned["n2"]["update"] == 1
+    # A rerun: hot again, and confirmed as soon as it does not move.
+    again = trueup.rerun(result.report, progress=moving, recheck=1, recheck_wait=0, **options)
+    assert (again.verdict, again.pairs["n1/n2"].hot) == ("INCOMPLETE", 1)
+    assert again.since["n1/n2"] == {"resolved": 0, "remains": 1, "new": 0}
+    still = trueup.rerun(again.report, recheck=1, recheck_wait=0, **options)
+    assert (still.verdict, still.pairs["n1/n2"].hot) == ("DIFFER", 0)
+    assert still.since["n1/n2"] == {"resolved": 0, "remains": 2, "new": 0}
+    # The verification of a repair that inserts only: the row remains, and the repair did not fail.
+    moved = trueup.repair(
+        still.report,
+        source_of_truth="n1",
+        insert_only=True,
+        execute=True,
+        progress=moving,
+        recheck=1,
+        recheck_wait=0,
+        **options,
+    )
+    assert (moved.verdict, moved.remaining, moved.failed) == ("REMAINS", 1, {})
+    assert any("1 row is hot" in remark for remark in moved.remarks)
+
+
+def test_copies_of_a_row_that_move_between_the_looks_are_hot(
+    databases: Databases, on_all: OnAll, compare: Compare
+) -> None:
+    nodes = databases(3)
+    on_all(nodes, "CREATE TABLE items (name text)")
+    nodes[0].execute("INSERT INTO items VALUES ('a'), ('b')")
+    moving = Moving(nodes[2], "INSERT INTO items SELECT 'a' FROM generate_series(1, {})")
+    result = compare(nodes, "items", progress=moving, recheck=1)
+    found = {pair: (each.missing, each.extra, each.hot > 0) for pair, each in result.pairs.items()}
+    # The copies of one row moved on the third node only: the other pair is confirmed.
+    assert (result.verdict, found) == (
+        "INCOMPLETE",
+        {"n1/n2": (2, 0, False), "n1/n3": (1, 0, True), "n2/n3": (0, 0, True)},
+    )
 
 
 def test_a_late_row_is_found_by_the_re_check(nodes: list[Database], compare: Compare) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from trueup.report.json_file import private_file
-from trueup.report.json_reader import Report, Section, divided, showing
+from trueup.report.json_reader import Report, Section, divided, listed_as, showing
 from trueup.report.page import Page, page_of_diff
 from trueup.report.text import difference_lines
 
@@ -108,7 +108,7 @@ def _data(head: Mapping[str, Any], report: Report) -> Iterator[str]:
         is_first = True
         for difference in report.differences(section, share.has_room):
             text = _json(_compact(difference, columns))
-            if share.take(difference["kind"], len(text)):
+            if share.take(listed_as(difference), len(text)):
                 yield f"{'' if is_first else ','}\n{text}"
                 is_first = False
         left -= share.used
@@ -162,7 +162,7 @@ def _compact(difference: Mapping[str, Any], columns: Sequence[str]) -> dict[str,
     """Return a difference in short form: rows as lists in the order of the columns, or null for no row."""
     rows = difference["rows"]
     compact = {
-        "kind": difference["kind"],
+        "kind": listed_as(difference),
         "key": list(difference["key"].values()),
         "columns": [columns.index(name) for name in difference["columns"]],
         "rows": [None if row is None else [row.get(name) for name in columns] for row in rows.values()],

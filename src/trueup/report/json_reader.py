@@ -20,7 +20,9 @@ from trueup.report.json_file import FORMAT
 
 # Whether differences of a kind are wanted; asked for each of them.
 Wanted = Callable[[str], bool]
-# A pair, the key of a row, and the hash of the row per node: None: no row; empty: not in the report.
+# Instead of the hashes of a row whose difference is not confirmed.
+HOT = "hot"
+# A pair, the key of a row, and the hash of the row per node: None: no row; empty: not in the report; or HOT.
 Keyed = tuple[str, tuple[str, ...], "tuple[str | None, ...]"]
 
 
@@ -129,27 +131,29 @@ class _Loaded(Report):
             Section(
                 pair,
                 {name: value for name, value in counts.items() if name not in ("differences", "resolved_keys")},
-                Counter(_kind(difference) for difference in counts["differences"]),
+                Counter(listed_as(difference) for difference in counts["differences"]),
             )
             for pair, counts in content["diffs"].items()
         ]
 
     def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
-        return (difference for difference in self._diffs[section.pair] if wanted(_kind(difference)))
+        return (difference for difference in self._diffs[section.pair] if wanted(listed_as(difference)))
 
     def keys(self) -> Iterator[Keyed]:
         names, nodes = self._names()
         for pair, differences in self._diffs.items():
             for difference in differences:
                 key = tuple([difference["key"][name] for name in names])
-                yield pair, key, _hashes(difference.get("hashes") or {}, nodes)
+                hashes = dict.fromkeys(nodes, HOT) if difference.get("hot") else difference.get("hashes")
+                yield pair, key, _hashes(hashes or {}, nodes)
 
     def lines(self) -> Iterator[str]:
         yield json.dumps(self._content, indent=1) + "\n"
 
 
-def _kind(difference: Mapping[str, Any]) -> str:
-    return str(difference["kind"])
+def listed_as(difference: Mapping[str, Any]) -> str:
+    """Return the kind of a difference, or `hot` if it is not confirmed."""
+    return "hot" if difference.get("hot") else str(difference["kind"])
 
 
 class _Lines(Report):
@@ -171,7 +175,7 @@ class _Lines(Report):
                 match = _KIND.search(line)
                 if match is None:
                     raise place.damaged("the kind of the difference is missing")
-                listed[match[1].decode()] += 1
+                listed["hot" if match[2] else match[1].decode()] += 1
         self.sections = sections
 
     def _entries(self) -> Iterator[tuple[bool, bytes, _Place]]:
@@ -188,7 +192,7 @@ class _Lines(Report):
                 if not line.startswith(_DIFFERENCE):
                     return
                 match = _KIND.search(line)
-                if match is None or wanted(match[1].decode()):
+                if match is None or wanted("hot" if match[2] else match[1].decode()):
                     yield _parsed(line, place)
                 place.offset += len(line)
 
@@ -210,6 +214,9 @@ class _Lines(Report):
                     key, end = scan(text, len(_DIFFERENCE))
                     hashes = scan(text, end + 12)[0] if text.startswith(', "hashes": ', end) else {}
                     found = pair, tuple([key[name] for name in names]), _hashes(hashes, nodes)
+                # No value is a bare `true`, so this is the field of the difference.
+                if '"hot": true' in text:
+                    found = *found[:2], (HOT,) * len(nodes)
             except (AttributeError, KeyError, TypeError, ValueError, StopIteration) as error:
                 raise place.damaged(f"{type(error).__name__}: {error}") from None
             yield found
@@ -229,7 +236,7 @@ _HEAD_END = b' "diffs": {\n'
 _FORMAT_LINE = f' "format": {json.dumps(FORMAT)},\n'.encode()
 _DIFFERENCE = b'   {"key": '
 # Behind the hashes: within the key, a quote would be escaped.
-_KIND = re.compile(rb'\}, "kind": "(\w+)"')
+_KIND = re.compile(rb'\}, "kind": "(\w+)"(, "hot": true)?')
 
 
 @dataclass

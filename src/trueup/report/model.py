@@ -14,12 +14,16 @@ Mode = Literal["diff", "check", "rerun"]
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Confirmed differences of one pair of nodes, and changes in flight. `missing`: only on the first node."""
+    """Confirmed differences of one pair of nodes. `missing`: only on the first node.
+
+    `in_flight`: equal at a re-check. `hot`: changed between the last two looks and still different, so not confirmed.
+    """
 
     missing: int = 0
     extra: int = 0
     changed: int = 0
     in_flight: int = 0
+    hot: int = 0
     limit_reached: bool = False
 
     @property

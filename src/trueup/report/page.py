@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trueup.report.difflog import MEANING as PROOF
-from trueup.report.text import KINDS, MEANING, moment
+from trueup.report.text import MEANING, moment, shown_kinds
 
 # Colour of the verdict. "good" (green) is only for what is proven.
 Tone = Literal["good", "differ", "trouble", "plain"]
@@ -156,11 +156,12 @@ def _diff_facts(summary: Mapping[str, Any], counts: Mapping[str, Mapping[str, An
 
 def _pair_table(counts: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
+    kinds = shown_kinds(counts.values())
     for pair, pair_counts in counts.items():
-        numbers = [f"{pair_counts.get(kind, 0):,}" for kind in (*KINDS, "total")]
+        numbers = [f"{pair_counts.get(kind, 0):,}" for kind in (*kinds, "total")]
         rows.append([pair, *numbers, "limit reached, more may exist" if pair_counts.get("limit_reached") else ""])
-    heads = ["pair", *(_words(kind) for kind in KINDS), "differences", ""]
-    return Table("Pairs of nodes", heads, rows, frozenset(range(1, 6)))
+    heads = ["pair", *(_words(kind) for kind in kinds), "differences", ""]
+    return Table("Pairs of nodes", heads, rows, frozenset(range(1, len(kinds) + 2)))
 
 
 def _node_table(summary: Mapping[str, Any], proof: Mapping[str, Any]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trueup.report.model import DiffResult
@@ -24,7 +24,12 @@ MEANING = {
     ("INCOMPLETE", "rerun"): "not all keys of the earlier report were compared; nothing is proven",
 }
 _MAX_REASONS = 10
-KINDS = ("missing", "extra", "changed", "in_flight")
+KINDS = ("missing", "extra", "changed", "in_flight", "hot")
+
+
+def shown_kinds(pairs: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the kinds of which the counts are shown; hot rows only if there are some."""
+    return KINDS if any(counts.get("hot") for counts in pairs) else KINDS[:-1]
 
 
 def summary(result: DiffResult) -> str:
@@ -140,11 +145,12 @@ def _count(number: int, what: str) -> str:
 
 def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the counts of all pairs as a table, with an explanation of `missing` and `extra`."""
-    rows = [["", *(kind.replace("_", " ") for kind in KINDS), ""]]
+    kinds = shown_kinds(pairs.values())
+    rows = [["", *(kind.replace("_", " ") for kind in kinds), ""]]
     for pair, counts in pairs.items():
         limit = "limit reached, more may exist" if counts["limit_reached"] else ""
-        rows.append([pair, *(f"{counts[kind]:,}" for kind in KINDS), limit])
-    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4})]
+        rows.append([pair, *(f"{counts[kind]:,}" for kind in kinds), limit])
+    lines = ["  " + line for line in aligned(rows, right={1, 2, 3, 4, 5})]
     if any(counts["missing"] or counts["extra"] for counts in pairs.values()):
         lines.append("  (missing: on the first node of the pair only; extra: on the second only)")
     return lines
@@ -154,6 +160,8 @@ def _next(result: DiffResult) -> str:
     if result.verdict in ("MATCH", "RESOLVED"):
         return f"nothing to do (trueup tasks show {result.task_id[:8]} has the details)"
     if result.verdict == "INCOMPLETE":
+        if len(result.incomplete) == sum(counts.hot > 0 for counts in result.pairs.values()):
+            return f"trueup rerun {result.task_id[:8]}  (compares these rows again)"
         return "fix the problems listed above and run again"
     if result.mode == "check":
         return f"trueup diff {_shell(result.table)}  (shows which rows differ)"
@@ -179,7 +187,7 @@ def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
             changes = [f"{name}: {_value(value)}" for name, value in row.items()]
             changes.append("copies: " + " -> ".join(str(copies) for copies in difference["copies"].values()))
         key = ", ".join(f"{name}={_key(value)}" for name, value in difference["key"].items())
-        rows.append([difference["kind"], key, "; ".join(changes)])
+        rows.append([difference["kind"] + ", hot" * bool(difference.get("hot")), key, "; ".join(changes)])
     return ["    " + line for line in aligned(rows)]
 
 

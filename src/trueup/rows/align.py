@@ -35,6 +35,19 @@ class Difference(NamedTuple):
     key: KeyValues
     nodes: tuple[str, ...]  # all nodes that were read, in the order of the run
     groups: tuple[Group, ...]
+    moved: tuple[str, ...] = ()  # nodes whose row changed between the last two looks
+
+    def is_hot(self, pair: Pair) -> bool:
+        """Return whether the row changed between the last two looks on a node of the pair: not confirmed."""
+        return bool(self.moved) and (pair[0] in self.moved or pair[1] in self.moved)
+
+    def since(self, earlier: Difference) -> Difference:
+        """Return this difference with the nodes whose row is not as in an earlier look."""
+        return self._replace(moved=tuple([node for node in self.nodes if self._row(node) != earlier._row(node)]))
+
+    def _row(self, node: str) -> tuple[int | None, int] | None:
+        group = self.group_of(node)
+        return group and (group.hash, group.copies)
 
     def group_of(self, node: str) -> Group | None:
         """Return the group of a node, or None if the node was not read."""
@@ -54,14 +67,15 @@ class Difference(NamedTuple):
 
 def pack(differences: Sequence[Difference]) -> bytes:
     """Pickle differences as plain tuples, which takes half the time of named ones."""
-    plain = [(key, nodes, tuple(map(tuple, groups))) for key, nodes, groups in differences]
+    plain = [(key, nodes, tuple(map(tuple, groups)), moved) for key, nodes, groups, moved in differences]
     return pickle.dumps(plain, pickle.HIGHEST_PROTOCOL)
 
 
 def unpack(data: bytes) -> list[Difference]:
     """Return the differences that `pack` pickled."""
     return [
-        Difference(key, nodes, tuple([Group(*group) for group in groups])) for key, nodes, groups in pickle.loads(data)
+        Difference(key, nodes, tuple([Group(*group) for group in groups]), moved)
+        for key, nodes, groups, moved in pickle.loads(data)
     ]
 
 

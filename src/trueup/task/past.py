@@ -12,13 +12,13 @@ from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed, ConfigError
-from trueup.report.json_reader import Keyed, open_report, showing
+from trueup.report.json_reader import HOT, Keyed, open_report, showing
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
 from trueup.store import TaskStore
 
-# The hash of a node's row; None: no row; UNKNOWN: the report does not have it.
+# The hash of a node's row; None: no row; UNKNOWN: the report does not have it; HOT: the difference is not confirmed.
 UNKNOWN = ""
 Hash = str | None
 WITH_REPORT = ("TABLE_DIFF", "TABLE_RERUN")
@@ -113,6 +113,8 @@ def _by_key(
             pairs.append(bits[pair])
         else:
             pairs[place] |= bits[pair]
+            if HOT in key_hashes:
+                hashes[place] = key_hashes
     return list(places), hashes, pairs
 
 

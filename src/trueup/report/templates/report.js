@@ -2,7 +2,7 @@
 (() => {
   // Values longer than SHORT are shortened around the change; a page of the table has PAGE differences.
   const SHORT = 120, AROUND = 40, PAGE = 100, PRINTED = 1000, MOST_SIGNS = 2000;
-  const KINDS = { missing: "−", extra: "+", changed: "≠" };
+  const KINDS = { missing: "−", extra: "+", changed: "≠", hot: "~" };
   const at = (id) => document.getElementById(id);
   const number = (value) => value.toLocaleString("en-US");
 
@@ -270,7 +270,7 @@
   function kindCell(difference, pair, lines) {
     const names = difference.columns.map((column) => data.columns[column]);
     const changed = names.slice(0, 3).join(", ") + (names.length > 3 ? ` and ${names.length - 3} more` : "");
-    const where = difference.kind === "changed" ? changed : `on ${pair.nodes[1]}`;
+    const where = changed || (difference.kind === "hot" ? "" : `on ${pair.nodes[1]}`);
     const more = difference.copies ? "copies " + difference.copies.map(number).join(" → ") : where;
     const cell = make("td", { className: "kind", rowSpan: lines });
     cell.append(make("b", { textContent: KINDS[difference.kind] || "?" }), difference.kind);
@@ -369,7 +369,8 @@
     go({ pair: index });
   }
   function kindButtons(pair) {
-    const buttons = Object.entries(KINDS).map(([kind, mark]) => {
+    const kinds = Object.entries(KINDS).filter(([kind]) => kind !== "hot" || pair.hot);
+    const buttons = kinds.map(([kind, mark]) => {
       // As the report counts: all differences, and for a table without a key all copies.
       const count = pair[kind] || 0;
       const button = make("button", { type: "button", textContent: `${mark} ${kind} ${number(count)}` });

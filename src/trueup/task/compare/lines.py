@@ -49,9 +49,10 @@ class Lines:
             ]
         )
         columns = self._list(changed_columns(self._spec, left, right) if kind == "changed" else ())
+        hot = '"hot": true, ' if difference.is_hot(self._pair) else ""
         one, other = map(self._name, self._pair)
         line = (
-            f'{{"key": {{{key}}}, "hashes": {{{hashes}}}, "kind": "{kind}", "columns": {columns}, "rows": {{{one}'
+            f'{{"key": {{{key}}}, "hashes": {{{hashes}}}, "kind": "{kind}", {hot}"columns": {columns}, "rows": {{{one}'
             f'{self._row(left)}, {other}{self._row(right)}}}, "agree": {self._agree(difference)}'
         )
         if self._spec.is_keyless:

@@ -1,4 +1,8 @@
-"""Re-check suspects outside of the snapshot: those that agree now were in flight, the others are confirmed."""
+"""Re-check suspects outside of the snapshot: those that agree now were in flight.
+
+Of the others, those whose rows are as in the look before are confirmed. The rest is hot: a row that changes all the
+time may differ at every look although each of its changes arrives.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +46,7 @@ class Rechecked:
 
 
 def recheck(run: Comparison, seen: float) -> None:
-    """Compare the suspects again, in the configured number of rounds; those that still differ are confirmed.
+    """Compare the suspects again, in the configured number of rounds; those that differ in the same way are confirmed.
 
     `seen` is the time of the first comparison, on the monotonic clock.
     """
@@ -86,7 +90,7 @@ def _round(run: Comparison, before: Spool) -> None:
                 now = with_values_of(known, now)
             state.in_flight.update(settled_pairs(known, now))
             if now is not None:
-                confirmed.append(now)
+                confirmed.append(now.since(known))
         state.keep(confirmed)
         progress.advance(len(answer.outcomes))
 

@@ -74,6 +74,7 @@ def conclude(ending: Ending) -> DiffResult:
     pairs, alone = _count(ending)
     # Without a snapshot a row may change between hashing and reading.
     incomplete = _reasons(state, explain=ending.request.settings.snapshot and not ending.request.digests_only)
+    incomplete += [_hot(pair, counts.hot) for pair, counts in pairs.items() if counts.hot]
     differs = any(counts.total for counts in pairs.values())
     if ending.request.digests_only:
         differs = state.mismatched_blocks > 0
@@ -105,6 +106,13 @@ def conclude(ending: Ending) -> DiffResult:
     return _with_report(ending, result, pairs, finished)
 
 
+def _hot(pair: Pair, rows: int) -> str:
+    verb = "row is" if rows == 1 else "rows are"
+    return (
+        f"{'/'.join(pair)}: {rows:,} {verb} hot: changed between the last two looks, so the difference is not confirmed"
+    )
+
+
 def _remarks(state: State) -> list[str]:
     if not state.seen_once:
         return []
@@ -126,6 +134,7 @@ def _count(ending: Ending) -> tuple[dict[Pair, PairCounts], dict[str, int]]:
             extra=counts["extra"],
             changed=counts["changed"],
             in_flight=state.in_flight[pair],
+            hot=counts["hot"],
             limit_reached=pair in full,
         )
         for pair, counts in kinds.items()
@@ -263,7 +272,16 @@ def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]
     """Return per pair the number of keys that are resolved, remain and are new, and the resolved ones."""
     if ending.since is None or ending.compared:
         return ending.compared
-    now: dict[KeyValues, set[Pair]] = {suspect.key: set(differing_pairs(suspect)) for suspect in ending.state.suspects}
+    # Per key, as bits in the order of all pairs: those that differ, and above them those that are confirmed. A key that
+    # is hot is not resolved, and is not counted among those that remain or are new.
+    places = {pair: number for number, pair in enumerate(ending.state.pairs)}
+    width = len(places)
+    now: dict[KeyValues, int] = {}
+    for suspect in ending.state.suspects:
+        now[suspect.key] = sum(
+            1 << places[pair] if suspect.is_hot(pair) else (1 | 1 << width) << places[pair]
+            for pair in differing_pairs(suspect)
+        )
     # A key that could not be compared is not resolved.
     unseen = {key for failure in ending.state.failures for key in _keys_of(failure.task)}
     since: dict[Pair, tuple[dict[str, int], list[KeyValues]]] = {}
@@ -275,11 +293,12 @@ def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]
             ]
         else:
             for key, bits in zip(ending.since.keys, ending.since.pairs, strict=True):
-                differed, differs = bool(bits & 1 << number), pair in now.get(key, ())
-                if differed and not differs and key not in unseen:
+                bits_now = now.get(key, 0) >> number
+                differed, confirmed = bool(bits & 1 << number), bool(bits_now & 1 << width)
+                if differed and not bits_now & 1 and key not in unseen:
                     resolved.append(key)
-                counts["remains"] += differed and differs
-                counts["new"] += differs and not differed
+                counts["remains"] += differed and confirmed
+                counts["new"] += confirmed and not differed
         counts["resolved"] = len(resolved)
         since[pair] = counts, resolved
     ending.compared = since

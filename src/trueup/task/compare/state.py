@@ -50,7 +50,7 @@ class State:
     seen_once: int = 0
     differing: set[int] = field(default_factory=set)
     found: Counter[Pair] = field(default_factory=Counter)
-    # Of the suspects, per pair: how many of each kind (see `limit`); and per node: how often it is alone.
+    # Of the suspects, per pair: how many of each kind or hot (see `limit`); and per node: how often it is alone.
     kinds: dict[Pair, Counter[str]] = field(default_factory=dict)
     alone: Counter[str] = field(default_factory=Counter)
     in_flight: Counter[Pair] = field(default_factory=Counter)
@@ -136,12 +136,13 @@ class State:
         self.suspects.add(differences)
 
     def _count(self, difference: Difference, kinds: Iterable[tuple[Pair, str, int]]) -> None:
-        self.alone.update(alone_with(difference))
+        if not difference.moved:
+            self.alone.update(alone_with(difference))
         for pair, kind, rows in kinds:
             counts = self.kinds.setdefault(pair, Counter())
             limit = self.limit(pair)
             if limit is None or counts.total() < limit:
-                counts[kind] += rows
+                counts["hot" if difference.is_hot(pair) else kind] += rows
 
     def limit(self, pair: Pair) -> int | None:
         """Return the number of differing rows at which a pair's list ends, or None if all that was found is listed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trueup.report.json_reader import HOT
 from trueup.report.repair import DONE
 from trueup.rows.write.copy_text import join, split
 from trueup.task.past import UNKNOWN, Hash
@@ -14,6 +15,8 @@ from trueup.verbs.repair.writes import Entry, Left
 
 STALE = "the row changed since the report was written"
 UNSAID = "the report does not have the hash of the node's row"
+UNCONFIRMED = "the row is hot in the report, so the difference is not confirmed (see trueup rerun)"
+_NO_HASH: dict[Hash, str] = {UNKNOWN: UNSAID, HOT: UNCONFIRMED}
 
 
 class Settling:
@@ -64,7 +67,7 @@ class Settling:
                     entry = ("update", key, name, guard, fields, new.fields, new.guard)
                 before = old_hash.decode()
             if hashes and hashes[place][node] != before:
-                self._leave(place, node, UNSAID if hashes[place][node] == UNKNOWN else STALE)
+                self._leave(place, node, _NO_HASH.get(hashes[place][node], STALE))
             else:
                 entries.append(entry)
         return agree
@@ -115,8 +118,8 @@ class Settling:
     def _stale(self, place: int, node: int, old: Line | None) -> str:
         """Return why a row must not be written over, or '' if it is as the report says."""
         reported = self._hashes[place][node]
-        if reported == UNKNOWN:
-            return UNSAID
+        if reported in _NO_HASH:
+            return _NO_HASH[reported]
         if self._inside is not None and self._batch.ids[place] not in self._inside[self._batch.nodes[node]]:
             old = None
         return "" if (None if old is None else old.hash.decode()) == reported else STALE

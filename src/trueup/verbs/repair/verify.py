@@ -33,8 +33,10 @@ def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Share
         return
     ending.verified = result.report
     ending.remaining = rerun.state.suspects.count
-    if result.incomplete:
+    if rerun.state.failures or rerun.state.stopped:
         ending.failed[_RERUN] = "; ".join(result.incomplete)
+    # Rows that change all the time may differ at every look: they remain, and the repair did not fail.
+    ending.remarks += [] if ending.failed else [f"verified: {reason}" for reason in result.incomplete]
 
 
 def _past(spec: TableSpec, request: TableRequest, keys: Sequence[KeyValues]) -> Past:

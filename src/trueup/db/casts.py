@@ -47,7 +47,7 @@ def as_type(value: sql.Composable, type_name: str, *, is_domain: bool = False) -
     if is_domain:
         return sql.SQL("{}::{}").format(output_of(value), sql.SQL(type_name))
     array = type_name if is_array(type_name) else f"{type_name}[]"
-    return sql.SQL("(CASE WHEN array_eq(NULL::{}, ARRAY[{value}]) IS NULL THEN {value} END)").format(
+    return sql.SQL("(CASE WHEN pg_catalog.array_eq(NULL::{}, ARRAY[{value}]) IS NULL THEN {value} END)").format(
         sql.SQL(array), value=value
     )
 
@@ -55,4 +55,4 @@ def as_type(value: sql.Composable, type_name: str, *, is_domain: bool = False) -
 def output_of(value: sql.Composable) -> sql.Composed:
     """Return the text of a value as its output function prints it, which is never a function of the type's owner."""
     # IS NULL is true for a composite whose fields are all NULL; IS DISTINCT FROM NULL looks at the value itself.
-    return sql.SQL("(CASE WHEN {value} IS DISTINCT FROM NULL THEN concat({value}) END)").format(value=value)
+    return sql.SQL("(CASE WHEN {value} IS DISTINCT FROM NULL THEN pg_catalog.concat({value}) END)").format(value=value)

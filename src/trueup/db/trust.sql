@@ -7,6 +7,8 @@ WITH me AS (
 ), roles AS (
     SELECT r.oid, r.rolname FROM pg_roles r, me, pg_database d
      WHERE d.datname = current_database() AND NOT r.rolsuper AND NOT pg_has_role(r.oid, me.oid, 'MEMBER')
+       -- The only member of this role is the owner of the database.
+       AND NOT (r.rolname = 'pg_database_owner' AND (SELECT o.rolsuper FROM pg_roles o WHERE o.oid = d.datdba))
        AND (me.rolsuper OR r.oid <> d.datdba AND NOT pg_has_role(me.oid, r.oid, 'MEMBER'))
 ), s AS (
     SELECT n.* FROM pg_namespace n WHERE n.nspname = %(schema)s

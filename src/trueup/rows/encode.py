@@ -97,17 +97,17 @@ def scalar_value(column: Column) -> sql.Composable:
 def hash_input(column: ColumnSpec, spec: TableSpec) -> sql.Composable:
     """Return the expression that the row hash contains for the column."""
     if column.encoding == "numeric" and spec.numeric == "value":
-        text: sql.Composable = sql.SQL("trim_scale({})::text").format(base_value(column))
+        text: sql.Composable = sql.SQL("pg_catalog.trim_scale({})::pg_catalog.text").format(base_value(column))
     elif column.encoding == "native" and spec.digest == "native":
         row = type_of(column)
         if row.hash == "bytes":
-            return sql.SQL("{}({})").format(sql.SQL(row.send), base_value(column))
+            return sql.SQL("pg_catalog.{}({})").format(sql.SQL(row.send), base_value(column))
         if row.hash == "value":
             return base_value(column)
         text = base_value(column)
     else:
         text = text_of(column)
-    return sql.SQL('({}) COLLATE "C"').format(text)
+    return sql.SQL('({}) COLLATE pg_catalog."C"').format(text)
 
 
 def row_hash(spec: TableSpec) -> sql.Composed:
@@ -116,14 +116,16 @@ def row_hash(spec: TableSpec) -> sql.Composed:
     seed = sql.Literal(spec.seed)
     if spec.digest == "portable":
         # The text of a record quotes its fields, so different rows have different texts.
-        return sql.SQL("('x' || substr(md5(ROW({})::text || {}), 1, 16))::bit(64)::int8").format(
-            inputs, sql.Literal(str(spec.seed))
-        )
+        return sql.SQL(
+            "('x' OPERATOR(pg_catalog.||) pg_catalog.substr(pg_catalog.md5(ROW({})::pg_catalog.text"
+            " OPERATOR(pg_catalog.||) {}), 1, 16))::bit(64)::pg_catalog.int8"
+        ).format(inputs, sql.Literal(str(spec.seed)))
     # The record hash is linear in its columns: without the outer hash, two rows that swap a value would have the same
     # sum. The outer hash takes the number as text, because the hash of an integer has only 32 bits.
-    return sql.SQL('hashtextextended((hash_record_extended(ROW({}), {})::text) COLLATE "C", {})').format(
-        inputs, seed, seed
-    )
+    return sql.SQL(
+        "pg_catalog.hashtextextended((pg_catalog.hash_record_extended(ROW({}), {})::pg_catalog.text)"
+        ' COLLATE pg_catalog."C", {})'
+    ).format(inputs, seed, seed)
 
 
 def text_of(column: ColumnSpec, row: str = "") -> sql.Composed:
@@ -132,7 +134,7 @@ def text_of(column: ColumnSpec, row: str = "") -> sql.Composed:
     # The cast of bpchar to text would drop trailing blanks.
     if not is_cast or column.encoding == "bpchar":
         return output_of(_name(column, row))
-    return sql.SQL("{}::text").format(base_value(column, row))
+    return sql.SQL("{}::pg_catalog.text").format(base_value(column, row))
 
 
 def value_of(column: ColumnSpec, spec: TableSpec) -> sql.Composed:

@@ -75,7 +75,7 @@ def order_by(spec: TableSpec) -> sql.Composed:
 def ordered(part: KeySpec, row: str = "") -> sql.Composable:
     """Return the expression by which a key column, of the row `row`, is ordered and looked up."""
     if part.order == "bytes":
-        return sql.SQL('({} COLLATE "C")').format(text_of(part.column, row))
+        return sql.SQL('({} COLLATE pg_catalog."C")').format(text_of(part.column, row))
     return base_value(part.column, row)
 
 

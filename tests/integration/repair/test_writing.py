@@ -15,7 +15,7 @@ from support.repair import NodesWith
 from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
 from trueup.rows.write.references import check_references
-from trueup.verbs.repair import decide, undo, write_node
+from trueup.verbs.repair import decide, undo, write_table
 from trueup.verbs.repair.request import RepairRequest
 
 EVERYTHING = """
@@ -258,7 +258,7 @@ def test_a_parent_is_not_deleted_between_the_check_and_the_commit(
             except psycopg.errors.LockNotAvailable:
                 refused.append(statement.split()[0])
 
-    monkeypatch.setattr(write_node, "check_references", check_then_disturb)
+    monkeypatch.setattr(write_table, "check_references", check_then_disturb)
     assert nodes.repair(report, source_of_truth="n1", execute=True).verdict == "REPAIRED"
     assert refused == ["DELETE", "INSERT"]
     assert nodes[2].execute("SELECT * FROM items") == [(1, 1, 1)]

@@ -8,22 +8,19 @@ are; their ids are returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from psycopg import Rollback, sql
 
 from trueup.db.connection import Connection, one_row
 from trueup.rows.encode import row_hash
 from trueup.rows.fetch import among
-from trueup.rows.keys import KeyValues, canonical, key_texts
+from trueup.rows.keys import KeyValues, canonical, key_texts, order_by
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.copy_text import key_id
 from trueup.rows.write.stage import stage_keys
-from trueup.rows.write.target import Target, column_list, table_name
-
-if TYPE_CHECKING:
-    from typing_extensions import LiteralString
+from trueup.rows.write.target import Target, same_key_value, table_name
 
 KEYS_PER_STATEMENT = 5000
 Hashes = dict[bytes, bytes]  # id of a row (see `copy_text.key_id`) and its hash as text
@@ -57,20 +54,50 @@ def has_rows(connection: Connection, spec: TableSpec, expected: Expected) -> boo
     return tuple(one_row(connection.execute(query))) == expected.digest
 
 
-def read_hashes(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues], lock: LiteralString = "") -> Hashes:
-    """Return the hashes of the rows of these keys; `lock` is a locking clause."""
+def read_hashes(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues]) -> Hashes:
+    """Return the hashes of the rows of these keys."""
     hashes: Hashes = {}
     for batch in key_batches(keys):
-        query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}{}").format(
-            key_texts(spec), row_hash(spec), table_name(spec), among(spec, batch), sql.SQL(lock)
+        query = sql.SQL("SELECT {}, {}::text FROM {} WHERE {}").format(
+            key_texts(spec), row_hash(spec), table_name(spec), among(spec, batch)
         )
         hashes.update(_by_id(spec, connection.execute(query).fetchall()))
     return hashes
 
 
 def lock_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
-    """Lock the rows for an update that keeps their keys, and return the ids of those that changed."""
-    return _changed(expected.by_id, read_hashes(connection, spec, expected.keys, " FOR NO KEY UPDATE"))
+    """Lock the rows in the order of their keys, and return the ids of those that changed.
+
+    The lock is that of an UPDATE: other sessions can insert rows that refer to these. Call it outside of a savepoint:
+    a row that is locked in one subtransaction and written in another gets two holders, which takes more time.
+    """
+    if not expected.keys:
+        return set()
+    locked = sql.SQL("SELECT {}, {} AS hash FROM {} WHERE {} ORDER BY {} FOR NO KEY UPDATE").format(
+        key_texts(spec), row_hash(spec), table_name(spec), among(spec, expected.keys), order_by(spec)
+    )
+    query = sql.SQL("SELECT count(*), coalesce(sum(hash), 0) FROM ({}) locked").format(locked)
+    if tuple(one_row(connection.execute(query))) == expected.digest:
+        return set()
+    # Under the lock again: a row that was deleted may have been inserted again since.
+    rows = connection.execute(locked).fetchall()
+    return _changed(expected.by_id, _by_id(spec, [(*row[:-1], str(row[-1])) for row in rows]))
+
+
+def existing(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+    """Return the ids of the rows that exist, of keys for which there was no row."""
+    if not expected.keys or has_rows(connection, spec, expected):
+        return set()
+    return read_hashes(connection, spec, expected.keys).keys() & set(expected.ids)
+
+
+def delete_locked(connection: Connection, spec: TableSpec, keys: Sequence[KeyValues]) -> int:
+    """Delete rows that `lock_unchanged` locked, and return their number."""
+    deleted = 0
+    for batch in key_batches(keys):
+        query = sql.SQL("DELETE FROM {} WHERE {}").format(table_name(spec), among(spec, batch))
+        deleted += connection.execute(query).rowcount
+    return deleted
 
 
 def delete_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
@@ -90,16 +117,19 @@ def delete_unchanged(connection: Connection, spec: TableSpec, expected: Expected
     return _delete_without_changed(connection, expected, delete)
 
 
-def delete_unchanged_together(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+def delete_unchanged_together(
+    connection: Connection, spec: TableSpec, expected: Expected, path: Callable[[], AbstractContextManager[None]]
+) -> set[bytes]:
     """Like `delete_unchanged`, in one statement for all keys: the rows may refer to each other.
 
-    Where triggers fire, ON DELETE actions of other tables do as the schema says.
+    Triggers fire, and ON DELETE actions of other tables do as the schema says; `path` is the search_path for them.
     """
-    names = column_list(spec.key_names)
+    target = Target(spec, spec.key_names)
 
     def delete(rows: Mapping[bytes, tuple[KeyValues, bytes | None]]) -> Hashes:
-        staged = stage_keys(connection, Target(spec, spec.key_names), rows)
-        return _delete(connection, spec, sql.SQL("({}) IN (SELECT {} FROM {})").format(names, names, staged))
+        staged = stage_keys(connection, target, rows)
+        with path():
+            return _delete_staged(connection, target, staged)
 
     return _delete_without_changed(connection, expected, delete)
 
@@ -149,6 +179,15 @@ def _delete(connection: Connection, spec: TableSpec, condition: sql.Composable) 
     query = sql.SQL("DELETE FROM {} WHERE {} RETURNING {}, {}::text").format(
         table_name(spec), condition, key_texts(spec), row_hash(spec)
     )
+    return _by_id(spec, connection.execute(query).fetchall())
+
+
+def _delete_staged(connection: Connection, target: Target, staged: sql.Composable) -> Hashes:
+    """Delete the rows of staged keys; triggers may fire, so each name has its schema."""
+    spec = target.spec
+    query = sql.SQL(
+        "DELETE FROM {} t WHERE EXISTS (SELECT FROM {} k WHERE {}) RETURNING {}, {}::pg_catalog.text"
+    ).format(target.name, staged, same_key_value(spec, "t", "k"), key_texts(spec), row_hash(spec))
     return _by_id(spec, connection.execute(query).fetchall())
 
 

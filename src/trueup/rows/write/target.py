@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from psycopg import sql
 
 from trueup.db.catalog import Table
 from trueup.db.foreign_keys import TableName
+from trueup.rows.keys import ordered
 from trueup.rows.spec import TableSpec
 
 
@@ -67,3 +68,15 @@ def same_key(names: Iterable[str], left: str, right: str) -> sql.Composed:
     return sql.SQL(" AND ").join(
         sql.SQL("{} = {}").format(sql.Identifier(left, name), sql.Identifier(right, name)) for name in names
     )
+
+
+def same_key_value(spec: TableSpec, left: str, right: str, *, names: Sequence[str] = ()) -> sql.Composed:
+    """Return the condition that two rows have the same key, as `fetch.among` finds it; each name has its schema.
+
+    `names` are the key columns of the right row, if they have other names.
+    """
+    pairs = []
+    for part, name in zip(spec.key, names or spec.key_names, strict=True):
+        other = replace(part, column=replace(part.column, name=name))
+        pairs.append(sql.SQL("{} OPERATOR(pg_catalog.=) {}").format(ordered(part, left), ordered(other, right)))
+    return sql.SQL(" AND ").join(pairs)

@@ -6,8 +6,9 @@ the tables), `prepare` (check each table), `layout` (which columns are written),
 `plan_template` (a plan to start from), `writes` (what one node gets), `settle` (from decisions to writes), `decide`
 (one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks decided), `identity` (which
 database they are of), `undo_file` (the old rows), `rights` (whether a node can be written), `replication` (which
-subscriptions get what is written), `write_node` (one transaction per node), `write` (all nodes), `verify` (compare the
-keys again), `result` (the result and its report), `undo` (put the old rows back).
+subscriptions get what is written), `node_work` (what a table gets, and how), `write_table` (the steps that write a
+table), `write_node` (one transaction per node), `write` (all nodes), `verify` (compare the keys again), `result` (the
+result and its report), `undo` (put the old rows back).
 """
 
 from __future__ import annotations

@@ -73,6 +73,8 @@ class Decisions:
         self.layouts = layouts
         self.keys = self.agree = 0
         self.planned: dict[str, Counter[Act]] = {node: Counter() for node in layouts}
+        # The places of the columns that updates change.
+        self.changed: dict[str, set[int]] = {node: set() for node in layouts}
         self.left: list[Left] = []
         self.examples: list[Example] = []
         self.rows = rows
@@ -84,6 +86,7 @@ class Decisions:
         self.left += decided.left
         for node, writes in decided.writes.items():
             self.planned[node].update(writes.acts)
+            self.changed[node].update(*set(writes.places))
             self._add_examples(node, writes)
             if self.rows is not None:
                 self.rows.add(self.number, node, writes)

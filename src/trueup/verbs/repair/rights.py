@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from trueup.db.connection import one_value
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.foreign_keys import read_foreign_keys
 from trueup.db.names import display_name
+from trueup.db.own_path import OwnPath, own_path
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.rows.spec import TableSpec
@@ -26,17 +27,24 @@ class Rights:
     """How a node can be written: with triggers silenced, or in foreign-key order; and reasons why it cannot."""
 
     silent: bool
-    # Whether triggers or rules fire that may change what is written.
+    # Whether triggers or rules fire that may change what is written, and the schemas of their search_path (None: those
+    # of a new session).
     watched: bool = False
+    schemas: tuple[str, ...] | None = None
     reasons: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire_triggers: bool) -> Rights:
-    """Return what the role may do with the table on a node, for the planned acts."""
+def rights_on(
+    control: Control, layout: Layout, acts: Mapping[Act, int], changed: Collection[int], *, fire_triggers: bool
+) -> Rights:
+    """Return what the role may do with the table on a node, for the planned acts.
+
+    `changed` are the places of the columns that updates change.
+    """
     spec, node = layout.spec, control.node.name
     columns = [column.name for column in layout.columns_of(node)]
-    updated = [name for name in columns if name not in (*spec.key_names, *layout.fixed[node])]
+    updated = [columns[place] for place in sorted(changed) if columns[place] not in layout.fixed[node]]
     with control.connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             load("trueup.verbs.repair", "rights.sql")["rights"],
@@ -64,7 +72,10 @@ def rights_on(control: Control, layout: Layout, acts: Mapping[Act, int], *, fire
         fires = f": {row['triggers']} triggers of the table fire" if row["triggers"] else ""
         remarks.append(f"{node}: {why}, so triggers are not silenced{fires}, and rows are written in foreign-key order")
     watched = bool(row["always"] or (row["triggers"] and not silent))
-    return Rights(silent, watched, tuple(reasons), tuple(remarks))
+    path = own_path(control.connection) if any(acts.values()) and (watched or not silent) else OwnPath()
+    if watched:
+        remarks += [f"{node}: the search_path of triggers is without a schema: {reason}" for reason in path.left_out]
+    return Rights(silent, watched, path.schemas, tuple(reasons), tuple(remarks))
 
 
 def _parents_without_lock(control: Control, spec: TableSpec) -> list[str]:
@@ -96,16 +107,14 @@ def _reasons(row: Mapping[str, Any], table: str, acts: Mapping[Act, int], *, sil
         reasons.append(f"other tables inherit from {table}: a row could be written to a table it was not in")
     if row["in_recovery"]:
         reasons.append("the server is a standby, which is read-only")
-    # With triggers silenced, an update is a delete and an insert.
-    replaced = silent and updates
-    if (deletes or replaced) and not row["may_delete"]:
+    if deletes and not row["may_delete"]:
         reasons.append(f"role {role} may not DELETE from {table}; GRANT DELETE ON {table}")
-    if (inserts or replaced) and row["no_insert"]:
+    if inserts and row["no_insert"]:
         columns = ", ".join(row["no_insert"])
         reasons.append(f"role {role} may not INSERT {columns} into {table}; GRANT INSERT ON {table}")
-    if updates and not silent and row["no_update"]:
+    if updates and row["no_update"]:
         columns = ", ".join(row["no_update"])
         reasons.append(f"role {role} may not UPDATE {columns} of {table}; GRANT UPDATE ON {table}")
-    if not silent and (updates or deletes) and not row["may_stage"]:
+    if (updates or (deletes and not silent)) and not row["may_stage"]:
         reasons.append(f"role {role} may not create temporary tables; GRANT TEMP ON DATABASE")
     return reasons

@@ -14,12 +14,13 @@ from trueup.task.open import OpenTask
 from trueup.task.together import together
 from trueup.verbs.repair.decisions import Rows
 from trueup.verbs.repair.modes import ACTS
+from trueup.verbs.repair.node_work import NodeWork
 from trueup.verbs.repair.replication import check_replication
 from trueup.verbs.repair.request import Writing
 from trueup.verbs.repair.result import Ending, text_of
 from trueup.verbs.repair.rights import Rights, rights_on
 from trueup.verbs.repair.undo_file import UndoFile
-from trueup.verbs.repair.write_node import NodeWork, Written, write_node
+from trueup.verbs.repair.write_node import Written, write_node
 from trueup.verbs.repair.writes import Left
 
 
@@ -87,6 +88,7 @@ def _work(
         rights.silent,
         application,
         rights.watched,
+        rights.schemas,
         under_origin=node.name in checked.under_origin,
         lock_timeout=writing.lock_timeout,
         watcher=control.connection,
@@ -126,7 +128,8 @@ def _rights_on_node(
 
     def ask(ending: Ending, fire_triggers: bool) -> Rights:
         decisions = ending.decisions
-        return rights_on(control, decisions.layouts[node], decisions.planned[node], fire_triggers=fire_triggers)
+        layout, acts, changed = decisions.layouts[node], decisions.planned[node], decisions.changed[node]
+        return rights_on(control, layout, acts, changed, fire_triggers=fire_triggers)
 
     rights = {ending.decisions.number: ask(ending, fire_triggers) for ending in endings}
     writes = [ending for ending in endings if any(ending.decisions.planned[node].values())]

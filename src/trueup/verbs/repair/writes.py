@@ -21,6 +21,7 @@ class Writes:
     """What one node gets, in parallel lists: per key the row before (guard and line; None: no row) and after.
 
     `made` is the guard of the row after: b"" where there is none, None where it is known only once it is written.
+    `places` are those of the fields that an update changes.
     """
 
     acts: list[Act] = field(default_factory=list)
@@ -30,18 +31,18 @@ class Writes:
     before: list[bytes | None] = field(default_factory=list)
     after: list[bytes | None] = field(default_factory=list)
     made: list[bytes | None] = field(default_factory=list)
+    places: list[tuple[int, ...]] = field(default_factory=list)
 
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> Writes:
         """Return the writes of many keys."""
         acts, keys, ids, guards, before, after, made = map(list, zip(*entries, strict=True))
-        return cls(acts, keys, ids, guards, before, after, made)
+        places = [_changed(old, new) if act == "update" else () for act, _, _, _, old, new, _ in entries]
+        return cls(acts, keys, ids, guards, before, after, made, places)
 
-    def expected(self, act: Act | None = None) -> Expected:
-        """Return the rows before, of one act or of all."""
-        if act is None:
-            return Expected(self.ids, self.keys, self.guards)
-        places = [place for place, other in enumerate(self.acts) if other == act]
+    def expected(self, *acts: Act) -> Expected:
+        """Return the rows before, of these acts."""
+        places = [place for place, act in enumerate(self.acts) if act in acts]
         return Expected(
             [self.ids[place] for place in places],
             [self.keys[place] for place in places],
@@ -72,6 +73,12 @@ class Writes:
     def without_rows_before(self) -> Writes:
         """Return the writes without the rows before, which the undo file has."""
         return replace(self, before=[])
+
+
+def _changed(before: bytes | None, after: bytes | None) -> tuple[int, ...]:
+    """Return the places of the fields in which two lines differ."""
+    old, new = (before or b"").split(b"\t"), (after or b"").split(b"\t")
+    return tuple([place for place, field in enumerate(new) if field != old[place]])
 
 
 @dataclass(frozen=True)

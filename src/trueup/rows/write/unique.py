@@ -1,0 +1,31 @@
+"""The indexes in which two rows may not have the same value, or conflicting ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trueup.db.connection import Connection
+from trueup.db.statements import load
+from trueup.rows.spec import TableSpec
+
+
+@dataclass(frozen=True)
+class UniqueIndex:
+    """A unique index or an exclusion constraint: the columns that it depends on (None: not known)."""
+
+    columns: tuple[str, ...] | None
+    # Whether it excludes exactly rows with equal values in these columns.
+    by_value: bool
+
+    def is_touched_by(self, columns: Sequence[str]) -> bool:
+        """Return whether an UPDATE of these columns can change a value of the index."""
+        return self.columns is None or not set(self.columns).isdisjoint(columns)
+
+
+def unique_indexes(connection: Connection, spec: TableSpec) -> list[UniqueIndex]:
+    """Return the unique and exclusion indexes of a table and its partitions that are checked at once."""
+    rows = connection.execute(
+        load("trueup.rows.write", "unique.sql")["indexes"], {"schema": spec.schema, "table": spec.table}
+    ).fetchall()
+    return [UniqueIndex(None if columns is None else tuple(columns), by_value) for columns, by_value in rows]

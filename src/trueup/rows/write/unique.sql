@@ -1,0 +1,16 @@
+-- name: indexes
+-- Unique and exclusion indexes that are checked at once, of the table and its partitions: the columns that a value of
+-- the index depends on (NULL: not known), and whether equal values of these columns are what it excludes.
+SELECT CASE WHEN bool_or(a.attgenerated <> '') IS NOT TRUE THEN array_agg(DISTINCT a.attname::text) END AS columns,
+       bool_and(i.indexprs IS NULL AND i.indisunique) AS by_value
+  FROM pg_index i
+  CROSS JOIN LATERAL (
+       SELECT k.attnum FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place) WHERE place <= i.indnkeyatts AND k.attnum > 0
+       UNION SELECT d.refobjsubid FROM pg_depend d
+              WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND d.refclassid = 'pg_class'::regclass
+                AND d.refobjid = i.indrelid AND d.refobjsubid > 0) c(attnum)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum
+ WHERE i.indimmediate AND (i.indisunique OR i.indisexclusion)
+   AND i.indrelid IN (SELECT format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass UNION ALL
+                      SELECT p.relid FROM pg_partition_tree(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) p)
+ GROUP BY i.indexrelid

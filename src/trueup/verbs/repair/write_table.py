@@ -1,0 +1,319 @@
+"""The steps that write one table of a node; the caller's transaction contains all of them.
+
+`lock` compares the rows with what was read and locks them, `delete` and `upsert` write, in any order, `check` verifies
+the references, `note` completes the undo file. A row that changed after it was read is left as it is and listed.
+
+Rows that exist are updated in place, in exactly the columns that differ: a session that waits for the lock of such a
+row then finds the row, and rows that refer to it keep their parent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property, partial
+from itertools import islice
+
+import psycopg
+from psycopg.errors import ExclusionViolation, ForeignKeyViolation, UniqueViolation
+
+from trueup.db.connection import Connection
+from trueup.db.node import error_from_server
+from trueup.engine.progress import Progress
+from trueup.errors import QueryError, TrueupError
+from trueup.rows.keys import KeyValues
+from trueup.rows.write.changes import (
+    INSERTED,
+    Staged,
+    delete_replaced,
+    fill,
+    insert_staged,
+    replace_holders,
+    replace_touching,
+    stage_changes,
+    staged_line,
+    update_staged,
+    upsert_staged,
+)
+from trueup.rows.write.copy import check_arrived, rows_in, send_lines
+from trueup.rows.write.copy_text import key_of
+from trueup.rows.write.guarded import (
+    KEYS_PER_STATEMENT,
+    Expected,
+    delete_locked,
+    delete_unchanged,
+    delete_unchanged_together,
+    existing,
+    has_rows,
+    lock_unchanged,
+    read_hashes,
+)
+from trueup.rows.write.references import check_references, lock_for_deferrable
+from trueup.rows.write.triggers import application_path
+from trueup.rows.write.unique import UniqueIndex, unique_indexes
+from trueup.verbs.repair.modes import Act
+from trueup.verbs.repair.node_work import NodeWork
+from trueup.verbs.repair.undo_file import NOT_WRITTEN, UndoFile
+from trueup.verbs.repair.writes import Writes
+
+_DROPPED = "a trigger or a rule of the table interferes: disable it, or run without --fire-triggers"
+# Above this number of different sets of columns, all rows get one UPDATE of the columns of all sets. The rows are
+# locked and unchanged, so that the other columns get the values that they have.
+_MOST_SETS = 16
+
+
+class TableWriter:
+    """Writes one table of a node in the transaction of its caller."""
+
+    def __init__(self, connection: Connection, work: NodeWork, progress: Progress) -> None:
+        self._connection, self.work, self._progress = connection, work, progress
+        # The ids of rows that changed after they were read.
+        self.changed: set[bytes] = set()
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert errors of the driver to those of trueup, with the name of the table."""
+        try:
+            yield
+        except TrueupError as error:
+            error.table = error.table or self.work.shown
+            raise
+        except psycopg.Error as error:
+            raise error_from_server(error, self.work.node, table=self.work.shown) from None
+
+    def lock(self) -> None:
+        """Lock the rows in the order of their keys and compare them with what was read."""
+        connection, work = self._connection, self.work
+        if work.silent:
+            lock_for_deferrable(connection, work.guard)
+        for writes in work.spool:
+            if work.spool.counts["update"]:
+                self.changed |= lock_unchanged(connection, work.guard, writes.expected("update", "delete"))
+            self.changed |= existing(connection, work.guard, writes.expected("insert"))
+            self._progress.advance(len(writes.keys))
+
+    def delete(self) -> None:
+        """Delete the rows of extra keys."""
+        connection, work = self._connection, self.work
+        if not work.spool.counts["delete"]:
+            return
+        if work.fires:
+            self.changed |= delete_unchanged_together(connection, work.guard, self._deleted(), self._path)
+            return
+        for writes in work.spool:
+            expected = self._unchanged(writes.expected("delete"))
+            if not expected.keys:
+                continue
+            if work.spool.counts["update"]:
+                deleted = delete_locked(connection, work.guard, expected.keys)
+                if deleted != len(expected.keys):
+                    raise TrueupError(f"{len(expected.keys) - deleted} rows were not deleted", cure=_DROPPED)
+            else:
+                # Without the right to UPDATE, rows cannot be locked.
+                self.changed |= delete_unchanged(connection, work.guard, expected)
+
+    def delete_if_unreferenced(self) -> bool:
+        """Delete like `delete`; return False, and delete nothing, if a row still refers to one of them."""
+        if not self.work.fires or not self.work.spool.counts["delete"]:
+            self.delete()
+            return True
+        try:
+            with self._connection.transaction():
+                self.delete()
+        except ForeignKeyViolation:
+            return False
+        return True
+
+    def upsert(self) -> None:
+        """Update the rows that differ in place, and insert those that are missing."""
+        updates, is_one_copy = self.work.spool.counts["update"], not self.work.has_own
+        if updates and not self.work.silent:
+            # One statement: its rows may refer to each other.
+            self._upsert_firing(("update", "insert") if is_one_copy else ("update",))
+        elif updates:
+            self._update_silently()
+        if not updates or self.work.silent or not is_one_copy:
+            # Without updates, this needs no right but INSERT.
+            self._insert()
+
+    def check(self) -> None:
+        """Check what silenced triggers do not check."""
+        if self.work.silent:
+            check_references(self._connection, self.work.guard, partial(self._keys))
+
+    def note(self, undo: UndoFile) -> None:
+        """Add to the undo file the hashes of written rows that were not known before, or that a trigger changed."""
+        work = self.work
+        for writes in work.spool:
+            is_known = not self.changed and None not in writes.made
+            if is_known and (not work.watched or has_rows(self._connection, work.guard, writes.expected_after())):
+                continue
+            undo.after(work.number, work.node.name, self._hashes_now(writes))
+
+    @property
+    def counts(self) -> Counter[Act]:
+        """The number of rows per act."""
+        return self.work.spool.counts if not self.changed else Counter(act for _, act in self._acts())
+
+    def _path(self) -> AbstractContextManager[None]:
+        """Return the search_path for statements that fire triggers."""
+        if not self.work.fires:
+            return nullcontext()
+        return application_path(self._connection, self.work.schemas)
+
+    def _acts(self) -> Iterator[tuple[KeyValues, Act]]:
+        """Yield key and act of every row that is written."""
+        for writes in self.work.spool:
+            for key, name, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
+                if name not in self.changed:
+                    yield key, act
+
+    def _keys(self) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
+        """Yield batches of keys whose rows were written and of keys whose rows were deleted."""
+        acts = self._acts()
+        while batch := list(islice(acts, KEYS_PER_STATEMENT)):
+            yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
+
+    def _unchanged(self, expected: Expected) -> Expected:
+        if self.changed.isdisjoint(expected.ids):
+            return expected
+        rows = [(name, *row) for name, row in expected.by_id.items() if name not in self.changed]
+        return Expected(*map(list, zip(*rows, strict=True))) if rows else Expected([], [], [])
+
+    def _deleted(self) -> Expected:
+        batches = [self._unchanged(writes.expected("delete")) for writes in self.work.spool]
+        return Expected(
+            [name for batch in batches for name in batch.ids],
+            [key for batch in batches for key in batch.keys],
+            [value for batch in batches for value in batch.hashes],
+        )
+
+    # Updates and inserts.
+
+    @cached_property
+    def _sets(self) -> dict[tuple[int, ...], int]:
+        """The number of each set of changed places; 0: an UPDATE cannot set them, so the row is replaced."""
+        columns = self.work.target("update").columns
+        fixed = {columns.index(name) for name in self.work.layout.fixed[self.work.node.name]}
+        found = {places for writes in self.work.spool for places in writes.places if places}
+        changed = sorted(places for places in found if fixed.isdisjoint(places))
+        numbers = {places: 1 if len(changed) > _MOST_SETS else number for number, places in enumerate(changed, 1)}
+        return numbers | dict.fromkeys(found - set(changed), INSERTED)
+
+    def _stage(self, acts: Sequence[Act]) -> tuple[Staged, int]:
+        """Stage the rows of these acts; return their number."""
+        target, numbers = self.work.target(acts[0]), self._sets
+        columns: dict[int, set[int]] = {}
+        for places, number in numbers.items():
+            columns.setdefault(number, set()).update(places)
+        sets = [
+            tuple(target.columns[place] for place in sorted(columns[number]))
+            for number in range(1, max(columns, default=0) + 1)
+        ]
+        staged, sent = stage_changes(self._connection, target, sets), 0
+
+        def lines() -> Iterator[bytes]:
+            nonlocal sent
+            for writes in self.work.spool:
+                batch = [
+                    staged_line(numbers[places] if act == "update" else INSERTED, name, line)
+                    for name, act, line, places in zip(
+                        writes.ids, writes.acts, writes.after, writes.places, strict=True
+                    )
+                    if act in acts and line is not None and (places or act == "insert") and name not in self.changed
+                ]
+                sent += len(batch)
+                yield b"".join(batch)
+
+        fill(self._connection, staged, lines())
+        return staged, sent
+
+    def _upsert_firing(self, acts: Sequence[Act]) -> None:
+        fixed = [name for name in self.work.layout.fixed[self.work.node.name] if INSERTED in self._sets.values()]
+        if fixed:
+            raise TrueupError(
+                f"rows differ in column {fixed[0]}, which is GENERATED ALWAYS AS IDENTITY: an UPDATE cannot set it",
+                cure="run without --fire-triggers, as a role that may set session_replication_role: rows are then"
+                " deleted and copied, which can set it",
+            )
+        staged, sent = self._stage(acts)
+        try:
+            with self._path():
+                arrived = upsert_staged(self._connection, staged)
+        except UniqueViolation as error:
+            raise QueryError(
+                f"{error.diag.message_primary} ({error.diag.message_detail})",
+                sqlstate="23505",
+                cure="if rows swap unique values, run without --fire-triggers, as a role that may set"
+                " session_replication_role: these rows are then deleted and copied",
+            ) from None
+        check_arrived(sent, arrived)
+
+    def _update_silently(self) -> None:
+        staged, sent = self._stage(("update",))
+        indexes = [
+            index
+            for index in unique_indexes(self._connection, self.work.guard)
+            if any(index.is_touched_by(columns) for columns in staged.sets)
+        ]
+        if not indexes:
+            check_arrived(sent, self._write_staged(staged))
+            return
+        try:
+            with self._connection.transaction():
+                arrived = self._write_staged(staged)
+        except (UniqueViolation, ExclusionViolation):
+            arrived = self._write_colliding(staged, indexes)
+        check_arrived(sent, arrived)
+
+    def _write_colliding(self, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
+        """Write rows whose unique values change places: replace those in the way, else all that could be."""
+        if replace_holders(self._connection, staged, [index for index in indexes if index.by_value]):
+            try:
+                with self._connection.transaction():
+                    return self._write_staged(staged)
+            except (UniqueViolation, ExclusionViolation):
+                pass
+        replace_touching(self._connection, staged, indexes)
+        return self._write_staged(staged)
+
+    def _write_staged(self, staged: Staged) -> int:
+        with self._path():
+            deleted = delete_replaced(self._connection, staged)
+            updated = update_staged(self._connection, staged)
+            inserted = insert_staged(self._connection, staged)
+        check_arrived(deleted, inserted)
+        return updated + inserted
+
+    def _insert(self) -> None:
+        """COPY the missing rows."""
+        target, sent = self.work.target("insert"), 0
+
+        def lines() -> Iterator[bytes]:
+            nonlocal sent
+            for writes in self.work.spool:
+                batch = [
+                    line
+                    for name, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
+                    if act == "insert" and line is not None and name not in self.changed
+                ]
+                sent += len(batch)
+                yield b"".join(batch)
+
+        if self.work.spool.counts["insert"]:
+            with self._path():
+                arrived = send_lines(self._connection, rows_in(target), lines())
+            check_arrived(sent, arrived)
+
+    def _hashes_now(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield id and hash of the rows as they are now in this transaction; raise if one was not written."""
+        hashes = read_hashes(self._connection, self.work.guard, writes.keys)
+        for name, act in zip(writes.ids, writes.acts, strict=True):
+            if name in self.changed:
+                yield name, NOT_WRITTEN
+                continue
+            if (act == "delete") == (name in hashes):
+                what = "was not deleted" if act == "delete" else "did not arrive"
+                raise TrueupError(f"the row ({', '.join(key_of(name))}) {what}", cure=_DROPPED)
+            yield name, hashes.get(name)

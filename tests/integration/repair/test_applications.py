@@ -1,0 +1,127 @@
+"""Applications that write the rows of a running repair or undo see nothing but a short wait."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.repair import Nodes, NodesWith
+from trueup.db.connection import one_value
+from trueup.rows.write.references import check_references
+from trueup.testing.postgres import Database
+from trueup.verbs.repair import write_table
+
+# Rows 1 to 40 are changed, 41 to 60 are equal, 61 to 70 are missing, 71 to 80 are extra; 31 to 40 swap a unique value.
+TABLES = """
+CREATE TABLE items (id int PRIMARY KEY, name text, hits int NOT NULL DEFAULT 0, place int UNIQUE);
+CREATE TABLE child (item int NOT NULL REFERENCES items);
+CREATE INDEX ON child (item);
+"""
+TRUTH = "INSERT INTO items SELECT i, 'name ' || i, 0, i FROM generate_series(1, 70) i"
+DRIFT = """
+INSERT INTO items SELECT i, CASE WHEN i <= 40 THEN 'other' ELSE 'name ' || i END, 0,
+    CASE WHEN i BETWEEN 31 AND 40 THEN 71 - i ELSE i END FROM generate_series(1, 60) i;
+INSERT INTO items SELECT i, 'extra', 0, i FROM generate_series(71, 80) i
+"""
+# Rows that an application uses: all but those that come, go, or swap a unique value.
+USED = [*range(1, 31), *range(41, 61)]
+
+
+class Applications:
+    """Two applications that write a database until they are stopped."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stopped = threading.Event()
+        self.increments: Counter[int] = Counter()
+        self.children = 0
+        self.errors: list[str] = []
+        # The process numbers of their sessions.
+        self.pids: list[int] = []
+
+    @contextmanager
+    def running(self) -> Iterator[Applications]:
+        threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._count, self._refer)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def _run(self, work: Callable[[psycopg.Cursor[Any], int], None]) -> None:
+        with psycopg.connect(self._database.uri, autocommit=True) as connection, connection.cursor() as cursor:
+            self.pids.append(connection.info.backend_pid)
+            try:
+                while not self._stopped.is_set():
+                    for item in USED:
+                        work(cursor, item)
+            except psycopg.Error as error:
+                self.errors.append(str(error))
+
+    def _count(self, cursor: psycopg.Cursor[Any], item: int) -> None:
+        cursor.execute("UPDATE items SET hits = hits + 1 WHERE id = %s", [item])
+        if cursor.rowcount != 1:
+            self.errors.append(f"the update of row {item} found no row")
+        self.increments[item] += 1
+        # A row that changes between each look at it and the write would be left by every repair.
+        self._stopped.wait(0.02)
+
+    def _refer(self, cursor: psycopg.Cursor[Any], item: int) -> None:
+        cursor.execute("INSERT INTO child VALUES (%s)", [item])
+        self.children += 1
+
+    def wait_until_one_waits(self) -> None:
+        """Return when the first application waits for the lock of a row; the second one continues meanwhile."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event_type = 'Lock'"
+        children, waiting = self.children, 0
+        with psycopg.connect(self._database.uri, autocommit=True) as connection:
+            while waiting == 0 or (waiting == 1 and self.children < children + len(USED)):
+                waiting = one_value(connection.execute(query, [self.pids]))
+        assert waiting == 1
+
+
+@pytest.fixture
+def nodes(nodes_with: NodesWith) -> Nodes:
+    return nodes_with(TABLES, TRUTH, DRIFT)
+
+
+def test_applications_see_nothing_but_a_short_wait(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No error, no UPDATE of no row, no lost increment; the undo keeps the same promise."""
+    report = nodes.diff(exclude_columns=["hits"])
+    applications = Applications(nodes[2])
+    waits = 0
+
+    def check_when_an_application_waits(*args: Any) -> None:
+        nonlocal waits
+        check_references(*args)
+        if waits < 2:
+            applications.wait_until_one_waits()
+        waits += 1
+
+    def repair_until_none_is_left() -> None:
+        while nodes.repair(report, source_of_truth="n1", execute=True, stale="apply").left:
+            assert applications.errors == []
+
+    monkeypatch.setattr(write_table, "check_references", check_when_an_application_waits)
+    with applications.running():
+        # Rows that an application changed between reading and writing are left for the next repair.
+        done = nodes.repair(report, source_of_truth="n1", execute=True)
+        repair_until_none_is_left()
+        undone = nodes.undo(done, execute=True)
+        repair_until_none_is_left()
+    assert applications.errors == []
+    assert done.written["n2"]["insert"] == done.written["n2"]["delete"] == 10
+    assert not undone.failed
+    assert waits > 2
+    expected = [(item, f"name {item}", applications.increments[item], item) for item in range(1, 71)]
+    assert nodes[2].execute("SELECT * FROM items ORDER BY id") == expected
+    assert nodes[2].execute("SELECT count(*) FROM child") == [(applications.children,)]

@@ -80,6 +80,7 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
             table.delete()
     for table in tables:
         with table.errors():
+            table.fire_deferred()
             table.check()
     for table in tables:
         with table.errors():

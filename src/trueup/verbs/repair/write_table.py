@@ -137,6 +137,12 @@ class TableWriter:
             # Without updates, this needs no right but INSERT.
             self._insert()
 
+    def fire_deferred(self) -> None:
+        """Let deferred triggers fire before the commit: with their search_path, and before `note` reads the rows."""
+        if self.work.fires:
+            with self._path():
+                self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
     def check(self) -> None:
         """Check what silenced triggers do not check."""
         if self.work.silent:

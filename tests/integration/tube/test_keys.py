@@ -332,3 +332,10 @@ def test_a_domain_over_a_domain_is_a_key(tube_db: TubeDatabase, sqlite_sink: Sql
     assert summary.batches < 5
     for table in ("by_text", "by_int", "by_both"):
         assert len(sqlite_sink.rows(f"public.{table}")) == 300
+    # Pods with the texts of a key that is an integer now.
+    tube_db.run("""CREATE TABLE changed (k text PRIMARY KEY)""")
+    tube_db.tube.attach("changed", shard=0)
+    tube_db.run("""INSERT INTO changed SELECT g FROM generate_series(1, 300) g;
+                   ALTER TABLE changed ALTER k TYPE outer_int USING k::int""")
+    summary = empty(tube_db.database, sqlite_sink)
+    assert (summary.refused, summary.written, summary.batches) == (0, 300, 1)

@@ -135,6 +135,10 @@ def test_stats(items: TubeDatabase) -> None:
     assert zero.oldest_backfill_s is not None
     assert zero.oldest_live_s >= zero.oldest_backfill_s > 0
     assert (one.live_pods, one.oldest_live_s) == (0, None)
+    items.take()
+    items.tube.schedule_backfill("items")
+    zero, _ = items.tube.stats()
+    assert (zero.control_pods, zero.oldest_live_s, zero.oldest_backfill_s is not None) == (2, None, True)
 
 
 def test_eight_writers_and_nothing_is_lost(items: TubeDatabase) -> None:

@@ -80,6 +80,7 @@ class Stats:
     # Capture problems reported by control pods, including those that a worker has already processed.
     troubles: int
     shards: int
+    # Of live touches alone, and of backfills and garbage collection with their control pods.
     oldest_live_s: float | None
     oldest_backfill_s: float | None
     # Size of the tube, all partitions together.

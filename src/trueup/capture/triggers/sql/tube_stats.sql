@@ -18,8 +18,11 @@ BEGIN
                        coalesce(sum(p.size) FILTER (WHERE p.op = 'B'), 0)::bigint AS backfill_keys,
                        count(p.payload) AS control_pods, count(*) FILTER (WHERE p.op = '!') AS troubles,
                        count(DISTINCT p.shard) AS shards,
-                       extract(epoch FROM clock_timestamp() - min(p.at) FILTER (WHERE p.op <> 'B'))::float8 AS live_s,
-                       extract(epoch FROM clock_timestamp() - min(p.at) FILTER (WHERE p.op = 'B'))::float8 AS backfill_s
+                       extract(epoch FROM clock_timestamp() - min(p.at) FILTER (WHERE p.op <> 'B' AND p.payload IS NULL))::float8
+                           AS live_s,
+                       -- With the control pods of backfills and of garbage collection, which wait until their work is done.
+                       extract(epoch FROM clock_timestamp() - min(p.at) FILTER (WHERE p.op IN ('B', '{', '}', 'X')))::float8
+                           AS backfill_s
                   FROM generate_series(0, %3$s - 1) g(n)
                   LEFT JOIN (SELECT *, cardinality(ids) + coalesce(cardinality(keys), 0) AS size FROM %2$s) p
                     ON abs(p.shard %% %3$s) = g.n

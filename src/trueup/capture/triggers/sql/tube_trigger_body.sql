@@ -89,8 +89,10 @@ BEGIN
         RETURN NULL;
     END IF;$put$;
     END IF;
-    IF NOT each_row AND NOT @schema@.tube_wants_old(source) THEN
-        take_update := '{take_new}';
+    IF NOT @schema@.tube_wants_old(source) THEN
+        -- The statement trigger records the new keys, the row trigger `key` only the former ones.
+        take_update := CASE WHEN each_row
+            THEN format('_keys := ARRAY[CASE WHEN true THEN OLD.%I ELSE NULL::bigint END];', key.names[1]) ELSE '{take_new}' END;
     END IF;
     body := replace(replace(body, '{put}', put), '{take_update}', take_update);
     body := replace(body, '{take_both}', replace(replace(take, ' LIMIT {most}',

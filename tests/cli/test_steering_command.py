@@ -100,10 +100,19 @@ def test_a_table_and_a_task_are_mutually_exclusive(cli: Cli, node_options: NodeO
         assert "--resume TASK" in ran.err
 
 
+def test_options_that_a_resumed_run_would_ignore_are_refused(
+    cli: Cli, node_options: NodeOptions, equal: list[Database]
+) -> None:
+    ran = cli("diff", "--resume", "3f9a", "--filter", "id > 1", "--block-size", "9", *node_options(equal))
+    assert ran.code == 2
+    assert "--resume continues with the settings of the task: --block-size, --filter" in ran.err
+
+
 def test_only_a_diff_can_be_resumed(cli: Cli, node_options: NodeOptions, equal: list[Database]) -> None:
     with TaskStore() as store:
         task = store.start("DIFFLOG_RUN", context={}).task_id
         store.finish(task, "FAILED", error="no")
-    ran = cli("diff", "--resume", task, *node_options(equal))
+    again = [each for each in node_options(equal) if "=" in each or each == "--node"]
+    ran = cli("diff", "--resume", task, *again)
     assert ran.code == 2
     assert "is not a diff or check" in ran.err

@@ -74,7 +74,7 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
     new.execute("INSERT INTO people (name) VALUES ('on the new one')")
     seen = cli("switchover", "status", *ends)
     assert "n2 is in use (moved)" in seen.out
-    assert "change log: 1 keys" in seen.out
+    assert "change log: 1 key in" in seen.out
     back = cli("switchover", "rollback", *ends, "--budget", "60s")
     assert back.code == 0, back.err
     assert "moved back from n2 to n1" in back.out

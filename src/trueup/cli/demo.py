@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from trueup.cli.options import SECONDS, choice, flag, option
+from trueup.config.wording import counted
 
 
 @click.command()
@@ -66,7 +67,7 @@ def _diff(rows: int, keep: bool, stop: bool, engine: str, folder: Path) -> int:
     if stop:
         stopped = demo_run.stop(folder)
         click.echo(
-            f"stopped {stopped} nodes in {folder}" if stopped else f"{folder} contains no nodes of a demo",
+            f"stopped {counted(stopped, 'node')} in {folder}" if stopped else f"{folder} contains no nodes of a demo",
             err=not stopped,
         )
         return 0
@@ -114,7 +115,7 @@ def _tube(rows: int, seconds: float) -> int:
         shown = tube.run(rows=rows, seconds=seconds, say=click.echo, progress=progress)
     done = shown.summary
     click.echo(
-        f"the job delivered {done.keys:,} keys: {done.written:,} written, {done.removed:,} removed,"
+        f"the job delivered {counted(done.keys, 'key')}: {done.written:,} written, {done.removed:,} removed,"
         f" while the application ran {shown.statements:,} statements"
     )
     if shown.latencies:
@@ -123,7 +124,9 @@ def _tube(rows: int, seconds: float) -> int:
             f"a change was in the copy after {median(late):.2f} s (the slowest of {len(late)}: {late[-1]:.2f} s)"
         )
     result = shown.result
-    click.echo(f"{result.verdict}: the hashes of all {result.rows['n1']:,} rows of source and copy were compared")
+    click.echo(
+        f"{result.verdict}: the hashes of all {counted(result.rows['n1'], 'row')} of source and copy were compared"
+    )
     # The demo succeeds if source and copy are equal and no row was given up.
     return result.exit_code or (2 if done.dead_letters else 0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from trueup.cli.options import (
     block_options,
@@ -22,6 +23,9 @@ from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
     from trueup.report.model import DiffResult, ManyResult
+
+# Options that have an effect together with --resume.
+_WITH_RESUME = ("resume", "config", "inline", "task_db", "quiet", "as_json", "verbose", "log_level", "log_format")
 
 
 @click.command()
@@ -84,6 +88,8 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     if [table is not None, is_many, task is not None].count(True) != 1:
         cure = f"see trueup {verb} --help"
         raise ConfigError("expected exactly one of: a table, --schema or --tables, --resume TASK", cure=cure)
+    if task is not None:
+        _refuse_ignored_options()
     if not is_many and (many["exclude_tables"] or many["exclude_tables_file"]):
         raise ConfigError("--exclude-tables needs --schema or --tables", cure="add --schema or --tables")
     arguments = call_arguments(options)
@@ -102,6 +108,22 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
             result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
     show(result.as_json(), result_text(result), as_json=as_json, quiet=quiet)
     return result.exit_code
+
+
+def _refuse_ignored_options() -> None:
+    """Raise ConfigError for options in the command that --resume would ignore: a task has its own settings."""
+    context = click.get_current_context()
+    given = [
+        max(parameter.opts, key=len)
+        for parameter in context.command.params
+        if parameter.name not in _WITH_RESUME
+        and context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ConfigError(
+            f"--resume continues with the settings of the task: {', '.join(given)} cannot be changed",
+            cure="leave these options out, or start a new run without --resume",
+        )
 
 
 def result_text(result: DiffResult | ManyResult) -> str:

@@ -209,11 +209,13 @@ def _move(action: str, options: dict[str, Any]) -> None:
     as_json, switchover, arguments = _switchover(options)
     with Shown(quiet=quiet) as progress:
         outcome: Outcome = getattr(switchover, action)(progress=progress, **arguments)
-    show(outcome.as_json(), outcome_text(outcome), as_json=as_json, quiet=quiet)
+    done = f"{outcome.target} is in use"
+    show(outcome.as_json(), outcome_text(outcome), as_json=as_json, quiet=quiet, done=done)
 
 
 def _print_ended(ended: Ended, as_json: bool) -> None:
-    show(ended.as_json(), "\n".join([*ended.done, f"{ended.in_use} is in use"]), as_json=as_json)
+    done = [*ended.done, f"{ended.in_use} is in use"]
+    show(ended.as_json(), "\n".join(done), as_json=as_json, done="; ".join(done))
 
 
 def _switchover(options: dict[str, Any]) -> tuple[bool, Switchover, dict[str, Any]]:

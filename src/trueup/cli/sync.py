@@ -19,6 +19,7 @@ from trueup.cli.options import (
     timeout_option,
 )
 from trueup.cli.output import show
+from trueup.config.wording import counted
 
 if TYPE_CHECKING:
     from trueup.api.sync import Sync
@@ -91,7 +92,7 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
     with Shown(quiet=quiet) as progress:
         plan = sync.start(timeout=timeout, progress=progress)
     following = f"trueup sync run --from {plan.source} --to {plan.target}"
-    text = f"copied {len(plan.tables)} tables to {plan.target}; next: {following}"
+    text = f"copied {counted(len(plan.tables), 'table')} to {plan.target}; next: {following}"
     values = {"sync": plan.name, "tables": len(plan.tables), "mode": plan.mode}
     show(values, text, as_json=as_json, quiet=quiet)
 

@@ -10,6 +10,7 @@ from trueup.cli.options import COUNT, POSITIVE, SHARED, choice, flag, interval_o
 from trueup.cli.output import show
 from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, tube_options
 from trueup.cli.tube_run import dead_letters, run
+from trueup.config.wording import counted
 
 
 @click.group()
@@ -66,7 +67,7 @@ def uninstall(force: bool, as_json: bool, **options: Any) -> None:
 
     with open_node(options) as session:
         dropped = uninstall(session, force=force)
-    show({"dropped": dropped}, f"dropped {dropped} tubes and the schema {session.schema}", as_json=as_json)
+    show({"dropped": dropped}, f"dropped {counted(dropped, 'tube')} and the schema {session.schema}", as_json=as_json)
 
 
 @tube.command("list")
@@ -223,7 +224,7 @@ def touch(
             pods = chosen.touch_query(table, query, shard=shard, allow_functions=allow_functions)
         else:
             pods = chosen.touch(table, keys, shard=shard)
-    show({"pods": pods}, f"touched: {pods} pods", as_json=as_json)
+    show({"pods": pods}, f"touched: {counted(pods, 'pod')}", as_json=as_json)
 
 
 @tube.command()

@@ -14,6 +14,7 @@ import click
 from trueup.cli.options import POSITIVE, SECONDS, SHARED, flag, inline_nodes, option, repeated, shared
 from trueup.cli.output import show, show_cut
 from trueup.cli.tube_options import ON, open_tube, tube_options
+from trueup.config.wording import counted
 
 if TYPE_CHECKING:
     from trueup.verbs.tube.model import Summary
@@ -118,10 +119,10 @@ def dead_letters(
     with open_tube(name, options) as tube:
         if retry:
             count = tube.retry_letters(keys=chosen)
-            show({"retried": count}, f"{count} dead letters will be retried", as_json=as_json)
+            show({"retried": count}, f"{counted(count, 'dead letter')} will be retried", as_json=as_json)
         elif drop:
             count = tube.drop_letters(keys=chosen)
-            show({"dropped": count}, f"{count} dead letters deleted", as_json=as_json)
+            show({"dropped": count}, f"{counted(count, 'dead letter')} deleted", as_json=as_json)
         else:
             letters = tube.dead_letters(keys=chosen, limit=limit + 1)
             has_more, letters = len(letters) > limit, letters[:limit]
@@ -168,11 +169,11 @@ def _numbers(text: str) -> list[int]:
 def _text(summary: Summary) -> str:
     rate = summary.keys / summary.seconds if summary.seconds else 0
     lines = [
-        f"{summary.tube}: {summary.keys:,} keys of {summary.pods:,} pods in {summary.seconds:,.1f} s"
+        f"{summary.tube}: {counted(summary.keys, 'key')} of {counted(summary.pods, 'pod')} in {summary.seconds:,.1f} s"
         f" ({rate:,.0f} keys/s): {summary.written:,} written, {summary.removed:,} removed"
     ]
     if summary.troubles:
         lines.append(f"  {summary.troubles:,} capture problems were reported (see above)")
     if summary.dead_letters:
-        lines.append(f"  {summary.dead_letters:,} dead letters: see trueup tube dead-letters {summary.tube}")
+        lines.append(f"  {counted(summary.dead_letters, 'dead letter')}: see trueup tube dead-letters {summary.tube}")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from trueup.cli import validate_options as options_of
 from trueup.cli.options import SHARED, comma_separated, inline_nodes, interval_option, timeout_option
 from trueup.cli.output import show, show_cut
 from trueup.cli.validate_options import with_options
+from trueup.config.wording import counted
 from trueup.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def ignore(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **o
       trueup validate ignore shop --all
     """
     count = _validation(name, options).ignore(_selected(ids, all_errors))
-    show({"ignored": count}, f"{count} errors ignored", as_json=as_json)
+    show({"ignored": count}, f"{counted(count, 'error')} ignored", as_json=as_json)
 
 
 @validate.command()
@@ -172,7 +173,7 @@ def resolve(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **
       trueup validate resolve shop 3
     """
     count = _validation(name, options).resolve(_selected(ids, all_errors))
-    show({"resolved": count}, f"{count} errors resolved", as_json=as_json)
+    show({"resolved": count}, f"{counted(count, 'error')} resolved", as_json=as_json)
 
 
 @validate.command()
@@ -187,7 +188,7 @@ def clear(name: str, ids: tuple[int, ...], all_errors: bool, as_json: bool, **op
       trueup validate clear shop --all
     """
     count = _validation(name, options).clear(_selected(ids, all_errors))
-    show({"cleared": count}, f"{count} errors deleted", as_json=as_json)
+    show({"cleared": count}, f"{counted(count, 'error')} deleted", as_json=as_json)
 
 
 @validate.command()
@@ -287,7 +288,9 @@ def fence(name: str, timeout: float, as_json: bool, **options: Any) -> int:
     """
     result = _validation(name, options).fence(timeout=timeout)
     word = "validated" if result.validated else "not validated"
-    lines = [f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {result.errors:,} errors"]
+    lines = [
+        f"{name}: {word} through {result.position} after {result.seconds:.1f} s, {counted(result.errors, 'error')}"
+    ]
     show(result.as_json(), "\n".join([*lines, *(f"  {reason}" for reason in result.reasons)]), as_json=as_json)
     return result.exit_code
 

@@ -1,4 +1,4 @@
-"""Errors about the configuration: place, problem, cure, and the most similar known name."""
+"""Wording of messages: errors about the configuration, the most similar known name, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     hint = f'Did you mean "{by_lower[near[0]]}"? ' if near else ""
     return f"{hint}Use one of: {', '.join(names)}."
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: 1 row, 2 rows, 3 entries."""
+    if number == 1:
+        return f"1 {what}"
+    return f"{number:,} {what[:-1]}ies" if what.endswith("y") and what[-2:] != "ey" else f"{number:,} {what}s"

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
+from trueup.config.wording import counted
+
 _log = logging.getLogger(__name__)
 LINE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 5.0
@@ -135,7 +137,7 @@ class Lines(Silent):
 
 
 def _line(stage: Stage) -> str:
-    facts = [text for text in (f"{stage.rows:,} rows" if stage.rows else "", stage.rate, stage.left) if text]
+    facts = [text for text in (counted(stage.rows, "row") if stage.rows else "", stage.rate, stage.left) if text]
     return f"{stage.name}: {stage.done}/{stage.total}" + (f" ({', '.join(facts)})" if facts else "")
 
 

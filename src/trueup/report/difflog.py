@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trueup.config.wording import counted
+
 MEANING = {
     "MATCH": "every key collapses to one row, the one in the state table",
     "DIFFER": "some keys do not collapse to the row in the state table",
@@ -29,9 +31,9 @@ def run_summary(result: Mapping[str, Any]) -> str:
     for name, rows in result["rows"].items():
         late = result["late"].get(name, 0)
         lines.append(f"  {name:<28} {rows:>12,} signed rows" + (f", {late:,} late" if late else ""))
-    lines.append(f"  state: {result['files_read']:,} of {result['files_in_state']:,} files read")
+    lines.append(f"  state: {result['files_read']:,} of {counted(result['files_in_state'], 'file')} read")
     if result["inserted"]:
-        lines.append(f"  ClickHouse: {result['inserted']:,} files inserted")
+        lines.append(f"  ClickHouse: {counted(result['inserted'], 'file')} inserted")
     lines.append(f"  outputs: {result['folder']}")
     if result["late"]:
         lines.append(f"  late rows are in {result['folder']}/late; to join them: trueup difflog run --late rejoin")
@@ -41,8 +43,8 @@ def run_summary(result: Mapping[str, Any]) -> str:
 
 def proof_summary(proof: Mapping[str, Any]) -> str:
     """Return the result of a proof as text."""
-    lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {proof['keys']:,} keys"]
-    lines += [f"  {proof[name]:,} keys {text}" for name, text in _PROBLEMS.items() if proof[name]]
+    lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]
+    lines += [f"  {counted(proof[name], 'key')} {text}" for name, text in _PROBLEMS.items() if proof[name]]
     if proof["waiting"]:
         lines.append(
             f"  {proof['waiting']:,} of them are resolved by the next run: the fast supplier wrote a newer version"

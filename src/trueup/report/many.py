@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from trueup.config.wording import counted
 from trueup.errors import StoreError
 from trueup.report.html import write_html
 from trueup.report.json_file import cure_for, write_private
@@ -81,13 +82,13 @@ def many_text(summary: Mapping[str, Any], task_id: str) -> str:
     """Return the result as text: the verdict, one line per table, the next step."""
     tables = sorted(summary["tables"], key=lambda table: (_RANK[table["verdict"]], table["table"]))
     meaning = MEANING[summary["verdict"], summary["mode"]]
-    count = f"{len(tables):,} table{'s' * (len(tables) != 1)}"
+    count = counted(len(tables), "table")
     lines = [f"{summary['verdict']}: {count} on {', '.join(summary['nodes'])}: {meaning}", ""]
     rows = [_cells(table, summary["mode"]) for table in tables]
     lines += [f"  {line}" for line in aligned([list(_HEADS), *rows], right={2, 3, 4})]
     counts = ", ".join(f"{summary[verdict.lower()]:,} {verdict}" for verdict in _RANK if summary[verdict.lower()])
     checked = sum(table["rows_checked"] for table in tables)
-    lines += ["", f"  {counts}; {checked:,} rows, {summary['time_taken']:.1f} s"]
+    lines += ["", f"  {counts}; {counted(checked, 'row')}, {summary['time_taken']:.1f} s"]
     lines += [f"  excluded: {', '.join(summary['skipped'])}"] if summary["skipped"] else []
     lines += [f"  note: {remark}" for remark in summary["remarks"]]
     lines += [f"  {name}: {summary[name]}" for name in ("report", "page") if summary.get(name)]
@@ -103,7 +104,7 @@ def page_of_many(summary: Mapping[str, Any], task_id: str) -> Page:
     links = [quote(Path(table["page"]).name) if table["page"] else "" for table in tables]
     heads = [head.lower() for head in _HEADS]
     return Page(
-        title=f"{len(tables):,} tables",
+        title=counted(len(tables), "table"),
         verdict=verdict,
         tone=_TONES.get(verdict, "trouble"),
         meaning=MEANING[verdict, summary["mode"]],

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from trueup.config.wording import counted
 from trueup.report.json_file import private_file
 
 Outcome = Literal["REPAIRED", "UNDONE", "DRY RUN", "REMAINS", "FAILED"]
@@ -127,7 +128,7 @@ def repair_text(result: RepairResult) -> str:
     lines = [f"{result.verdict}: {result.verb} of {result.table} on {nodes} ({result.mode}): {meaning}"]
     unit, agree = ("row", "already as before") if result.verb == "undo" else ("key", "already agree")
     lines.append(
-        f"  {result.keys:,} {unit}{'s' * (result.keys != 1)} of {result.of}, {result.agree:,} {agree};"
+        f"  {counted(result.keys, unit)} of {result.of}, {result.agree:,} {agree};"
         f" {result.seconds:.1f} s, engine {result.engine}"
     )
     lines += _numbers(result)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trueup.config.wording import counted
 from trueup.report.repair import ACTS, DONE, RepairResult, repair_text
 
 
@@ -74,8 +75,8 @@ def repairs_text(result: RepairsResult) -> str:
             f"{count:,} {DONE[act]}" if result.executed else f"{count:,} to {act}" for act, count in counts.items()
         ]
         line = (
-            f"{result.verdict}: the validation {result.validation}: {keys:,} open errors in"
-            f" {len(result.tables) + len(result.failed):,} tables: {', '.join(shown)}"
+            f"{result.verdict}: the validation {result.validation}: {counted(keys, 'open error')} in"
+            f" {counted(len(result.tables) + len(result.failed), 'table')}: {', '.join(shown)}"
         )
     lines = [line, *(f"  note: {remark}" for remark in result.remarks)]
     if result.others:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trueup.config.wording import counted
 from trueup.report.model import DiffResult
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def summary(result: DiffResult) -> str:
     rate = f" ({result.rows_checked / result.seconds:,.0f} rows/s)" if result.seconds else ""
     checked = _checked(result.rows_checked, result.blocks, result.mismatched_blocks)
     if result.mode == "rerun":
-        checked = f"{_count(result.rows_checked, 'key')} of {result.rerun_of}"
+        checked = f"{counted(result.rows_checked, 'key')} of {result.rerun_of}"
     lines.append(f"  {checked}; {result.seconds:.1f} s{rate}, engine {result.engine}")
     lines += [
         f"  {pair}: {counts['resolved']:,} resolved, {counts['remains']:,} remain, {counts['new']:,} new"
@@ -47,7 +48,7 @@ def summary(result: DiffResult) -> str:
     ]
     if result.mode != "check":
         lines += _pair_table({pair: vars(counts) for pair, counts in result.pairs.items()})
-    alone = [f"{node} with {_count(keys, 'key')}" for node, keys in result.alone.items() if keys]
+    alone = [f"{node} with {counted(keys, 'key')}" for node, keys in result.alone.items() if keys]
     if alone:
         lines.append(f"  differs from all others: {', '.join(alone)}")
     lines += [f"  note: {remark}" for remark in result.remarks]
@@ -70,7 +71,7 @@ def report_text(report: Report, *, limit: int = 20) -> str:
     lines = [f"{summary['verdict']}: {summary['schema']}.{summary['table']} on {', '.join(summary['nodes'])}"]
     checked = _checked(summary["total_rows_checked"], summary["blocks"], summary["mismatched_ranges_count"])
     if summary.get("rerun_of"):
-        checked = f"{_count(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
+        checked = f"{counted(summary['total_rows_checked'], 'key')} of {summary['rerun_of']}"
     lines.append(f"  {checked}; {moment(summary['end_time'])}, {summary['time_taken']:.1f} s")
     if summary["table_filter"]:
         lines.append(f"  only rows with: {summary['table_filter']}")
@@ -136,11 +137,7 @@ def task_text(task: Mapping[str, Any]) -> str:
 
 def _checked(rows: int, blocks: int, mismatched: int) -> str:
     differ = "none differs" if not mismatched else f"{mismatched:,} differ{'s' * (mismatched == 1)}"
-    return f"{_count(rows, 'row')} in {_count(blocks, 'block')}, {differ}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
+    return f"{counted(rows, 'row')} in {counted(blocks, 'block')}, {differ}"
 
 
 def _pair_table(pairs: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -37,7 +37,7 @@ def test_a_rerun_of_a_run(databases: Databases, on_all: OnAll) -> None:
     assert [seen[name].verdict for name in ("t1", "t2", "t4", "t5")] == ["DIFFER"] * 4
     assert (seen["t1"].rows_checked, seen["t1"].differences, seen["t4"].missing_on) == (3, 3, ("n2",))
     assert "different types" in seen["t3"].reason
-    assert "1 tables without differences" in many_text(summary_of(again), again.task_id)
+    assert "1 table without differences" in many_text(summary_of(again), again.task_id)
 
     # Of what is fixed nothing is said about tables that were never compared.
     pair[1].execute("ALTER TABLE t3 ALTER v TYPE text; CREATE TABLE t4 (id int PRIMARY KEY, v text)")

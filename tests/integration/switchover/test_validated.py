@@ -140,7 +140,9 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     moving.prepare()
     running.start("v", tables=("public.*",), sweep=0.5)
     wait_until(lambda: running.is_running("v"))
-    with pytest.raises(GateClosed, match=r"rows equal: 1 errors of .* open: public\.visits \(700\) changed"):
+    with pytest.raises(
+        GateClosed, match=r"rows equal: the validation .* has 1 open error: public\.visits \(700\) changed"
+    ):
         moving.execute(proof="validated")
     running.of("v").update(sweep=0.0)
 
@@ -162,7 +164,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
     # What the log does not show: a partition with other rows.
     with (
         in_the_pause(moving, monkeypatch, change, "DELETE FROM public.parts WHERE id = 2"),
-        pytest.raises(GateClosed, match=r"rows equal: public\.parts: 2 rows on old, 1 rows on new"),
+        pytest.raises(GateClosed, match=r"rows equal: public\.parts: 2 rows on old, 1 row on new"),
     ):
         moving.execute(proof="validated")
     # A deleted parent: the foreign keys of a round's rows are checked without a digest.

@@ -65,9 +65,9 @@ def test_uninstall(tube_db: TubeDatabase) -> None:
     tube_db.run("CREATE TABLE items (id int PRIMARY KEY)")
     tube_db.tube.attach("items", shard=1)
     tube_db.run("INSERT INTO items VALUES (1)")
-    with pytest.raises(CheckFailed, match="1 pods are waiting"):
+    with pytest.raises(CheckFailed, match="1 waiting pod in"):
         tube_db.uninstall()
-    with pytest.raises(CheckFailed, match="1 pods are waiting in the tube t"):
+    with pytest.raises(CheckFailed, match="1 waiting pod in the tube t would"):
         tube_db.tube.drop()
     assert tube_db.uninstall(force=True) == 1
     assert tube_db.uninstall() == 0

@@ -12,6 +12,7 @@ from trueup.capture.triggers.expressions import check_stored
 from trueup.capture.triggers.model import Backfill
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.tubes import backfills
+from trueup.config.wording import counted
 from trueup.engine.progress import Progress, Silent
 from trueup.errors import QueryError
 
@@ -53,7 +54,7 @@ def backfill(
         start = {"start_seq": unfinished.start_seq, "started_at": unfinished.started_at.isoformat()}
         order_col = order_col or unfinished.order_col
         done = unfinished.keys
-        progress.say(f"backfill of {table} into {tube}: continuing after {done:,} keys")
+        progress.say(f"backfill of {table} into {tube}: continuing after {counted(done, 'key')}")
     total = _estimate(session, name)
     part_keys = part_keys or max(_MIN_KEYS, total // _MAX_PARTS)
     progress.stage("backfill", max(total, done))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.capture.triggers.session import Session
+from trueup.config.wording import counted
 from trueup.db.private import install_privately
 from trueup.errors import CheckFailed
 
@@ -104,7 +105,7 @@ def uninstall(session: Session, *, force: bool) -> int:
         ).fetchone()
         if waiting and waiting[0] and not force:
             raise CheckFailed(
-                [f"{waiting[0]:,} pods are waiting in the tubes of the schema {session.schema} and would be lost"],
+                [f"{counted(waiting[0], 'waiting pod')} in the tubes of the schema {session.schema} would be lost"],
                 cure="process them with trueup tube run, or use --force",
                 node=session.node.name,
             )

@@ -13,6 +13,7 @@ from trueup.capture.triggers.expressions import check_new, refused
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.session import Session, block, check_range
+from trueup.config.wording import counted
 from trueup.db.expressions import Expression, check
 from trueup.db.scan import problem_with
 from trueup.errors import CheckFailed
@@ -55,7 +56,7 @@ def drop(session: Session, tube: str, *, force: bool = False, patience: float = 
     waiting = sum(row.live_pods + row.backfill_pods + row.control_pods for row in partitions)
     if waiting and not force:
         raise CheckFailed(
-            [f"{waiting:,} pods are waiting in the tube {tube} and would be lost"],
+            [f"{counted(waiting, 'waiting pod')} in the tube {tube} would be lost"],
             cure="process them with trueup tube run, or use --force",
             node=session.node.name,
         )

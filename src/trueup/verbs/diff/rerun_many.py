@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.wording import counted
 from trueup.db.catalog import list_tables
 from trueup.db.names import display_name
 from trueup.db.node import error_from_server
@@ -52,7 +53,7 @@ def rerun_run(request: RerunRequest, *, store: TaskStore, progress: Progress | N
     with open_task(
         store,
         "TABLES_RERUN",
-        table=f"{len(request.run.differing)} tables",
+        table=counted(len(request.run.differing), "table"),
         context=request.on_all_nodes().context(),
         progress=progress,
         on_interrupt=_AGAIN,
@@ -74,7 +75,7 @@ def _compare(request: RerunRequest, task: OpenTask) -> ManyResult:
         compare = partial(_outcome, request, _Run(task, shared, folder, existing))
         outcomes = Pool(task.store, shared, task.progress, compare, _stopped).run(tables, threads)
     others = len(request.run.tables) - len(tables)
-    remarks = (f"{others:,} tables without differences have no keys: they were not compared again",) if others else ()
+    remarks = (f"{counted(others, 'table')} without differences: no keys to compare again",) if others else ()
     seconds = round(time.monotonic() - started, 3)
     result = ManyResult("rerun", request.run.nodes, outcomes, (), seconds, task.task_id, remarks)
     return write_many(folder, replace(result, rerun_of=request.run.name), html="html" in request.settings.outputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trueup.config.model import NODES_CURE
+from trueup.config.wording import counted
 from trueup.verbs.doctor.model import DoctorRequest, Finding, failed, ok, warn
 
 CHECK = "configuration"
@@ -34,4 +35,4 @@ def check(request: DoctorRequest) -> Iterator[Finding]:
 
 
 def _listed(nodes: int, clusters: int) -> str:
-    return f"{nodes} node{'s' * (nodes != 1)}, {clusters} cluster{'s' * (clusters != 1)}"
+    return f"{counted(nodes, 'node')}, {counted(clusters, 'cluster')}"

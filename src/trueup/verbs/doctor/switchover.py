@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.errors import TrueupError
@@ -88,4 +89,8 @@ def _plan(source: Node, target: Node) -> Iterator[Finding]:
         cure = "no action needed; GRANT SET ON PARAMETER session_replication_role to the role would be faster"
         yield warn(CHECK, target.name, "rows are written in the order of foreign keys, which is slower", cure)
     if not plan.problems:
-        yield ok(CHECK, where, f"{len(plan.tables)} tables and {len(plan.sequences)} sequences can be moved")
+        yield ok(
+            CHECK,
+            where,
+            f"can be moved: {counted(len(plan.tables), 'table')}, {counted(len(plan.sequences), 'sequence')}",
+        )

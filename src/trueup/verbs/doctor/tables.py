@@ -11,6 +11,7 @@ from typing import Any
 from psycopg import errors, sql
 from psycopg.rows import dict_row
 
+from trueup.config.wording import counted
 from trueup.db import catalog
 from trueup.db.catalog import Table, nearest_table
 from trueup.db.names import display_name, parse_column_names, table_spellings
@@ -149,7 +150,7 @@ def _statistics(request: DoctorRequest, control: Control, table: Table, where: s
             raise
         cure = "run doctor again when the lock is released"
         return warn("statistics", where, "not checked, because another session holds a lock on the table", cure)
-    about = f"about {rows:,} rows"
+    about = f"about {counted(rows, 'row')}"
     text, stale = _age(row, rows, request.stats_days)
     if stale:
         return warn("statistics", where, f"{about}, {text}: blocks may have uneven sizes", f"ANALYZE {shown}")
@@ -165,7 +166,7 @@ def _age(row: Mapping[str, Any], rows: int, days: int) -> tuple[str, bool]:
         return ("analyzed at an unknown time" if known else "never analyzed"), not known
     age = max(0.0, float(row["age"]))
     when = f"analyzed {age / _DAY:.0f} days ago" if age >= 2 * _DAY else f"analyzed {age / 3600:.1f} hours ago"
-    text = f"{when}, {modified:,} rows changed since"
+    text = f"{when}, {counted(modified, 'row')} changed since"
     many = modified > 2 * (_CHANGED_ROWS + _CHANGED_SHARE * rows)
     return text, many or (age > days * _DAY and modified > 0)
 

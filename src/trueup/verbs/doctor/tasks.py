@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from trueup.config.wording import counted
 from trueup.errors import StoreError
 from trueup.store.file import VERSION, tasks_db_path
 from trueup.store.look import Look, look
@@ -44,7 +45,7 @@ def _integrity(path: Path, state: Look) -> Finding:
         return fail(CHECK, WHERE, f"{path} is damaged: {state.damage}", cure)
     upgrade = f" (the next run upgrades it to {VERSION})" if state.version < VERSION else ""
     alive = state.running - len(state.lost)
-    counts = f"{state.tasks:,} tasks, {alive:,} of them running"
+    counts = f"{counted(state.tasks, 'task')}, {alive:,} of them running"
     return ok(CHECK, WHERE, f"{path} is intact: {counts}, version {state.version}{upgrade}")
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trueup.config.model import Config, Node
+from trueup.config.wording import counted
 from trueup.db import catalog
 from trueup.db.names import display_name
 from trueup.db.reader import ResultTooLarge, borrow
@@ -71,7 +72,7 @@ def run(
         store,
         "TABLE_UNDO",
         schema=tables[0]["schema"] if len(tables) == 1 else "",
-        table=tables[0]["table"] if len(tables) == 1 else f"{len(tables)} tables",
+        table=tables[0]["table"] if len(tables) == 1 else counted(len(tables), "table"),
         context={"file": str(request.file), "nodes": ",".join(head["nodes"]), "execute": request.execute},
         progress=progress,
         on_interrupt="each node is either unchanged or completely written; run the command again",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trueup.config.wording import counted
 from trueup.verbs.switchover.gate import Condition
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.request import ROLLBACK
@@ -61,7 +62,8 @@ def outcome_text(outcome: Outcome) -> str:
         f"{verb} from {outcome.source} to {outcome.target}: applications waited {outcome.pause_ms:,.0f} ms"
         f" (budget {outcome.budget * 1000:,.0f} ms)",
         "  " + ", ".join(f"{name} {outcome.milliseconds.get(name, 0.0):,.1f} ms" for name in PAUSE),
-        f"  {outcome.keys:,} keys in the final round, after {outcome.rounds:,} rounds; proof: {outcome.proof}",
+        f"  {counted(outcome.keys, 'key')} in the final round, after {counted(outcome.rounds, 'round')};"
+        f" proof: {outcome.proof}",
     ]
     lines += [f"  {'ok' if condition.holds else 'NOT'}  {condition}" for condition in outcome.conditions]
     lines += [f"  note: {remark}" for remark in outcome.remarks]

@@ -17,6 +17,7 @@ from typing import TypeVar
 from psycopg import sql
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.rows.digest import EMPTY, Digest, digest_query
@@ -139,10 +140,10 @@ class Prover:
             lambda: self._digests(self.source, tables), lambda: self._digests(self.target, tables), cancel=self.cancel
         )
         return [
-            f"{name}: {on_source[name].count:,} rows in both databases, with different contents"
+            f"{name}: {counted(on_source[name].count, 'row')} in both databases, with different contents"
             if on_source[name].count == on_target[name].count
-            else f"{name}: {on_source[name].count:,} rows on {self.source.node.name}, {on_target[name].count:,} rows on"
-            f" {self.target.node.name}"
+            else f"{name}: {counted(on_source[name].count, 'row')} on {self.source.node.name},"
+            f" {counted(on_target[name].count, 'row')} on {self.target.node.name}"
             for name in map(str, tables)
             if on_source[name] != on_target[name]
         ]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.task.together import both
@@ -93,7 +94,7 @@ class Ready:
             gate.condition(gate.REFERENCES, broken, f"{len(self.link.plan.foreign_keys)} foreign keys"),
             gate.condition(gate.SCHEMA, altered),
             gate.condition(gate.SEQUENCES_EQUAL, gate.unequal_sequences(values, target_values), f"{len(values)}"),
-            gate.condition(gate.LOG_EMPTY, [f"it has {entries:,} entries"] if entries else []),
+            gate.condition(gate.LOG_EMPTY, [f"it has {counted(entries, 'entry')}"] if entries else []),
             gate.condition(gate.PREPARED, prepared),
             *self.settled,
         )
@@ -104,10 +105,15 @@ class Ready:
         tables = self.link.tables
         if self.request.proof == DIGEST:
             unequal = self.prover.unequal(tables, milliseconds=budget.milliseconds(GATE))
-            return unequal, self._broken(budget), f"{len(tables)} tables, by digests inside of the pause"
+            return unequal, self._broken(budget), f"{counted(len(tables), 'table')}, by digests inside of the pause"
         if self.validated is None:
             # Each round has compared its keys, and raised if rows or foreign keys were wrong.
-            return [], [], f"{len(tables)} tables, by digests before the pause, and {final.keys:,} keys inside of it"
+            return (
+                [],
+                [],
+                f"{counted(len(tables), 'table')}, by digests before the pause,"
+                f" and {counted(final.keys, 'key')} inside of it",
+            )
         unequal, checked = self.validated.unequal(final, budget)
         # A TRUNCATE of one partition is not in the log of the partitioned table, so no validation sees it.
         partitioned = [table for table in tables if table.is_partitioned]

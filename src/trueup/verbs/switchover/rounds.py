@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName
 from trueup.errors import TrueupError
@@ -58,8 +59,8 @@ class Rounds:
                 return
             if time.monotonic() > until:
                 raise TrueupError(
-                    f"changes arrive faster than rounds apply them: {last.keys + last.pending:,} keys in the last"
-                    f" round after {timeout:g} s",
+                    f"changes arrive faster than rounds apply them: {counted(last.keys + last.pending, 'key')}"
+                    f" in the last round after {timeout:g} s",
                     cure="try again when there is less load, or allow more: --close-keys, --timeout",
                 )
 
@@ -131,7 +132,7 @@ class Rounds:
             # The session with the source must not be used before this has ended.
             on_source, self._ahead = self._ahead[1].result(), None
         unequal = [
-            f"{name}: rows of the last round differ ({on_source[name].count:,} rows on the source,"
+            f"{name}: rows of the last round differ ({counted(on_source[name].count, 'row')} on the source,"
             f" {on_target[name].count:,} on the target)"
             for name in on_source
             if on_source[name] != on_target[name]

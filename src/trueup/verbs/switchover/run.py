@@ -78,6 +78,7 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
             fence.release()
             decision.release(request.sync, fence, task.task_id, error)
             raise
+        task.written.append(f"{route.target.name} is in use")
         with phases.phase(OPEN):
             decision.open_target(route, target, request.sync, ready.token)
         outcome = replace(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.connection import one_value
 from trueup.db.lock_holders import describe_session
 from trueup.db.node import connect
@@ -143,7 +144,9 @@ def status_text(status: SwitchStatus) -> str:
         lines.append(f"  {side.node}: {text}")
         if side.waiting is not None and (stored is None or stored.is_in_use):
             entries, keys, lag = side.waiting
-            lines.append(f"    change log: {keys:,} keys in {entries:,} entries, the oldest {lag:.1f} s old")
+            lines.append(
+                f"    change log: {counted(keys, 'key')} in {counted(entries, 'entry')}, the oldest {lag:.1f} s old"
+            )
         lines += [f"    {held}" for held in side.locks if held.lock != "applications" or held.exclusive]
         shared = sum(1 for held in side.locks if held.lock == "applications" and not held.exclusive)
         if shared:

@@ -15,6 +15,7 @@ from datetime import datetime
 from trueup.capture.log.slot import lsn_number, lsn_text
 from trueup.capture.log.syncer import find_syncer
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_value
 from trueup.db.node import connect, error_from_server
 from trueup.db.server_identity import server_position
@@ -229,11 +230,11 @@ class Validated:
         if fence.errors:
             rows = row_errors.list_errors(self.meta, self.name, limit=_SHOWN)
             shown = ", ".join(f"{row.source} ({', '.join(row.key)}) {row.kind}" for row in rows)
-            problems.append(f"{fence.errors:,} errors of the validation {self.name} are open: {shown}")
+            problems.append(f"the validation {self.name} has {counted(fence.errors, 'open error')}: {shown}")
         return problems
 
     def _checked(self, status: Status) -> str:
-        text = f"{len(self._tables)} tables, validated by {self.name} up to {lsn_text(self._marker)}"
+        text = f"{counted(len(self._tables), 'table')}, validated by {self.name} up to {lsn_text(self._marker)}"
         ignored = sum(table.errors.get("ignored", 0) for table in status.tables)
         by_hand = int(self.meta.rows("by_hand", "pending.sql", name=self.name)[0]["count"])
         text += f"; {ignored:,} errors are ignored" if ignored else ""

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from trueup.capture.log.publications import published_problem
+from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
@@ -63,7 +64,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
         engine = starter.get(checked.rows)
         if stored.phase in ("making", "copying"):
             with changelog.open_log(request.source) as log:
-                progress.say(f"recording changes of {len(checked.tables)} tables on {request.source.name}")
+                progress.say(f"recording changes of {counted(len(checked.tables), 'table')} on {request.source.name}")
                 owner = changelog.Owner(stored.id, state.identity(target))
                 tables = changelog.install(log, request.name, owner, checked.tables, timeout=request.timeout)
                 # The lock did not exist before the change log did.
@@ -73,7 +74,7 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
             rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
             state.set_phase(target, request.name, epoch, "copied")
-            progress.say(f"copied {rows:,} rows")
+            progress.say(f"copied {counted(rows, 'row')}")
     if stored.phase != "running":
         snapshot_copy.build(request, engine.slots, progress)
     return checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trueup.config.wording import counted
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.status import SyncStatus
 
@@ -10,18 +11,20 @@ def plan_text(plan: Plan) -> str:
     """Return the plan as text: first its problems, then what will be done, in order."""
     lines = [f"sync {plan.name}: {plan.source} -> {plan.target}"]
     if plan.problems:
-        lines.append(f"NOT POSSIBLE: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}")
+        lines.append(f"NOT POSSIBLE: {counted(len(plan.problems), 'problem')}")
         for problem in plan.problems:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     size = sum(table.bytes for table in plan.tables)
-    lines.append(f"{len(plan.tables)} tables, about {plan.rows:,} rows, {_size(size)}; parents first:")
+    lines.append(
+        f"{counted(len(plan.tables), 'table')}, about {counted(plan.rows, 'row')}, {_size(size)}; parents first:"
+    )
     width = max((len(str(table)) for table in plan.tables), default=0)
     for table in plan.tables:
         key = ", ".join(table.spec.key_names)
         kind = ", partitioned" if table.is_partitioned else ""
         lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {_size(table.bytes):>9}  key ({key}){kind}")
     lines += [f"  a cycle of foreign keys: {' -> '.join(cycle)}" for cycle in plan.cycles]
-    lines.append(f"{len(plan.foreign_keys)} foreign keys, {len(plan.sequences)} sequences")
+    lines.append(f"{counted(len(plan.foreign_keys), 'foreign key')}, {counted(len(plan.sequences), 'sequence')}")
     lines += [f"  {sequence}" + (f", of {sequence.owner}" if sequence.owner else "") for sequence in plan.sequences]
     if plan.create_schema:
         lines.append("the tables are created first; indexes, constraints, views, functions and triggers after the copy")
@@ -42,17 +45,17 @@ _PHASES = {
 def status_text(status: SyncStatus) -> str:
     """Return the status as text."""
     known = status.known
-    lines = [f"sync {known.sync}, {len(known.tables)} tables: {_PHASES[known.phase]}"]
+    lines = [f"sync {known.sync}, {counted(len(known.tables), 'table')}: {_PHASES[known.phase]}"]
     if status.waiting is None:
         lines.append("the change log does not exist: changes are not recorded")
     else:
         _, keys, seconds = status.waiting
-        lines.append(f"  change log: {keys:,} keys" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
-    lines.append(f"  rounds: {known.rounds:,}, {known.keys:,} keys")
+        lines.append(f"  change log: {counted(keys, 'key')}" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
+    lines.append(f"  rounds: {known.rounds:,}, {counted(known.keys, 'key')}")
     if known.rounds:
         lines.append(
-            f"  last round: {known.last_keys:,} keys in {known.last_ms:,.0f} ms, lag {known.lag_seconds or 0:.1f} s,"
-            f" {known.pending_keys or 0:,} keys pending"
+            f"  last round: {counted(known.last_keys, 'key')} in {known.last_ms:,.0f} ms,"
+            f" lag {known.lag_seconds or 0:.1f} s, {counted(known.pending_keys or 0, 'key')} pending"
         )
     if status.problem:
         lines.append(f"  STOPPED: {status.problem}; see trueup sync run")

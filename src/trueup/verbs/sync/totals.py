@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trueup.config.wording import counted
 from trueup.verbs.sync.model import Round
 
 
@@ -66,6 +67,6 @@ class Totals:
         """Return the same as one line of text."""
         rate = self.keys / max(self.seconds, 1e-6)
         return (
-            f"{self.rounds:,} rounds, {self.keys:,} keys ({rate:,.0f}/s): lag {self.last.lag:.1f} s,"
-            f" {self.last.pending:,} keys pending, last round {self.last.milliseconds:.0f} ms"
+            f"{counted(self.rounds, 'round')}, {counted(self.keys, 'key')} ({rate:,.0f}/s): lag {self.last.lag:.1f} s,"
+            f" {counted(self.last.pending, 'key')} pending, last round {self.last.milliseconds:.0f} ms"
         )

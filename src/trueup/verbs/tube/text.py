@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
+from trueup.config.wording import counted
 from trueup.verbs.tube.letters import Letter
 
 
@@ -14,7 +15,7 @@ def tubes_text(tubes: Sequence[TubeInfo]) -> str:
         return "no tubes; create one with trueup tube ensure NAME"
     lines: list[str] = []
     for tube in tubes:
-        facts = [f"{tube.partitions} partition{'s' * (tube.partitions > 1)}"]
+        facts = [counted(tube.partitions, "partition")]
         facts += [f"predicate {tube.predicate}"] if tube.predicate else []
         lines.append(f"{tube.tube}: {', '.join(facts)}")
         lines += [f"  {table_text(table)}" for table in tube.tables] or ["  no tables"]
@@ -100,14 +101,15 @@ def _progress(backfill: Backfill) -> str:
     # 100 % is reserved for finished backfills.
     share = min(share, 0.99)
     filled = int(share * _BAR)
-    return f"  [{'#' * filled}{'-' * (_BAR - filled)}] {share:.0%}, {backfill.waiting_keys:,} keys waiting"
+    return f"  [{'#' * filled}{'-' * (_BAR - filled)}] {share:.0%}, {counted(backfill.waiting_keys, 'key')} waiting"
 
 
 def backfill_text(backfill: Backfill) -> str:
     """Return table, shard, progress and state of a backfill."""
     state = f"finished {backfill.finished_at:%Y-%m-%d %H:%M:%S} UTC" if backfill.finished_at else "not finished"
     shard = "all shards" if backfill.shard is None else f"shard {backfill.shard}"
-    return f"{backfill.tube} {backfill.table} ({shard}): {backfill.keys:,} keys in {backfill.pods:,} pods, {state}"
+    counts = f"{counted(backfill.keys, 'key')} in {counted(backfill.pods, 'pod')}"
+    return f"{backfill.tube} {backfill.table} ({shard}): {counts}, {state}"
 
 
 def letters_text(letters: Sequence[Letter]) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from trueup.capture.triggers import tubes
 from trueup.capture.triggers.enrich import TEMPORARY
+from trueup.config.wording import counted
 from trueup.errors import QueryError
 from trueup.sinks.base import SinkDown
 from trueup.verbs.tube.letters import Letters
@@ -45,7 +46,7 @@ class Waiting:
         if now - self._progress_at >= _PROGRESS_SECONDS:
             self._progress_at = now
             if rate := job.hold.rate():
-                job.say(f"{rate:,.0f} keys/s, {job.summary.keys:,} keys in total")
+                job.say(f"{rate:,.0f} keys/s, {counted(job.summary.keys, 'key')} in total")
 
     def result(self, future: Future[T]) -> T:
         """Return the result of a background step; send heartbeats until it is available."""

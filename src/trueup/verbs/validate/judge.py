@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.reader import Reader, borrow
 from trueup.engine.work import Room
 from trueup.rows.encode import LongValue, Value, same
@@ -36,7 +37,7 @@ class Check:
     tolerance: float = 0.0
 
     def __str__(self) -> str:
-        return f"{len(self.keys)} keys of {self.pair.name}"
+        return f"{counted(len(self.keys), 'key')} of {self.pair.name}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.validate.checks import Altered
@@ -103,8 +104,8 @@ def _open(validator: Validator) -> None:
     sessions, positions = validator.sessions, validator.positions
     sessions.meta.rows("state", name=sessions.name, state="running", reason="")
     sessions.log(
-        f"validating {len(validator.tables.pairs)} tables of {sessions.settings.source} on {sessions.settings.target},"
-        f" from position {lsn_text(positions.read)}; applied by {positions.syncer}"
+        f"validating {counted(len(validator.tables.pairs), 'table')} of {sessions.settings.source}"
+        f" on {sessions.settings.target}, from position {lsn_text(positions.read)}; applied by {positions.syncer}"
     )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from trueup.capture.log.slot import lsn_number, lsn_text
+from trueup.config.wording import counted
 from trueup.verbs.validate.meta import Meta
 
 GONE = "its process ended without stopping; continue with trueup validate start"
@@ -178,8 +179,8 @@ def status_text(status: Status) -> str:
             f" (lag {lag} bytes, {status.lag_seconds or 0:.1f} s)"
         )
     lines.append(
-        f"  {status.total('processed'):,} changes processed, {status.total('pending'):,} pending"
-        f" ({status.total('failed'):,} failed, {status.total('hot'):,} hot), {status.open_errors:,} errors"
+        f"  {counted(status.total('processed'), 'change')} processed, {status.total('pending'):,} pending"
+        f" ({status.total('failed'):,} failed, {status.total('hot'):,} hot), {counted(status.open_errors, 'error')}"
     )
     for table in status.tables:
         target = "" if table.target == table.source else f" -> {table.target}"
@@ -189,7 +190,7 @@ def status_text(status: Status) -> str:
             f" {_errors(table.errors)}"
         )
         if table.sweep_passes or table.swept_rows:
-            lines.append(f"    swept: {table.swept_rows:,} rows, {table.sweep_passes:,} complete passes")
+            lines.append(f"    swept: {counted(table.swept_rows, 'row')}, {table.sweep_passes:,} complete passes")
         lines += [f"    {remark}" for remark in table.remarks]
     lines += [f"  not checked: {reason}" for reason in status.blind_spots]
     return "\n".join(lines)

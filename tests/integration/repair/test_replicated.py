@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from support.replicated import Cluster
 from support.tube import TubeDatabase
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
+from trueup.verbs.repair import lag, replication
 
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 ITEMS = "CREATE TABLE items (id int PRIMARY KEY, name text UNIQUE)"
@@ -174,6 +176,29 @@ def test_a_publisher_is_repaired_from_its_subscriber(cluster: Cluster) -> None:
     give_up = cluster.deadline()
     while not cluster.errors():
         give_up()
+
+
+def test_rows_that_a_subscription_still_has_to_deliver(active: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription that is behind is waited for: rows that arrive meanwhile are left, and nothing stops."""
+    active[2].execute("ALTER SUBSCRIPTION from_n1 DISABLE")
+    active[1].execute("INSERT INTO items VALUES (60, 'in flight')")
+    active.apart(2, "DELETE FROM items WHERE id = 1")
+    report = active.diff()
+    with monkeypatch.context() as patched:
+        patched.setattr(lag, "PATIENCE", 0.2)
+        with pytest.raises(CheckFailed, match="node n2: subscription from_n1 has not applied all changes of n1"):
+            active.repair(report, source_of_truth="n1", execute=True)
+
+    def enable_and_wait(*arguments: Any) -> set[tuple[str, str]]:
+        active[2].execute("ALTER SUBSCRIPTION from_n1 ENABLE")
+        return lag.slots_behind(*arguments)
+
+    monkeypatch.setattr(replication, "slots_behind", enable_and_wait)
+    done = active.repair(report, source_of_truth="n1", execute=True)
+    assert (done.verdict, done.written["n2"]["insert"]) == ("REPAIRED", 1)
+    assert [row.key for row in done.left] == [{"id": "60"}]
+    active.flow({1: 101, 2: 102})
+    assert active.errors() == 0
 
 
 def test_partitions_and_readers_that_are_not_nodes(cluster: Cluster) -> None:

@@ -5,10 +5,10 @@ the tables), `prepare` (check each table), `layout` (which columns are written),
 `modes` (the decision for a key), `plan`, `plan_file`, `conditions` and `check_plan` (a plan that the user wrote),
 `plan_template` (a plan to start from), `writes` (what one node gets), `settle` (from decisions to writes), `decide`
 (one task: read keys and decide), `spool` (writes on disk), `decisions` (what all tasks decided), `identity` (which
-database they are of), `undo_file` (the old rows), `rights` (whether a node can be written), `replication` (which
-subscriptions get what is written), `node_work` (what a table gets, and how), `write_table` (the steps that write a
-table), `write_node` (one transaction per node), `write` (all nodes), `verify` (compare the keys again), `result` (the
-result and its report), `undo` (put the old rows back).
+database they are of), `undo_file` (the old rows), `rights` (whether a node can be written), `lag` (subscriptions that
+are behind), `replication` (which subscriptions get what is written), `node_work` (what a table gets, and how),
+`write_table` (the steps that write a table), `write_node` (one transaction per node), `write` (all nodes), `verify`
+(compare the keys again), `result` (the result and its report), `undo` (put the old rows back).
 """
 
 from __future__ import annotations

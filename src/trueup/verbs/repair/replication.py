@@ -21,6 +21,7 @@ from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.origin import FUNCTIONS
+from trueup.verbs.repair.lag import PATIENCE, slots_behind
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.request import Replicate
 
@@ -51,10 +52,10 @@ class _Subscription:
 
 
 @dataclass(frozen=True)
-class _Writer:
-    """A node that is written."""
+class _Node:
+    """A node and what it replicates."""
 
-    node: str
+    name: str
     version: int
     # The plugins of its logical slots.
     plugins: Mapping[str, str]
@@ -89,75 +90,120 @@ class _Writer:
         return self.why_replicated(subscription) if published else ""
 
 
+_Pair = tuple[_Node, _Subscription]
+
+
 def check_replication(
     controls: Sequence[Control],
     specs: Mapping[str, TableSpec],
     planned: Mapping[str, Mapping[Act, int]],
     replicate: Replicate,
 ) -> Replication:
-    """Return which nodes are written under a replication origin, and which subscriptions get what is written."""
-    writing = [control for control in controls if any(planned[control.node.name].values())]
-    writers = [_writer(control, specs[control.node.name], replicate) for control in writing]
-    writers = [writer for writer in writers if writer.plugins]
-    if not writers:
+    """Return which nodes are written under a replication origin, and which subscriptions get what is written.
+
+    Waits for subscriptions between the nodes that have changes to apply.
+    """
+    written = {node for node, acts in planned.items() if any(acts.values())}
+    if not written:
+        return Replication()
+    nodes = [_node(control, specs[control.node.name], replicate) for control in controls]
+    nodes = [node for node in nodes if node.plugins]
+    if not nodes:
         return Replication()
     remarks: list[str] = []
-    reasons: list[str] = []
     subscriptions = [subscription for control in controls for subscription in _subscriptions(control, specs, remarks)]
-    for writer in writers:
-        others = [subscription for subscription in subscriptions if subscription.node != writer.node]
-        fed = [subscription for subscription in others if writer.feeds(subscription)]
-        remarks += [_effect(writer, subscription) for subscription in fed]
-        if replicate == "safe" and planned[writer.node].get("insert", 0):
-            reasons += [_conflict(writer, subscription) for subscription in fed if writer.why_stopped(subscription)]
-        remarks += _unknown(writer, {subscription.slot for subscription in others if writer.is_known(subscription)})
-    used = frozenset(writer.node for writer in writers if not writer.without_origin)
-    return Replication(used, tuple(remarks), tuple(reasons))
+    pairs = [
+        (node, subscription)
+        for node in nodes
+        for subscription in subscriptions
+        if subscription.node != node.name and node.feeds(subscription)
+    ]
+    problems: list[tuple[str, str]] = []
+    for node, subscription in pairs:
+        if node.name in written:
+            remarks.append(_effect(node, subscription))
+            if planned[node.name].get("insert", 0) and node.why_stopped(subscription):
+                problems.append(_conflict(node, subscription))
+    for node, subscription in _behind(controls, [pair for pair in pairs if {pair[0].name, pair[1].node} & written]):
+        if planned[subscription.node].get("insert", 0):
+            problems.append(_late(node, subscription))
+        else:
+            remarks.append(f"{_lag(node, subscription)}: they arrive after the repair")
+    for node in nodes:
+        if node.name in written:
+            remarks += _unknown(node, [each for each in subscriptions if each.node != node.name])
+    used = frozenset(node.name for node in nodes if node.name in written and not node.without_origin)
+    if replicate != "safe":
+        return Replication(used, (*remarks, *(problem for problem, _ in problems)))
+    return Replication(used, tuple(remarks), tuple("; ".join(problem) for problem in problems))
 
 
-def _effect(writer: _Writer, subscription: _Subscription) -> str:
+def _behind(controls: Sequence[Control], pairs: Sequence[_Pair]) -> list[_Pair]:
+    """Return the subscriptions that do not catch up."""
+    sessions = {control.node.name: control.connection for control in controls}
+    late = slots_behind(sessions, [(node.name, subscription.slot) for node, subscription in pairs])
+    return [pair for pair in pairs if (pair[0].name, pair[1].slot) in late]
+
+
+def _lag(node: _Node, subscription: _Subscription) -> str:
+    return (
+        f"node {subscription.node}: subscription {subscription.name} has not applied all changes of {node.name} within"
+        f" {PATIENCE:g} s"
+    )
+
+
+def _late(node: _Node, subscription: _Subscription) -> tuple[str, str]:
+    """Return what happens, and the cure."""
+    problem = f"{_lag(node, subscription)}, and stops with a duplicate key if it still has to deliver an inserted row"
+    return problem, "let it catch up and compare again, or give --replicate accept"
+
+
+def _effect(node: _Node, subscription: _Subscription) -> str:
     name = f"subscription {subscription.name}"
-    if why := writer.why_replicated(subscription):
-        return f"what is written on {writer.node} is replicated to {subscription.node} by {name} ({why})"
-    return f"what is written on {writer.node} is not replicated to {subscription.node}: {name} has origin = none"
+    if why := node.why_replicated(subscription):
+        return f"what is written on {node.name} is replicated to {subscription.node} by {name} ({why})"
+    return f"what is written on {node.name} is not replicated to {subscription.node}: {name} has origin = none"
 
 
-def _conflict(writer: _Writer, subscription: _Subscription) -> str:
+def _conflict(node: _Node, subscription: _Subscription) -> tuple[str, str]:
+    """Return what happens, and the cure."""
     name = display_part(subscription.name)
     accept = f"give --replicate accept, and skip the transaction when it has stopped: ALTER SUBSCRIPTION {name} SKIP"
-    if writer.version < _ORIGIN_SINCE:
+    if node.version < _ORIGIN_SINCE:
         cure = accept
     elif subscription.local_only:
         cure = f"grant what is missing, or {accept}"
     else:
         cure = f"run ALTER SUBSCRIPTION {name} SET (origin = none) on {subscription.node} before, or {accept}"
-    return (
-        f"node {writer.node}: subscription {subscription.name} replicates inserted rows to {subscription.node}, which"
-        f" has them already, and would stop with a duplicate key ({writer.why_stopped(subscription)}); {cure}"
+    problem = (
+        f"node {node.name}: subscription {subscription.name} replicates inserted rows to {subscription.node}, which has"
+        f" them already, and stops with a duplicate key ({node.why_stopped(subscription)})"
     )
+    return problem, cure
 
 
-def _unknown(writer: _Writer, known: set[str]) -> Iterator[str]:
+def _unknown(node: _Node, subscriptions: Sequence[_Subscription]) -> Iterator[str]:
     """Yield what happens to readers of slots that no node of the repair has a subscription for."""
-    for slot, plugin in writer.plugins.items():
-        reader = f"{writer.node}: the reader of replication slot {slot}"
+    known = {subscription.slot for subscription in subscriptions if node.is_known(subscription)}
+    for slot, plugin in node.plugins.items():
+        reader = f"{node.name}: the reader of replication slot {slot}"
         if slot in known:
             continue
         if plugin != "pgoutput":
             yield f"{reader} ({plugin}) gets what is written, unless it filters origins; it was not checked"
-        elif writer.is_published and (writer.without_origin or writer.version < _ORIGIN_SINCE):
+        elif node.is_published and (node.without_origin or node.version < _ORIGIN_SINCE):
             yield f"{reader} gets what is written; it was not checked"
-        elif writer.is_published:
+        elif node.is_published:
             yield (
                 f"{reader} was not checked: a subscription with origin = none does not get what is written, another"
                 " one does; compare its node as well"
             )
 
 
-def _writer(control: Control, spec: TableSpec, replicate: Replicate) -> _Writer:
+def _node(control: Control, spec: TableSpec, replicate: Replicate) -> _Node:
     connection, statements = control.connection, load("trueup.verbs.repair", "replication.sql")
     with connection.cursor(row_factory=dict_row) as cursor:
-        row = cursor.execute(statements["writer"], {"functions": list(FUNCTIONS)}).fetchone()
+        row = cursor.execute(statements["node"], {"functions": list(FUNCTIONS)}).fetchone()
     assert row is not None
     plugins = dict(row["slots"])
     publications: dict[str, bool | None] = {}
@@ -167,11 +213,11 @@ def _writer(control: Control, spec: TableSpec, replicate: Replicate) -> _Writer:
     if replicate == "all":
         without = "--replicate all"
     elif not row["may_set_origin"]:
-        grant = f"GRANT EXECUTE ON FUNCTION {', '.join(FUNCTIONS)} TO {row['role']}"
+        grant = f"GRANT EXECUTE ON FUNCTION {', '.join(FUNCTIONS)} TO {display_part(row['role'])}"
         without = f"role {row['role']} may not set a replication origin: {grant}"
     elif not row["most_origins"]:
         without = "the server allows no origins: max_active_replication_origins or max_replication_slots is 0"
-    return _Writer(control.node.name, connection.info.server_version, plugins, publications, without)
+    return _Node(control.node.name, connection.info.server_version, plugins, publications, without)
 
 
 def _subscriptions(control: Control, specs: Mapping[str, TableSpec], remarks: list[str]) -> list[_Subscription]:

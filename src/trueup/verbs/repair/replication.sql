@@ -1,4 +1,4 @@
--- name: writer
+-- name: node
 -- Whether this role may write under a replication origin, and the logical slots of the database. Slots of trueup read
 -- changes and apply none.
 SELECT current_user::text AS role,
@@ -8,6 +8,13 @@ SELECT current_user::text AS role,
        ARRAY(SELECT ARRAY[s.slot_name::text, s.plugin::text] FROM pg_replication_slots s
               WHERE s.slot_type = 'logical' AND s.database = current_database()
                 AND NOT starts_with(s.slot_name::text, 'trueup_') ORDER BY 1) AS slots
+
+-- name: position
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text
+
+-- name: has_passed
+-- Whether the reader of a slot has confirmed all changes before a position; no row: the slot was dropped.
+SELECT confirmed_flush_lsn >= %(position)s::pg_lsn FROM pg_replication_slots WHERE slot_name = %(slot)s
 
 -- name: publications
 -- All publications; whether each publishes inserted rows of the table: of itself, of its partitions, or of the table

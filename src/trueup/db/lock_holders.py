@@ -62,12 +62,19 @@ def lock_holders(connection: Connection, pid: int) -> list[Holder]:
 
 @contextmanager
 def named_lock_holders(
-    node: Node, waiting: Connection, table: str, *, seconds: float, effect: str, watcher: Connection | None = None
+    node: Node,
+    waiting: Connection,
+    table: str,
+    *,
+    seconds: float,
+    effect: str,
+    option: str = "",
+    watcher: Connection | None = None,
 ) -> Iterator[None]:
     """Log who holds the lock while a session waits in the block; the error at the time-out names the holder.
 
-    `effect` says what a time-out means for the node. `watcher` is a session that asks the server; without it, a
-    session is opened if the block takes longer than a moment.
+    `effect` says what a time-out means for the node; `option` is the option that sets the seconds. `watcher` is a
+    session that asks the server; without it, a session is opened if the block takes longer than a moment.
     """
     watch = _Watch(node, waiting.info.backend_pid, table, seconds, watcher)
     watch.start()
@@ -79,7 +86,8 @@ def named_lock_holders(
         raise QueryError(
             f"no lock within {seconds:g} s: held by {watch.holders or 'a session that has ended'}; {effect}",
             sqlstate=_LOCK_NOT_AVAILABLE,
-            cure="run the command again when that session has ended its transaction, or wait longer",
+            cure="run the command again when that session has ended its transaction"
+            + (f", or wait longer: {option}" if option else ""),
             node=node.name,
             table=table,
         ) from None

@@ -103,6 +103,7 @@ def _lock_waits(connection: Connection, works: Sequence[NodeWork]) -> Iterator[N
         table,
         seconds=work.lock_timeout,
         effect="nothing was written on this node",
+        option="--lock-timeout",
         watcher=work.watcher,
     ):
         yield

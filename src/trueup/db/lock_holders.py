@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ def lock_holders(connection: Connection, pid: int) -> list[Holder]:
 def named_lock_holders(
     node: Node,
     waiting: Connection,
-    table: str,
+    table: Callable[[], str],
     *,
     seconds: float,
     effect: str,
@@ -73,8 +73,9 @@ def named_lock_holders(
 ) -> Iterator[None]:
     """Log who holds the lock while a session waits in the block; the error at the time-out names the holder.
 
-    `effect` says what a time-out means for the node; `option` is the option that sets the seconds. `watcher` is a
-    session that asks the server; without it, a session is opened if the block takes longer than a moment.
+    `table` returns the table that the session uses now, `effect` says what a time-out means for the node, and `option`
+    is the option that sets the seconds. `watcher` is a session that asks the server; without it, a session is opened if
+    the block takes longer than a moment.
     """
     watch = _Watch(node, waiting.info.backend_pid, table, seconds, watcher)
     watch.start()
@@ -89,7 +90,7 @@ def named_lock_holders(
             cure="run the command again when that session has ended its transaction"
             + (f", or wait longer: {option}" if option else ""),
             node=node.name,
-            table=table,
+            table=getattr(error, "table", None) or table(),
         ) from None
     finally:
         watch.stop()
@@ -98,7 +99,9 @@ def named_lock_holders(
 class _Watch(threading.Thread):
     """Looks at a session from another one, and logs who blocks it."""
 
-    def __init__(self, node: Node, pid: int, table: str, seconds: float, watcher: Connection | None) -> None:
+    def __init__(
+        self, node: Node, pid: int, table: Callable[[], str], seconds: float, watcher: Connection | None
+    ) -> None:
         super().__init__(name=f"trueup-locks-{node.name}", daemon=True)
         self._node, self._pid, self._table, self._watcher = node, pid, table, watcher
         self._seconds = seconds
@@ -133,7 +136,7 @@ class _Watch(threading.Thread):
                 limit = f" (at most {self._seconds:g} s)" if self._seconds else ""
                 message = "node %s, %s: waiting%s for a lock that is held by %s"
                 _log.warning(
-                    message, self._node.name, self._table, limit, self.holders, extra={"node": self._node.name}
+                    message, self._node.name, self._table(), limit, self.holders, extra={"node": self._node.name}
                 )
                 logged = pids
             before = pids

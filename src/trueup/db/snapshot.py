@@ -99,8 +99,13 @@ class Control:
         # With privileges on some columns only, or for a materialized view, the first query takes the lock. A
         # savepoint and LOCK TABLE do not take the snapshot.
         denied = suppress(errors.InsufficientPrivilege, errors.WrongObjectType)
-        shown = display_name(schema, table)
-        holders = named_lock_holders(self.node, self.connection, shown, seconds=timeout, effect="no row was read")
+        holders = named_lock_holders(
+            self.node,
+            self.connection,
+            lambda: display_name(schema, table),
+            seconds=timeout,
+            effect="no row was read",
+        )
         with holders, denied, self.connection.transaction():
             self.connection.execute(lock)
 

@@ -17,16 +17,22 @@ PATIENCE = 10.0
 _INTERVAL = 0.05
 
 
-def slots_behind(publishers: Mapping[str, Connection], slots: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+def deadline() -> float:
+    """Return the time, by the monotonic clock, at which waiting for the subscriptions of all tables ends."""
+    return time.monotonic() + PATIENCE
+
+
+def slots_behind(
+    publishers: Mapping[str, Connection], slots: Sequence[tuple[str, str]], until: float
+) -> set[tuple[str, str]]:
     """Wait until the readers of slots, each given by node and name, have confirmed all changes that are committed now.
 
-    Returns the slots whose readers have not after PATIENCE seconds.
+    Returns the slots whose readers have not when the monotonic clock shows `until`.
     """
     statements = load("trueup.verbs.repair", "replication.sql")
     nodes = {node for node, _ in slots}
     positions = {node: one_value(publishers[node].execute(statements["position"])) for node in nodes}
     waiting = set(slots)
-    until = time.monotonic() + PATIENCE
     while True:
         for node, slot in sorted(waiting):
             values = {"slot": slot, "position": positions[node]}

@@ -98,10 +98,12 @@ def check_replication(
     specs: Mapping[str, TableSpec],
     planned: Mapping[str, Mapping[Act, int]],
     replicate: Replicate,
+    *,
+    until: float,
 ) -> Replication:
     """Return which nodes are written under a replication origin, and which subscriptions get what is written.
 
-    Waits for subscriptions between the nodes that have changes to apply.
+    Waits for subscriptions between the nodes that have changes to apply, until the monotonic clock shows `until`.
     """
     written = {node for node, acts in planned.items() if any(acts.values())}
     if not written:
@@ -124,7 +126,8 @@ def check_replication(
             remarks.append(_effect(node, subscription))
             if planned[node.name].get("insert", 0) and node.why_stopped(subscription):
                 problems.append(_conflict(node, subscription))
-    for node, subscription in _behind(controls, [pair for pair in pairs if {pair[0].name, pair[1].node} & written]):
+    touched = [(node, subscription) for node, subscription in pairs if {node.name, subscription.node} & written]
+    for node, subscription in _behind(controls, touched, until):
         if planned[subscription.node].get("insert", 0):
             problems.append(_late(node, subscription))
         else:
@@ -138,10 +141,10 @@ def check_replication(
     return Replication(used, tuple(remarks), tuple("; ".join(problem) for problem in problems))
 
 
-def _behind(controls: Sequence[Control], pairs: Sequence[_Pair]) -> list[_Pair]:
+def _behind(controls: Sequence[Control], pairs: Sequence[_Pair], until: float) -> list[_Pair]:
     """Return the subscriptions that do not catch up."""
     sessions = {control.node.name: control.connection for control in controls}
-    late = slots_behind(sessions, [(node.name, subscription.slot) for node, subscription in pairs])
+    late = slots_behind(sessions, [(node.name, subscription.slot) for node, subscription in pairs], until)
     return [pair for pair in pairs if (pair[0].name, pair[1].slot) in late]
 
 

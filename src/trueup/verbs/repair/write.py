@@ -13,6 +13,7 @@ from trueup.report.repair import written_counts
 from trueup.task.open import OpenTask
 from trueup.task.together import together
 from trueup.verbs.repair.decisions import Rows
+from trueup.verbs.repair.lag import deadline
 from trueup.verbs.repair.modes import ACTS
 from trueup.verbs.repair.node_work import NodeWork
 from trueup.verbs.repair.replication import check_replication
@@ -103,12 +104,13 @@ def _check(endings: Sequence[Ending], controls: Sequence[Control], writing: Writ
         rights |= _rights_on_node(own, control, fire_triggers=writing.fire_triggers)
     reasons: list[str] = []
     under_origin: frozenset[str] = frozenset()
+    until = deadline()
     for ending in endings:
         decisions = ending.decisions
         own_rights = [rights[decisions.number, node] for node in decisions.nodes]
         specs = {name: layout.spec for name, layout in decisions.layouts.items()}
         sessions = [control for control in controls if control.node.name in specs]
-        replication = check_replication(sessions, specs, decisions.planned, writing.replicate)
+        replication = check_replication(sessions, specs, decisions.planned, writing.replicate, until=until)
         under_origin |= replication.under_origin
         found = [*(reason for node in own_rights for reason in node.reasons), *replication.reasons]
         ending.remarks += [*(remark for node in own_rights for remark in node.remarks), *replication.remarks]

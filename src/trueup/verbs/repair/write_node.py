@@ -47,7 +47,7 @@ def write_node(
     tables = [TableWriter(connection, work, progress) for work in works]
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
-        with _lock_waits(connection, works), _transaction(connection, first):
+        with _lock_waits(connection, tables), _transaction(connection, first):
             _write(connection, tables, undo)
     except TrueupError as error:
         error.node = error.node or first.node.name
@@ -93,14 +93,13 @@ def _written(table: TableWriter) -> Written:
 
 
 @contextmanager
-def _lock_waits(connection: Connection, works: Sequence[NodeWork]) -> Iterator[None]:
-    work = works[0]
-    table = work.shown if len(works) == 1 else f"one of {len(works)} tables"
+def _lock_waits(connection: Connection, tables: Sequence[TableWriter]) -> Iterator[None]:
+    work = tables[0].work
     connection.execute(limit_lock_waits(work.lock_timeout))
     with named_lock_holders(
         work.node,
         connection,
-        table,
+        lambda: next((table.work.shown for table in tables if table.is_active), work.shown),
         seconds=work.lock_timeout,
         effect="nothing was written on this node",
         option="--lock-timeout",

@@ -70,10 +70,13 @@ class TableWriter:
         self._connection, self.work, self._progress = connection, work, progress
         # The ids of rows that changed after they were read.
         self.changed: set[bytes] = set()
+        # Whether a statement of this table runs; another thread names the table while it waits for a lock.
+        self.is_active = False
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Convert errors of the driver to those of trueup, with the name of the table."""
+        self.is_active = True
         try:
             yield
         except TrueupError as error:
@@ -81,6 +84,8 @@ class TableWriter:
             raise
         except psycopg.Error as error:
             raise error_from_server(error, self.work.node, table=self.work.shown) from None
+        finally:
+            self.is_active = False
 
     def lock(self) -> None:
         """Lock the rows in the order of their keys and compare them with what was read."""

@@ -222,8 +222,9 @@ def test_stored_expressions_of_tubes_are_checked_again(spied: Spied, tmp_path: P
     assert "could replace it by code that runs with the rights of postgres" in (info.tables[0].problem or "")
     with pytest.raises(TrueupError, match="could replace it"):
         tubes.tube.backfill("items")
-    with pytest.raises(TrueupError, match="could replace it"):
-        tubes.tube.run(f"parquet:{sink}", until_empty=True, task_db=str(tmp_path / "tasks.db"))
+    # The table is set aside: its rows are not read.
+    summary = tubes.tube.run(f"parquet:{sink}", until_empty=True, task_db=str(tmp_path / "tasks.db"))
+    assert "could replace it" in summary.problems[0]
     spied.database.execute("ALTER FUNCTION is_even(int) OWNER TO postgres")
     tubes.tube.backfill("items")
     tubes.close()

@@ -63,6 +63,7 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
     from trueup.config.load import load
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
+    from trueup.errors import CheckFailed
 
     extra = _pairs(options.pop("sink_options"))
     if options.pop("insecure"):
@@ -84,6 +85,8 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
             **options,
         )
     show(asdict(summary), _text(summary), as_json=as_json, quiet=quiet)
+    if summary.problems:
+        raise CheckFailed(summary.problems, cure=f"fix these tables, then run trueup tube run {name} again")
     return 2 if until_empty and summary.dead_letters else 0
 
 

@@ -41,10 +41,12 @@ def backfill(
     """
     progress = progress or Silent()
     name = session.find_table(table)
-    check_stored(session, tube)
+    source, fixed_shard = _source(session, tube, name)
+    check_stored(session, tube, source)
+    shard = fixed_shard if shard is None else shard
     if restart:
         session.call("tube_backfill_cancel", tube, name, shard)
-    unfinished = _unfinished(session, tube, name, shard)
+    unfinished = _unfinished(session, tube, name, source, shard)
     if unfinished is None:
         start: dict[str, Any] = session.call("tube_backfill_step1")
         progress.say(f"backfill of {table} into {tube}: waiting for older transactions")
@@ -75,11 +77,15 @@ def schedule(session: Session, tube: str, table: str, *, order_col: str = "", sh
     return number
 
 
-def _unfinished(session: Session, tube: str, name: str, shard: int | None) -> Backfill | None:
-    """Return the interrupted backfill of this table and shard; raise if one of another table has the same source."""
+def _source(session: Session, tube: str, name: str) -> tuple[int, int | None]:
+    """Return the number of an attached table, and its shard if it is fixed; raise if it is not attached."""
     query = sql.SQL("SELECT (s).source, (s).shard FROM (SELECT {}(%s, %s) AS s) x").format(session.name("tube_source"))
-    source, fixed_shard = session.rows(query, [tube, name])[0]
-    shard = fixed_shard if shard is None else shard
+    source, shard = session.rows(query, [tube, name])[0]
+    return source, shard
+
+
+def _unfinished(session: Session, tube: str, name: str, source: int, shard: int | None) -> Backfill | None:
+    """Return the interrupted backfill of this table and shard; raise if one of another table has the same source."""
     for row in backfills(session):
         if row.source == source and row.shard == shard and row.finished_at is None:
             same = session.rows(sql.SQL("SELECT %s::regclass = %s::regclass").format(), [row.table, name])

@@ -88,9 +88,10 @@ def _group(
 ) -> tuple[list[Document], int]:
     """Return the documents of a group and their size in bytes. An error of one row is narrowed down to that row."""
     try:
-        rows = reader.rows(_select(shape, {key for _, key in group}))
+        rows = reader.rows(rows_query(shape, {key for _, key in group}))
     except QueryError as error:
         if error.sqlstate[:2] in TEMPORARY:
+            error.table = error.table or shape.table
             raise
         if len(group) == 1:
             shard, key = group[0]
@@ -150,8 +151,8 @@ def _not_finite(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _select(shape: Shape, keys: set[Key]) -> sql.Composed:
-    """Build the query. Its inner query finds rows by key, so that predicates are evaluated for touched rows only."""
+def rows_query(shape: Shape, keys: set[Key]) -> sql.Composed:
+    """Return the query for the rows of keys. Its inner query finds them, so that predicates see touched rows only."""
     names = [_raw(f"k{number}") for number in range(len(shape.key))]
     joined = [
         sql.SQL("{} {} k.{}").format(_raw(column), _raw(equals), name)
@@ -173,7 +174,7 @@ def _select(shape: Shape, keys: set[Key]) -> sql.Composed:
 
 def _arrays(shape: Shape, keys: set[Key]) -> list[sql.Composed]:
     """Return an array of values per key column."""
-    columns = zip(*(texts(key) for key in keys), strict=True)
+    columns = zip(*(texts(key) for key in keys), strict=True) if keys else [()] * len(shape.key)
     return [
         sql.SQL("{}::{}[]").format(sql.Literal(_array(column, shape.is_integer)), _raw(kind))
         for column, kind in zip(columns, ("int8",) if shape.is_integer else shape.key_types, strict=True)

@@ -16,6 +16,8 @@ from trueup.db.connection import one_value
 from trueup.db.expressions import CURE, Expression, examine
 from trueup.errors import CheckFailed
 
+STORED_CURE = "attach the table again with another expression, or with --allow-functions"
+
 
 def check_new(
     session: Session, table: str, expressions: Mapping[str, str | None], allow_functions: Sequence[str]
@@ -53,12 +55,10 @@ def refused(session: Session, tube: str | None = None) -> dict[int, str]:
     return reasons
 
 
-def check_stored(session: Session, tube: str) -> None:
-    """Raise CheckFailed if a stored expression of the tube cannot be used any more."""
-    reasons = list(refused(session, tube).values())
-    if reasons:
-        cure = "attach the table again with another expression, or with --allow-functions"
-        raise CheckFailed(reasons, cure=cure, node=session.node.name)
+def check_stored(session: Session, tube: str, source: int) -> None:
+    """Raise CheckFailed if a stored expression of a table cannot be used any more."""
+    if reason := refused(session, tube).get(source):
+        raise CheckFailed([reason], cure=STORED_CURE, node=session.node.name)
 
 
 def _examine(

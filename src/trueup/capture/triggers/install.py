@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 VERSION = 5
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
 # 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
-# allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again.
+# allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
+# and columns of attached tables.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
@@ -27,8 +28,10 @@ MIGRATIONS: dict[int, LiteralString] = {
     " ADD COLUMN IF NOT EXISTS guard text",
     5: "ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS key_names text[] NOT NULL DEFAULT '{}',"
     " ADD COLUMN IF NOT EXISTS key_place text NOT NULL DEFAULT '',"
+    " ADD COLUMN IF NOT EXISTS name text, ADD COLUMN IF NOT EXISTS columns jsonb,"
     " DROP CONSTRAINT IF EXISTS sources_tube_table_key;"
-    " UPDATE @schema@.sources s SET key_names = ARRAY(SELECT a.attname::text"
+    " ALTER TABLE @schema@.backfills ADD COLUMN IF NOT EXISTS columns jsonb;"
+    ' UPDATE @schema@.sources s SET name = s."table"::text, key_names = ARRAY(SELECT a.attname::text'
     " FROM unnest(s.key_numbers) WITH ORDINALITY u(n, at) JOIN pg_catalog.pg_attribute a"
     ' ON a.attrelid = s."table" AND a.attnum = u.n ORDER BY u.at);'
     " ALTER SEQUENCE @schema@.pod_seq CYCLE",

@@ -21,8 +21,11 @@ class Attached:
     # Key columns. Keys of one integer column are in `Pod.ids`, all others in `Pod.keys`.
     key: tuple[str, ...]
     attached_at: datetime
-    # Why writes may not be captured at present; None if there is no problem.
+    # Why writes may not be captured, or rows cannot be delivered, at present; None if there is no problem.
     problem: str | None
+    # Columns that were added with a default, renamed or changed since the last backfill, with the reason: documents of
+    # rows that were not touched since lack their values.
+    stale_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,20 @@ LOCK_PAUSE = 0.2
 
 
 def claim(
-    session: Session, tube: str, partition: int, *, limit: int, skip: Sequence[int], max_keys: int | None = None
+    session: Session,
+    tube: str,
+    partition: int,
+    *,
+    limit: int,
+    skip: Sequence[int],
+    max_keys: int | None = None,
+    aside: Sequence[int] = (),
 ) -> list[Pod]:
     """Return the next pods of a partition, live pods first, without the pods in `skip`, which are being processed.
 
     The caller must hold the lock of the partition. The control pod at the end of a backfill is returned only when all
     earlier backfill pods are deleted. With `max_keys`, the pod that reaches this number of keys is the last one.
+    Pods of the sources in `aside` wait, except reports of capture problems.
     """
     partitions = partitions_of(session, tube)
     if not 0 <= partition < partitions:
@@ -39,7 +47,7 @@ def claim(
         mine=_in_partition("p", partitions, partition),
         same=_in_partition("b", partitions, partition),
     )
-    return _read(session, query, {"skip": list(skip), "most": limit, "most_keys": max_keys})
+    return _read(session, query, {"skip": list(skip), "most": limit, "most_keys": max_keys, "aside": list(aside)})
 
 
 def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:

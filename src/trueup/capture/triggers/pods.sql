@@ -3,7 +3,7 @@ SELECT {columns}
   FROM (SELECT x.*, sum(cardinality(x.ids) + coalesce(cardinality(x.keys), 0))
                     OVER (ORDER BY (x.op = 'B'), x.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
           FROM (SELECT p.* FROM {pods} p
-                 WHERE {mine} AND NOT p.seq = ANY (%(skip)s)
+                 WHERE {mine} AND NOT p.seq = ANY (%(skip)s) AND (NOT p.source = ANY (%(aside)s) OR p.op = '!')
                    AND (p.op <> '}}' OR NOT EXISTS (SELECT FROM {pods} b
                                                      WHERE {same} AND (b.op = 'B') = true AND b.seq < p.seq))
                  ORDER BY (p.op = 'B'), p.seq LIMIT %(most)s) x) p

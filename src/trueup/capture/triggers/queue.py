@@ -23,6 +23,8 @@ class Queue:
         self._max_pods = max_pods
         # Batches that are claimed and not acknowledged: their pods are still in the tube.
         self._claimed: list[Batch] = []
+        # Sources whose pods wait.
+        self.aside: tuple[int, ...] = ()
         self._newest_seq = 0
 
     def next(self, max_keys: int, *, skip: Sequence[int]) -> Batch | None:
@@ -35,7 +37,13 @@ class Queue:
         claimed: list[tuple[int, Pod]] = []
         for partition in self._hold.partitions:
             new_pods = pods.claim(
-                self._hold.session, self._hold.tube, partition, limit=self._max_pods, skip=skip, max_keys=share
+                self._hold.session,
+                self._hold.tube,
+                partition,
+                limit=self._max_pods,
+                skip=skip,
+                max_keys=share,
+                aside=self.aside,
             )
             claimed += [(partition, pod) for pod in new_pods]
         if not claimed:
@@ -53,14 +61,19 @@ class Queue:
     def acknowledge(self, batch: Batch, *, also: Callable[[], object]) -> int:
         """Delete the pods of a batch in one transaction with the writes of `also`; return how many were deleted."""
         deleted = self._hold.acknowledge(batch, also=also)
-        self._claimed = [other for other in self._claimed if other is not batch]
+        self.release(batch)
         return deleted
 
+    def release(self, batch: Batch) -> None:
+        """Let the pods of a batch be claimed again."""
+        self._claimed = [other for other in self._claimed if other is not batch]
+
     def is_drained(self) -> bool:
-        """Whether no pods are waiting and no backfill is running."""
+        """Whether no pods are waiting, except those of tables that are set aside, and no backfill is running."""
         session, tube = self._hold.session, self._hold.tube
         # In this order: the last pods of a backfill are visible before it is marked as finished.
         running = session.rows(block(session, "running_backfills"), {"tube": tube})[0][0]
         return not running and not any(
-            pods.claim(session, tube, partition, limit=1, skip=()) for partition in self._hold.partitions
+            pods.claim(session, tube, partition, limit=1, skip=(), aside=self.aside)
+            for partition in self._hold.partitions
         )

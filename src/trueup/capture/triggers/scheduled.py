@@ -63,6 +63,11 @@ class Scheduled:
             self._thread.start()
         return None, None
 
+    @property
+    def source(self) -> int | None:
+        """Return the source of the first backfill."""
+        return self._waiting[0][1].source if self._waiting else None
+
     def give_up(self) -> tuple[int, Pod]:
         """Remove the first backfill and return its partition and pod."""
         return self._waiting.popleft()

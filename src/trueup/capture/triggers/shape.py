@@ -9,10 +9,11 @@ from typing import Any
 from psycopg import sql
 
 from trueup.capture.triggers.document import SourceTable
-from trueup.capture.triggers.expressions import check_stored
+from trueup.capture.triggers.expressions import refused
 from trueup.capture.triggers.session import Session, block
 from trueup.db.casts import is_scalar, output_of
 from trueup.db.catalog import Column, read_table
+from trueup.errors import QueryError
 from trueup.rows.encode import base_value, column_spec, equality, scalar_value, text_of
 from trueup.rows.types import TypeRow, type_named
 
@@ -42,6 +43,9 @@ class Shape:
     texts: tuple[int, ...]
     # The table has another key and another source since: a backfill has replaced the touches of this one.
     is_superseded: bool = False
+    # Why the rows cannot be read, if that is known.
+    problem: str = ""
+    is_detached: bool = False
 
     @property
     def for_sink(self) -> SourceTable:
@@ -66,16 +70,31 @@ class Shapes:
         """Return the current shapes of these sources."""
         values = {"tube": self._tube, "sources": sorted(sources)}
         prints = dict(self._rows("prints", values))
-        stale = [
-            source for source, text in prints.items() if source not in self._known or self._known[source][0] != text
-        ]
+        stale = [source for source, text in prints.items() if self._is_stale(source, text)]
         if stale:
             self.changed = True
-            check_stored(self._session, self._tube)
-            query = block(self._session, "sources")
-            for row in self._session.records(query, {**values, "sources": stale}):
-                self._known[row["source"]] = prints[row["source"]], _shape(self._session, row)
+            unusable = refused(self._session, self._tube)
+            for source in stale:
+                self._known[source] = prints[source], self._read(source, unusable.get(source, ""))
         return {source: self._known[source][1] for source in prints}
+
+    def _is_stale(self, source: int, text: str) -> bool:
+        known = self._known.get(source)
+        # The cause of a problem may be outside of the table: a function, a privilege.
+        return known is None or known[0] != text or bool(known[1].problem)
+
+    def _read(self, source: int, problem: str) -> Shape:
+        """Read a shape; a table that cannot be read has a shape with a problem, so that others are not affected."""
+        if problem:
+            return _no_shape(source, "", problem=problem)
+        try:
+            query = block(self._session, "sources")
+            (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
+            return _shape(self._session, row)
+        except QueryError as error:
+            if error.sqlstate[:2] in ("25", "40", "53", "55", "57", "58"):
+                raise
+            return _no_shape(source, "", problem=error.message)
 
     def forget(self) -> None:
         """Clear the cache."""
@@ -100,8 +119,7 @@ def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
         with session.errors():
             table = read_table(session.connection, row["schema"], row["relation"])
     if table is None:
-        gone = Shape(row["source"], row["name"], None, (), (), (), (), (), "", "", False, None, "true", (), ())
-        return replace(gone, is_superseded=row["is_superseded"])
+        return _no_shape(row["source"], row["name"], row["is_detached"], is_superseded=row["is_superseded"])
     only = "" if row["kind"] == "p" else "ONLY "
     keys = [column for name in row["key"] if (column := table.column(name)) is not None]
     is_integer = len(keys) == 1 and _type(keys[0]).integer_bytes > 0
@@ -129,7 +147,16 @@ def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
         condition=row["condition"],
         floats=tuple(place for place, kind in enumerate(types) if kind.is_float),
         texts=tuple(place for place, kind in enumerate(types) if kind.is_python_text),
+        is_detached=row["is_detached"],
     )
+
+
+def _no_shape(
+    source: int, table: str, is_detached: bool = False, *, is_superseded: bool = False, problem: str = ""
+) -> Shape:
+    """Return the shape of a table that does not exist or cannot be read."""
+    gone = Shape(source, table, None, (), (), (), (), (), "", "", False, None, "true", (), ())
+    return replace(gone, is_superseded=is_superseded, is_detached=is_detached, problem=problem)
 
 
 def _type(column: Column) -> TypeRow:

@@ -9,14 +9,18 @@ from psycopg import sql
 
 from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables
 from trueup.capture.triggers.batch import written
-from trueup.capture.triggers.expressions import check_new, refused
+from trueup.capture.triggers.expressions import check_new
 from trueup.capture.triggers.install import installed_version, uninstall
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
+from trueup.capture.triggers.problems import find_problems, unreadable
 from trueup.capture.triggers.session import Session, block, check_range
+from trueup.capture.triggers.shape import Shapes
+from trueup.db.connection import one_value
 from trueup.config.wording import counted
 from trueup.db.expressions import Expression, check
+from trueup.db.names import parse_table_name
 from trueup.db.scan import problem_with
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, QueryError
 
 # Seconds to keep trying for the lock on a table in use.
 PATIENCE = 30.0
@@ -112,14 +116,17 @@ def attach(
         if guard:
             _store(session, source, allowed, guard)
             session.call("tube_trigger_functions", source)
+        # Within the transaction: a table whose rows cannot be read is not attached.
+        if reason := unreadable(session, Shapes(session, tube).get([source])[source]):
+            raise CheckFailed([f"{name} cannot be attached: {reason}"], cure="fix the table", node=session.node.name)
     return next(table for info in list_tubes(session) for table in info.tables if table.source == source)
 
 
 def detach(session: Session, tube: str, table: str, *, patience: float = PATIENCE) -> bool:
-    """Detach a table, keep its waiting pods, and return whether it was attached."""
-    detached: bool = session.call(
-        "tube_table_ensure_detached", tube, session.find_table(table, is_read=False), timedelta(seconds=patience)
-    )
+    """Detach a table, also a dropped one by its name; keep its pods, and return whether it was attached."""
+    dropped = _dropped(session, tube, table)
+    name = dropped or session.find_table(table, is_read=False)
+    detached: bool = session.call("tube_table_ensure_detached", tube, name, timedelta(seconds=patience))
     return detached
 
 
@@ -161,6 +168,22 @@ def cover(session: Session, tube: str | None = None, *, patience: float = PATIEN
     return tables
 
 
+def cover_each(session: Session, tube: str, *, patience: float) -> dict[int, str]:
+    """Do the same for each table alone, and return the errors by source: one table does not stop the others."""
+    try:
+        cover(session, tube, patience=patience)
+    except QueryError:
+        errors: dict[int, str] = {}
+        query = sql.SQL("SELECT source FROM {} WHERE tube = %s AND detached_at IS NULL").format(session.name("sources"))
+        for (source,) in session.rows(query, [tube]):
+            try:
+                session.call("tube_partitions_ensure_attached", tube, timedelta(seconds=patience), source)
+            except QueryError as error:
+                errors[source] = error.message
+        return errors
+    return {}
+
+
 def published(session: Session, tube: str) -> str:
     """Return which publication contains the pods of a tube, and the cure; an empty text if none does."""
     with session.errors():
@@ -178,15 +201,20 @@ def list_tubes(session: Session) -> tuple[TubeInfo, ...]:
     """Return all tubes of the schema with their tables."""
     settings: dict[str, tuple[int, str | None, int]] = {}
     tables: dict[str, list[Attached]] = {}
-    unusable = refused(session)
+    problems = find_problems(session)
     for row in session.records(sql.SQL("SELECT * FROM {}()").format(session.name("tube_list"))):
         name = row["tube"]
         settings[name] = row["partitions"], row["tube_predicate"], row["pod_size"]
         if row["source"] is not None:
             fields = ("source", "table", "shard", "routing", "predicate", "capture", "attached_at")
-            problem = row["problem"] or unusable.get(row["source"])
+            found = problems.get(row["source"])
             tables.setdefault(name, []).append(
-                Attached(**{field: row[field] for field in fields}, key=tuple(row["key"]), problem=problem)
+                Attached(
+                    **{field: row[field] for field in fields},
+                    key=tuple(row["key"]),
+                    problem=found.text if found else None,
+                    stale_columns=tuple(row["stale_columns"]),
+                )
             )
     return tuple(TubeInfo(name, *values, tuple(tables.get(name, ()))) for name, values in settings.items())
 
@@ -215,6 +243,24 @@ def _attached_tables(session: Session, tube: str) -> list[tuple[int, str, str | 
         ' JOIN pg_class c ON c.oid = s."table" WHERE s.tube = %s AND s.detached_at IS NULL'
     ).format(session.name("sources"))
     return session.rows(query, [tube])
+
+
+def _dropped(session: Session, tube: str, table: str) -> str:
+    """Return the OID of an attached table that does not exist any more, by its former name; "" if there is none."""
+    if table.strip().isdigit():
+        return table.strip()
+    schema, name = parse_table_name(table)
+    query = sql.SQL(
+        'SELECT s."table"::oid::text FROM {} s WHERE s.tube = %s AND s.detached_at IS NULL AND s.name = ANY (%s)'
+        ' AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table")'
+    ).format(session.name("sources"))
+    names = [
+        one_value(session.connection.execute("SELECT format('%%I.%%I', %s::text, %s::text)", [first, second]))
+        for first in schema.spellings()
+        for second in name.spellings()
+    ]
+    rows = session.rows(query, [tube, names])
+    return str(rows[0][0]) if rows else ""
 
 
 def _predicate(session: Session, tube: str) -> tuple[str | None, list[str]]:

@@ -80,10 +80,11 @@ DELETE FROM {schema}.dead_letters d
 -- name: letters_due
 SELECT d.source, d.shard, d.key, d.op::text FROM {schema}.dead_letters d
  WHERE d.tube = %(tube)s AND d.next_at <= clock_timestamp() AND abs(d.shard %% %(partitions)s) = ANY (%(mine)s)
+   AND NOT d.source = ANY (%(aside)s)
  ORDER BY d.next_at LIMIT %(most)s
 
 -- name: letters_open
-SELECT count(*), count(d.next_at) FROM {schema}.dead_letters d
+SELECT count(*), count(d.next_at) FILTER (WHERE NOT d.source = ANY (%(aside)s)) FROM {schema}.dead_letters d
  WHERE d.tube = %(tube)s AND abs(d.shard %% %(partitions)s) = ANY (%(mine)s)
 
 -- name: letters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.scheduled import Scheduled
 from trueup.capture.triggers.shape import Shapes
@@ -43,8 +45,9 @@ class Control:
             job.say(f"TROUBLE in {payload.get('table')}: {payload.get('error')} ({effect})")
             self._trouble(partition, pod)
 
-    def step(self, shapes: Shapes) -> None:
+    def step(self, shapes: Shapes, aside: Collection[int]) -> None:
         """Process one page of garbage and check the scheduled backfill. Nothing may be written at the same time."""
+        self.garbage.set_aside(aside)
         if self.garbage:
             source_shapes = shapes.get(self.garbage.sources)
             if text := self._waiting.while_down(lambda: self.garbage.step(self._job.sink, source_shapes)):
@@ -55,15 +58,18 @@ class Control:
             self._job.hold.acknowledge_control(partition, pod.seq)
             self._job.say(f"all keys of {pod.message['table']} are in the tube")
         if error is not None:
-            self._backfill_failed(error)
+            self._backfill_failed(error, aside)
 
     def close(self) -> None:
         """Stop the backfill that is running."""
         self.scheduled.close()
 
-    def _backfill_failed(self, error: TrueupError) -> None:
+    def _backfill_failed(self, error: TrueupError, aside: Collection[int]) -> None:
         self._job.say(f"scheduled backfill failed: {error}")
-        if isinstance(error, CheckFailed) or (isinstance(error, QueryError) and error.sqlstate[:2] == "42"):
+        if self.scheduled.source in aside:
+            # The control pod stays in the tube.
+            self.scheduled.give_up()
+        elif isinstance(error, CheckFailed) or (isinstance(error, QueryError) and error.sqlstate[:2] == "42"):
             # The table or column does not exist: another attempt would fail as well.
             self._trouble(*self.scheduled.give_up())
 

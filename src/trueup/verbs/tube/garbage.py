@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TypeAlias
@@ -61,6 +61,10 @@ class Garbage:
     def add(self, partition: int, pod: Pod) -> None:
         """Add a round for a control pod that reports the end of a backfill, or a TRUNCATE."""
         self._rounds.append(_Round(partition, pod))
+
+    def set_aside(self, sources: Collection[int]) -> None:
+        """Forget the rounds of these sources; their control pods stay in the tube."""
+        self._rounds = deque(current for current in self._rounds if current.pod.source not in sources)
 
     def step(self, sink: Sink, shapes: Mapping[int, Shape]) -> str:
         """Process one page of the first round; return a progress line at the end of a round.

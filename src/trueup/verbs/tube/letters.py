@@ -40,7 +40,8 @@ class Letters:
     def __init__(self, job: Job, partitions: int) -> None:
         self._session = job.session
         self._hold = job.hold
-        self._where = {"tube": job.tube, "partitions": partitions, "mine": list(job.hold.partitions)}
+        self._where: dict[str, Any] = {"tube": job.tube, "partitions": partitions, "mine": list(job.hold.partitions)}
+        self._where["aside"] = []
         self._tube = job.tube
         self._attempts, self._pause = job.options.attempts, job.options.retry_pause
         self.refresh()
@@ -49,6 +50,12 @@ class Letters:
         """Count the dead letters again: `trueup tube dead-letters` may have dropped or retried some."""
         total, retrying = self._session.rows(block(self._session, "letters_open"), self._where)[0]
         self.count, self.retrying = int(total), int(retrying)
+
+    def set_aside(self, sources: Sequence[int]) -> None:
+        """Leave the dead letters of these sources alone: their rows cannot be read."""
+        if self._where["aside"] != list(sources):
+            self._where["aside"] = list(sources)
+            self.refresh()
 
     def due(self, shapes: Shapes, mark: Mark) -> Iterator[Batch]:
         """Yield a batch of one key for each dead letter whose next attempt is due."""

@@ -50,6 +50,8 @@ class Summary:
     outages: int = 0
     # Dead letters in the partitions of the job at its end, including those of earlier jobs.
     dead_letters: int = 0
+    # Tables with a problem at the end of the job, each with reason and cure.
+    problems: tuple[str, ...] = ()
     seconds: float = 0.0
 
 
@@ -78,3 +80,7 @@ class Job:
 
 class Stopped(Exception):
     """The job was asked to stop while its batch could not be finished: the pods stay in the tube."""
+
+
+class SetAside(Exception):
+    """A table of a batch is set aside: the pods of the batch stay in the tube, and are claimed again without it."""

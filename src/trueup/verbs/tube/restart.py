@@ -147,6 +147,8 @@ def _heartbeat(task: OpenTask, job: Job) -> None:
     waiting = hold.waiting
     if waiting:
         progress["waiting"] = waiting
+    if summary.problems:
+        progress["problems"] = list(summary.problems)
     task.heartbeat(progress)
     while (request := task.request()) == "pause" and not job.stop.wait(_PAUSED_SECONDS):
         hold.waiting = _PAUSED

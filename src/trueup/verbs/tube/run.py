@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 
-from trueup.capture.triggers import pods, tubes
-from trueup.capture.triggers.batch import Batch
+from trueup.capture.triggers import pods
 from trueup.capture.triggers.queue import Queue
 from trueup.capture.triggers.shape import Shapes
 from trueup.verbs.tube.control import Control
 from trueup.verbs.tube.deliver import RefusesAll
 from trueup.verbs.tube.letters import Letters
-from trueup.verbs.tube.model import Job
+from trueup.verbs.tube.model import Job, SetAside
 from trueup.verbs.tube.pace import Pace
 from trueup.verbs.tube.pipeline import EnrichedBatch, Outcome, Pipeline
-from trueup.verbs.tube.waiting import Waiting
+from trueup.verbs.tube.reading import Reading
 
 _IDLE_SECONDS = 0.05
 
@@ -32,32 +32,33 @@ class Run:
         self.shapes = Shapes(job.session, job.tube)
         self.queue = Queue(job.hold, self.shapes, max_pods=job.options.max_pods)
         self.letters = Letters(job, pods.partitions_of(job.session, job.tube))
-        self.waiting = Waiting(job, self.letters)
+        self.reading = Reading(job, pipeline, self.shapes, self.queue, self.letters)
+        self.waiting, self.aside = self.reading.waiting, self.reading.aside
         self.control = Control(job, self.waiting)
         self.pace = Pace(job.options.max_keys or pipeline.keys_at_once, pipeline.seconds_at_once)
 
     def run(self) -> None:
         """Deliver batches until the job is stopped, or until the tube is empty if that is requested."""
         stop = self.job.stop
+        # What changed while no job ran: a table that was dropped, a partition whose rows must leave the sink.
+        self.aside.check()
         self._setup()
-        # A partition that was dropped while no job ran: its rows must leave the sink.
-        self.waiting.cover()
-        if problem := tubes.published(self.job.session, self.job.tube):
-            self.job.say(problem)
         writing: tuple[EnrichedBatch, Future[Outcome]] | None = None
         while True:
-            self.waiting.beat()
+            self.reading.beat()
             batch = None if stop.is_set() else self.queue.next(self.pace.keys, skip=self.control.pods)
-            reading = self._enrich(batch) if batch is not None else None
+            reading = self.reading.start(batch) if batch is not None else None
             if writing is not None:
-                self._acknowledge(*writing)
+                with suppress(SetAside):
+                    self._acknowledge(*writing)
                 writing = None
             if not stop.is_set():
                 self._retry_letters()
-                self.control.step(self.shapes)
-            if batch is not None and reading is not None:
-                enriched = self._enriched(batch, reading)
-                writing = enriched, self._write(enriched)
+                self.control.step(self.shapes, self.aside.sources)
+            if batch is not None:
+                with suppress(SetAside):
+                    enriched = self.reading.finish(batch, reading)
+                    writing = enriched, self._write(enriched)
             elif stop.is_set() or self._is_finished():
                 return
             elif not self.control.garbage:
@@ -68,33 +69,12 @@ class Run:
         self.waiting.while_down(lambda: self.pipeline.setup(self.shapes.all()))
         self.shapes.changed = False
 
-    def _enrich(self, batch: Batch) -> Future[EnrichedBatch]:
-        """Start to read the rows of a batch."""
-        shapes = batch.without_superseded(self.shapes.get(batch.keys))
-        for source in [source for source in batch.keys if shapes[source].relation is None]:
-            text = f"{shapes[source].table} or its key does not exist any more"
-            self.job.say(f"{text}: skipped {len(batch.keys.pop(source)):,} touched keys")
-            self.job.summary.troubles += 1
-        return self.pipeline.enrich(batch, shapes)
-
-    def _enriched(self, batch: Batch, reading: Future[EnrichedBatch]) -> EnrichedBatch:
-        """Return a batch with its rows; while they cannot be read, read the catalog and the rows again."""
-        started = [reading]
-
-        def attempt() -> EnrichedBatch:
-            if not started:
-                self.shapes.forget()
-                started.append(self.pipeline.enrich(batch, self.shapes.get(batch.keys)))
-            return self.waiting.result(started.pop())
-
-        return self.waiting.while_locked(attempt)
-
     def _write(self, enriched: EnrichedBatch) -> Future[Outcome]:
         """Start to write a batch if the locks are still held. No other batch is being written."""
         if self.shapes.changed:
             self._setup()
             if any(shape.is_superseded for shape in self.shapes.get(enriched.batch.keys).values()):
-                enriched.renew(self._enriched(enriched.batch, self._enrich(enriched.batch)))
+                enriched.renew(self.reading.again(enriched.batch))
         self.job.hold.check()
         return self.pipeline.write(enriched)
 
@@ -108,7 +88,7 @@ class Run:
         def refused(error: Exception) -> None:
             enriched.refusals += isinstance(error, RefusesAll)
 
-        outcome = self.waiting.while_down(attempt, refused=refused)
+        outcome = self.reading.checked(batch, lambda: self.waiting.while_down(attempt, refused=refused))
         parked: list[int] = []
         self.job.summary.pods += self.queue.acknowledge(
             batch, also=lambda: parked.append(self.letters.settle(batch, outcome.refused))
@@ -121,10 +101,12 @@ class Run:
     def _retry_letters(self) -> None:
         """Deliver each dead letter that is due, in a batch of its own."""
         for batch in self.letters.due(self.shapes, self.queue.newest_mark()):
-            enriched = self._enriched(batch, self._enrich(batch))
-            self._acknowledge(enriched, self._write(enriched))
+            with suppress(SetAside):
+                enriched = self.reading.again(batch)
+                self._acknowledge(enriched, self._write(enriched))
 
     def _is_finished(self) -> bool:
         if not self.job.options.until_empty or self.control.is_busy or self.letters.retrying:
             return False
-        return self.queue.is_drained()
+        # The last check may set a table aside, let one go on, or schedule a backfill.
+        return self.queue.is_drained() and not self.aside.check() and self.queue.is_drained()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
+from trueup.capture.triggers.problems import Problem
 from trueup.config.wording import counted
 from trueup.verbs.tube.letters import Letter
 
@@ -29,7 +30,8 @@ def table_text(table: Attached) -> str:
     facts += [f"predicate {table.predicate}"] if table.predicate else []
     facts += ["each row"] if table.capture == "row" else []
     problem = f"\n    PROBLEM: {table.problem}" if table.problem else ""
-    return f"{table.table}: {', '.join(facts)}{problem}"
+    stale = f"\n    STALE COLUMNS: {', '.join(table.stale_columns)}; run a backfill" if table.stale_columns else ""
+    return f"{table.table}: {', '.join(facts)}{problem}{stale}"
 
 
 _HEADS = (
@@ -51,8 +53,8 @@ _BAR = 24
 _SILENCE_S = 30.0
 
 
-def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
-    """Return the statistics as a table, and the progress of the backfills."""
+def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill], problems: Sequence[Problem] = ()) -> str:
+    """Return the statistics as a table, the problems of attached tables, and the progress of the backfills."""
     if not stats:
         return "no tubes; create one with trueup tube ensure NAME"
     rows = [_HEADS, *map(_row, stats)]
@@ -65,6 +67,7 @@ def stats_text(stats: Sequence[Stats], backfills: Sequence[Backfill]) -> str:
         for row in rows
     ]
     lines += [f"{row.tube}/{row.partition} is waiting: {row.waiting}" for row in stats if row.waiting]
+    lines += [f"PROBLEM of {problem.tube}: {problem}" for problem in problems]
     return "\n".join([*lines, *(f"backfill {backfill_text(row)}{_progress(row)}" for row in backfills)])
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from trueup.capture.triggers import tubes
 from trueup.capture.triggers.enrich import TEMPORARY
 from trueup.config.wording import counted
 from trueup.errors import QueryError
 from trueup.sinks.base import SinkDown
+from trueup.verbs.tube.aside import Aside
 from trueup.verbs.tube.letters import Letters
 from trueup.verbs.tube.model import Job, Stopped
 from trueup.verbs.tube.pace import Pause
@@ -20,16 +20,16 @@ T = TypeVar("T")
 
 _BEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 30.0
-_COVER_SECONDS = 10.0
 
 
 class Waiting:
     """Keeps a job visible while it works or waits."""
 
-    def __init__(self, job: Job, letters: Letters) -> None:
+    def __init__(self, job: Job, letters: Letters, aside: Aside) -> None:
         self._job = job
         self._letters = letters
-        self._beat_at = self._progress_at = self._covered_at = time.monotonic()
+        self._aside = aside
+        self._beat_at = self._progress_at = time.monotonic()
 
     def beat(self) -> None:
         """Send a heartbeat, and do the periodic work that is due."""
@@ -40,9 +40,7 @@ class Waiting:
         self._beat_at = now
         job.heartbeat()
         self._letters.refresh()
-        if now - self._covered_at >= _COVER_SECONDS:
-            self._covered_at = now
-            self.cover()
+        self._aside.beat()
         if now - self._progress_at >= _PROGRESS_SECONDS:
             self._progress_at = now
             if rate := job.hold.rate():
@@ -68,8 +66,11 @@ class Waiting:
                 self._resume()
                 return result
 
-    def while_locked(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until the rows can be read: a table may be locked, or the server may be out of resources."""
+    def while_locked(self, attempt: Callable[[], T], *, check: Callable[[QueryError], None]) -> T:
+        """Call `attempt` until the rows can be read: a table may be locked, or the server may be out of resources.
+
+        `check` is called with each error, and may raise.
+        """
         pause = Pause()
         while True:
             try:
@@ -77,6 +78,7 @@ class Waiting:
             except QueryError as error:
                 if error.sqlstate[:2] not in TEMPORARY:
                     raise
+                check(error)
                 self._pause(f"rows cannot be read now: {error}", pause)
             else:
                 self._resume()
@@ -100,10 +102,3 @@ class Waiting:
             self._job.hold.waiting = ""
             self._job.progress.wait("")
             self._job.say("resumed")
-
-    def cover(self) -> None:
-        """Notice new and removed partitions of partitioned tables; after a failure, try again next time."""
-        try:
-            tubes.cover(self._job.session, self._job.tube, patience=1.0)
-        except QueryError as error:
-            self._job.say(f"could not check the partitions of attached tables, trying again later: {error}")

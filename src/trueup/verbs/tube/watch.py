@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from trueup.capture.triggers import tubes
 from trueup.capture.triggers.model import as_json
+from trueup.capture.triggers.problems import Problem, find_problems
 from trueup.capture.triggers.session import Session
 from trueup.errors import NodeError
 from trueup.verbs.tube.text import stats_text
 
+# Seconds between two checks of the attached tables, which take longer than the statistics.
+_CHECK_SECONDS = 10.0
 
-def look(session: Session) -> tuple[dict[str, Any], str]:
-    """Return the current statistics as JSON values and as text."""
+
+def look(session: Session, problems: Collection[Problem] | None = None) -> tuple[dict[str, Any], str]:
+    """Return the current statistics as JSON values and as text; without `problems`, the tables are checked."""
     stats, backfills = tubes.stats(session), tubes.backfills(session)
-    values = {"stats": [as_json(row) for row in stats], "backfills": [as_json(row) for row in backfills]}
-    return values, stats_text(stats, backfills)
+    found = list(find_problems(session).values() if problems is None else problems)
+    values = {
+        "stats": [as_json(row) for row in stats],
+        "backfills": [as_json(row) for row in backfills],
+        "problems": [as_json(row) for row in found],
+    }
+    return values, stats_text(stats, backfills, found)
 
 
 def watch(session: Session, *, interval: float, times: int, as_lines: bool, write: Callable[[str], object]) -> None:
@@ -51,10 +60,14 @@ def _looks(session: Session, interval: float, times: int) -> Iterator[tuple[dict
     """Yield the statistics repeatedly; if the node is lost, yield the error and connect again."""
     number = 0
     connected = False
+    problems: Collection[Problem] = ()
+    checked_at = 0.0
     while True:
         began = time.monotonic()
         try:
-            yield look(session)
+            if not connected or began - checked_at > _CHECK_SECONDS:
+                problems, checked_at = find_problems(session).values(), began
+            yield look(session, problems)
             connected = True
         except NodeError as error:
             if not connected:

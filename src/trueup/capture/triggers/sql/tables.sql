@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     -- Partitions with triggers of their own. A difference from the catalog is a new or removed partition.
     covered regclass[] NOT NULL DEFAULT '{}',
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The name under which sinks have the documents of the table, and the columns of which they have all values.
+    name text,
+    columns jsonb,
     -- The row is kept when the table is detached: waiting pods still refer to it.
     detached_at timestamptz,
     -- Fails when it is parsed if a column of predicate or routing has another type than when they were checked.
@@ -63,7 +66,9 @@ CREATE TABLE IF NOT EXISTS @schema@.backfills (
     pods bigint NOT NULL DEFAULT 0,
     -- Position: the last row in the order of order_col and key, as text.
     last_order text,
-    last_key text[]
+    last_key text[],
+    -- The columns of the table at the start: their values are complete at the end.
+    columns jsonb
 );
 CREATE UNIQUE INDEX IF NOT EXISTS backfills_one_at_a_time
     ON @schema@.backfills (source, coalesce(shard::text, 'all'));

@@ -39,6 +39,9 @@ BEGIN
      WHERE x.source = b.source AND x.shard IS NOT DISTINCT FROM b.shard
     RETURNING * INTO b;
     IF b.finished_at IS NOT NULL THEN
+        -- All rows are read again: the values of the columns that existed at the start are complete.
+        UPDATE @schema@.sources x SET columns = b.columns
+         WHERE x.source = s.source AND b."table" = x."table" AND b.shard IS NOT DISTINCT FROM x.shard;
         PERFORM @schema@.tube_control(s.source, b.shard, '}', jsonb_build_object(
             'type', 'backfill_end', 'table', "table", 'start_seq', b.start_seq,
             'started_at', b.started_at, 'keys', b.keys));

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_partitions_ensure_attached(
-    tube text DEFAULT NULL, patience interval DEFAULT '30 s'
+    tube text DEFAULT NULL, patience interval DEFAULT '30 s', only_source integer DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -8,7 +8,7 @@ DECLARE
 BEGIN
     FOR s IN SELECT x.source, x.covered, ARRAY(SELECT * FROM @schema@.tube_relations(x."table")) AS there
                FROM @schema@.sources x JOIN pg_class c ON c.oid = x."table"
-              WHERE x.detached_at IS NULL
+              WHERE x.detached_at IS NULL AND x.source = coalesce(only_source, x.source)
                 AND (tube_partitions_ensure_attached.tube IS NULL OR x.tube = tube_partitions_ensure_attached.tube)
               ORDER BY x.source LOOP
         PERFORM @schema@.tube_key_follow(s.source);
@@ -20,6 +20,6 @@ BEGIN
     RETURN changed;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_partitions_ensure_attached(text, interval) IS
+COMMENT ON FUNCTION @schema@.tube_partitions_ensure_attached(text, interval, integer) IS
     'Creates the statement triggers of new partitions, which are captured row by row until then. '
     'Returns the number of tables with new or removed partitions. Call it periodically.';

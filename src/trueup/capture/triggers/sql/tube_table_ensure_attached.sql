@@ -8,6 +8,8 @@ DECLARE
     is_new boolean;
     numbers smallint[] := @schema@.tube_find_key("table");
     has_other_key boolean;
+    former @schema@.sources;
+    replaces boolean := false;
 BEGIN
     PERFORM @schema@.tube_get(tube);
     -- Workers that insert dead letters do not wait for this lock.
@@ -22,6 +24,16 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM @schema@.tube_table_check("table", capture);
+    -- The sink has documents of another table under this name: of one that was dropped, or renamed.
+    FOR former IN SELECT x.* FROM @schema@.sources x
+                   WHERE x.tube = tube_table_ensure_attached.tube AND x.detached_at IS NULL
+                     AND x.name = tube_table_ensure_attached."table"::text
+                     AND x."table" <> tube_table_ensure_attached."table" LOOP
+        replaces := true;
+        IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = former."table") THEN
+            PERFORM @schema@.tube_table_ensure_detached(tube, former."table", patience);
+        END IF;
+    END LOOP;
     IF shard IS NULL AND routing IS NULL THEN
         shard := @schema@.tube_infer_shard("table");
     END IF;
@@ -60,8 +72,12 @@ BEGIN
     PERFORM @schema@.tube_try_expressions(s.source);
     PERFORM @schema@.tube_trigger_functions(s.source);
     PERFORM @schema@.tube_cover(s.source, is_new, patience);
-    IF has_other_key THEN
-        PERFORM @schema@.tube_backfill_schedule(tube, "table", reason => 'the table has another key');
+    UPDATE @schema@.sources x
+       SET name = x."table"::text, columns = CASE WHEN is_new THEN @schema@.tube_columns(x."table") ELSE x.columns END
+     WHERE x.source = s.source;
+    IF has_other_key OR replaces THEN
+        PERFORM @schema@.tube_backfill_schedule(tube, "table", reason => CASE
+            WHEN replaces THEN 'it replaces another table of this name' ELSE 'the table has another key' END);
     END IF;
     RETURN s.source;
 END

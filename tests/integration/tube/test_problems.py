@@ -1,0 +1,217 @@
+"""One table with a problem is set aside by name with its reason; the others of its tube go on, and the run says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from support.sqlite_sink import SqliteSink
+from support.tube import TubeDatabase
+from trueup.api.tube import Tube
+from trueup.engine.progress import Silent
+from trueup.verbs.tube.model import Summary
+from trueup.verbs.tube.watch import look
+
+
+class Messages(Silent):
+    """Records the messages of a job."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def empty(tube_db: TubeDatabase, sink: SqliteSink, messages: Messages | None = None, **options: Any) -> Summary:
+    """Run a job until the tube is empty; a job that waits without an end is stopped, and the test fails."""
+    stop = threading.Event()
+    timer = threading.Timer(30, stop.set)
+    timer.start()
+    with Tube("t", tube_db.database.uri) as tube:
+        summary: Summary = tube.run(
+            SqliteSink(sink.path), until_empty=True, stop=stop, progress=messages or Silent(), **options
+        )
+    timer.cancel()
+    assert not stop.is_set(), "the job did not end"
+    return summary
+
+
+def ids(sink: SqliteSink, table: str) -> list[str]:
+    return sorted(key[0] for _, key in sink.rows(f"public.{table}"))
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> SqliteSink:
+    return SqliteSink(str(tmp_path / "kept.db"))
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    # Table -> options of attach, the change after it, the reason, and the cure of the user.
+    "filtered": ({"shard": 0, "predicate": "NOT hidden"}, "ALTER TABLE {0} DROP COLUMN hidden", "hidden", "ATTACH"),
+    "routed": ({"routing": "n"}, "ALTER TABLE {0} RENAME n TO m", "does not exist", "ALTER TABLE {0} RENAME m TO n"),
+    "renamed": (
+        {"shard": 0},
+        "ALTER TABLE {0} RENAME TO other_name",
+        "was renamed from public.renamed to public.other_name",
+        "ALTER TABLE other_name RENAME TO {0}",
+    ),
+    "rekeyed": (
+        {"shard": 0},
+        "ALTER TABLE {0} DROP CONSTRAINT {0}_pkey",
+        "no key",
+        "ALTER TABLE {0} ADD CONSTRAINT {0}_pkey PRIMARY KEY (id)",
+    ),
+    "dropped": ({"shard": 0}, "DROP TABLE {0}", "does not exist any more", "DETACH"),
+}
+
+
+def test_tables_with_problems_are_set_aside(tube_db: TubeDatabase, sink: SqliteSink) -> None:
+    for table, (options, _, _, _) in {**BROKEN, "good": ({"shard": 0}, "", "", "")}.items():
+        tube_db.run(f"CREATE TABLE {table} (id int PRIMARY KEY, n int DEFAULT 0, hidden bool DEFAULT false)")
+        tube_db.tube.attach(table, **options)
+        tube_db.run(f"INSERT INTO {table} VALUES (1)")
+    assert empty(tube_db, sink).problems == ()
+    for table, (_, change, _, _) in BROKEN.items():
+        tube_db.run(f"INSERT INTO {table} VALUES (2); TRUNCATE {table}; INSERT INTO {table} VALUES (3)")
+        tube_db.run(change.format(table))
+    tube_db.run("INSERT INTO good VALUES (2)")
+    for _ in range(2):
+        messages = Messages()
+        summary = empty(tube_db, sink, messages)
+        problems = dict(problem.split(": ", 1) for problem in summary.problems)
+        assert set(problems) == {f"public.{'other_name' if table == 'renamed' else table}" for table in BROKEN}
+        for table, (_, _, reason, _) in BROKEN.items():
+            shown = "public.other_name" if table == "renamed" else f"public.{table}"
+            assert reason in problems[shown]
+            # Said once, and in the list.
+            assert [text for text in messages.texts if f"{shown} is set aside" in text] == [
+                f"t: {shown} is set aside: {problems[shown]}"
+            ]
+            (listed,) = [each for each in tube_db.tubes()[0].tables if each.table == shown]
+            assert listed.problem == problems[shown]
+            # The copy is as it was, and the pods wait.
+            assert ids(sink, table) == ["1"]
+        assert ids(sink, "good") == ["1", "2"]
+    assert {pod.op for pod in tube_db.pods()} == {"I", "X"}
+    values, text = look(tube_db.tube.session)
+    assert "PROBLEM of t: public.dropped: the table does not exist any more" in text
+    assert len(values["problems"]) == len(BROKEN)
+    for table, (_, _, _, cure) in BROKEN.items():
+        if cure == "ATTACH":
+            tube_db.tube.attach(table, shard=0)
+        elif cure == "DETACH":
+            assert tube_db.tube.detach(f"public.{table}")
+        else:
+            tube_db.run(cure.format(table))
+    summary = empty(tube_db, sink)
+    assert summary.problems == ()
+    for table in BROKEN:
+        # A dropped table that was detached: its documents stay.
+        assert ids(sink, table) == (["1"] if table == "dropped" else ["3"]), table
+    assert tube_db.pods() == []
+
+
+def test_dropped_and_created_again_and_swapped(tube_db: TubeDatabase, sink: SqliteSink) -> None:
+    """The table that has the name now is attached: the documents of the other one are replaced."""
+    for table in ("again", "swapped"):
+        tube_db.run(f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1), (2)")
+        tube_db.tube.attach(table, shard=0)
+        tube_db.tube.backfill(table)
+    assert empty(tube_db, sink).problems == ()
+    tube_db.run("""INSERT INTO again VALUES (7); DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY);
+                   INSERT INTO again VALUES (2), (3); ALTER TABLE swapped RENAME TO former;
+                   CREATE TABLE swapped (LIKE former INCLUDING ALL); INSERT INTO swapped VALUES (4)""")
+    dropped, renamed = empty(tube_db, sink).problems
+    assert "dropped, and another table has its name: run trueup tube attach t public.again" in dropped
+    assert "renamed from public.swapped to public.former" in renamed
+    for table in ("again", "swapped"):
+        assert ids(sink, table) == ["1", "2"]
+        tube_db.tube.attach(table, shard=0)
+    tube_db.tube.detach("former")
+    assert empty(tube_db, sink).problems == ()
+    assert (ids(sink, "again"), ids(sink, "swapped")) == (["2", "3"], ["4"])
+
+
+def test_renamed_schema_and_accepted_name(tube_db: TubeDatabase, sink: SqliteSink) -> None:
+    tube_db.run("CREATE SCHEMA a; CREATE TABLE a.items (id int PRIMARY KEY)")
+    tube_db.tube.attach("a.items", shard=0)
+    tube_db.run("INSERT INTO a.items VALUES (1); ALTER SCHEMA a RENAME TO b")
+    (problem,) = empty(tube_db, sink).problems
+    assert "renamed from a.items to b.items" in problem
+    tube_db.tube.attach("b.items", shard=0)
+    assert empty(tube_db, sink).problems == ()
+    assert list(sink.rows("b.items")) == [(0, ("1",))]
+
+
+def test_a_job_that_runs_goes_on_when_the_problem_is_gone(
+    tube_db: TubeDatabase, sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column disappears while the job runs; the pods of the table wait, those of the other table do not."""
+    monkeypatch.setattr("trueup.verbs.tube.aside.CHECK_SECONDS", 0.2)
+    for table in ("one", "two"):
+        tube_db.run(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)")
+        tube_db.tube.attach(table, shard=0, predicate="n > 0" if table == "one" else "")
+    stop, messages = threading.Event(), Messages()
+    results: list[Summary] = []
+
+    def run() -> None:
+        with Tube("t", tube_db.database.uri) as tube:
+            results.append(tube.run(SqliteSink(sink.path), stop=stop, progress=messages))
+
+    sink.setup([])
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        tube_db.run("INSERT INTO one VALUES (1, 1); INSERT INTO two VALUES (1, 1)")
+        until(lambda: ids(sink, "one") == ids(sink, "two") == ["1"])
+        tube_db.run("ALTER TABLE one RENAME n TO m; INSERT INTO one VALUES (2, 1); INSERT INTO two VALUES (2, 1)")
+        until(lambda: ids(sink, "two") == ["1", "2"])
+        until(lambda: any("public.one is set aside" in text for text in messages.texts))
+        assert ids(sink, "one") == ["1"]
+        tube_db.run("ALTER TABLE one RENAME m TO n")
+        until(lambda: ids(sink, "one") == ["1", "2"])
+        until(lambda: "t: public.one: the problem is gone" in messages.texts)
+        # Stopped while there is a problem: the summary names it.
+        tube_db.run("DROP TABLE one")
+        until(lambda: any("does not exist any more" in text for text in messages.texts))
+    finally:
+        stop.set()
+        thread.join(60)
+    assert "the table does not exist any more" in results[0].problems[0]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
+        time.sleep(0.02)
+
+
+def test_a_partition_that_cannot_be_checked_is_a_problem(tube_db: TubeDatabase, sink: SqliteSink) -> None:
+    """The copy still has the rows of a dropped partition, and a lock prevents the backfill that removes them."""
+    tube_db.run("""CREATE TABLE days (id int, day int, PRIMARY KEY (id, day)) PARTITION BY LIST (day);
+                   CREATE TABLE days_1 PARTITION OF days FOR VALUES IN (1);
+                   CREATE TABLE days_2 PARTITION OF days FOR VALUES IN (2); INSERT INTO days VALUES (1, 1), (2, 2);
+                   CREATE TABLE items (id int PRIMARY KEY)""")
+    for table in ("days", "items"):
+        tube_db.tube.attach(table, shard=0)
+        tube_db.tube.backfill(table)
+    assert empty(tube_db, sink).problems == ()
+    tube_db.run("""ALTER TABLE days DETACH PARTITION days_1; CREATE TABLE days_3 PARTITION OF days FOR VALUES IN (3);
+                   INSERT INTO items VALUES (5)""")
+    with psycopg.connect(tube_db.database.uri) as other:
+        other.execute("LOCK TABLE days_3 IN ACCESS EXCLUSIVE MODE")
+        (problem,) = empty(tube_db, sink).problems
+    assert problem.startswith("public.days: a partition was dropped or detached")
+    assert "lock" in problem
+    assert ids(sink, "items") == ["5"]
+    assert len(sink.rows("public.days")) == 2
+    assert empty(tube_db, sink).problems == ()
+    assert ids(sink, "days") == ["2"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -254,3 +255,19 @@ def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, t
     number, first = copy.batches[0]
     assert (number, {key for _, key in first}) == (0, {str(g) for g in range(1, 10)})
     assert os.path.isdir(checkpoint)
+
+
+def test_a_table_with_a_problem_is_set_aside(items: Items, spark: Spark, tmp_path: Path) -> None:
+    database, tube = items
+    database.execute("CREATE TABLE gone (id int PRIMARY KEY, n int); INSERT INTO gone VALUES (1, 1)")
+    tube.attach("gone", shard=0, predicate="n > 0")
+    database.execute("""INSERT INTO gone VALUES (2, 1); ALTER TABLE gone DROP COLUMN n;
+                        INSERT INTO items VALUES (1, 1, 1)""")
+    copy = Copy()
+    stream = spark.readStream.format("trueup_tube").option("address", database.uri).load("t")
+    writer = stream.writeStream.foreachBatch(copy).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    # The rows of the other tables are delivered; then the stream ends with an error.
+    with pytest.raises(StreamingQueryException, match=r"public\.gone: predicate for public\.gone"):
+        writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert set(copy.rows) == {(1, "1")}
+    assert database.execute("SELECT count(*) FROM tube.pods_t WHERE op <> '!'") == [(1,)]

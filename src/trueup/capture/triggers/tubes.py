@@ -15,8 +15,8 @@ from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
 from trueup.capture.triggers.problems import find_problems, unreadable
 from trueup.capture.triggers.session import Session, block, check_range
 from trueup.capture.triggers.shape import Shapes
-from trueup.db.connection import one_value
 from trueup.config.wording import counted
+from trueup.db.connection import one_value
 from trueup.db.expressions import Expression, check
 from trueup.db.names import parse_table_name
 from trueup.db.scan import problem_with

@@ -2,7 +2,7 @@
 -- Attached tables for enrichment, including detached tables with waiting pods.
 SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::text AS relation, c.relkind::text AS kind,
        s.routing IS NOT NULL AS is_routed, {schema}.tube_shard_sql(s.source) AS shard_sql,
-       {schema}.tube_where(s.source) AS condition,
+       {schema}.tube_where(s.source) AS condition, s.detached_at IS NOT NULL AS is_detached,
        {schema}.tube_key_names(s."table", {schema}.tube_key_numbers(s)) AS key, cardinality(s.key_numbers) AS key_size,
        EXISTS (SELECT FROM {schema}.sources n WHERE n.tube = s.tube AND n."table" = s."table" AND n.source > s.source)
            AS is_superseded

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from contextlib import suppress
 from datetime import datetime
 
@@ -13,16 +15,19 @@ from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.model import Pod
+from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, find_problems
 from trueup.capture.triggers.readers import Mark as RoundMark
 from trueup.capture.triggers.readers import Reader
 from trueup.capture.triggers.scheduled import Scheduled
 from trueup.capture.triggers.session import Session
+from trueup.capture.triggers.tubes import cover_each
 from trueup.errors import CheckFailed, NodeError
 from trueup.spark.tube.offsets import Offset
 from trueup.spark.tube.options import StreamOptions
 
 _BEAT_SECONDS = 2.0
 _IDLE_SECONDS = 0.1
+_log = logging.getLogger(__name__)
 
 
 class Claims:
@@ -41,6 +46,9 @@ class Claims:
         self.partitions = pods.partitions_of(self.session, options.tube)
         self._scheduled = Scheduled(options.node, options.schema, options.tube)
         self._until: datetime | None = None
+        # Tables with problems: the pods of those whose rows cannot be delivered wait.
+        self._problems: dict[int, Problem] = {}
+        self._check_at = 0.0
         # Number of keys per partition of the batches that are not deleted yet, for the statistics.
         self._touches: dict[int, dict[int, int]] = {}
         self._deleted = 0
@@ -61,7 +69,10 @@ class Claims:
             self._check_history(start)
             self._delete(start)
             self._step()
+            self._check_tables()
             claimed = self._claim(most_keys)
+            if not claimed and self._until is not None:
+                self._end()
             mark = self._begin() if claimed else start.mark
         if not claimed:
             self._ended.wait(_IDLE_SECONDS)
@@ -109,6 +120,7 @@ class Claims:
                 limit=self.options.most_pods if most_keys else 1_000_000,
                 skip=self._scheduled.pods,
                 max_keys=max(1, most_keys // len(self.hold.partitions)) if most_keys else None,
+                aside=[source for source, problem in self._problems.items() if problem.stops],
             )
             for pod in new_pods:
                 if self._until is not None and pod.at > self._until:
@@ -119,6 +131,28 @@ class Claims:
                 else:
                     claimed.append((partition, pod))
         return claimed
+
+    def _check_tables(self) -> None:
+        """Each minute, look for tables that were changed since they were attached, and log what is new."""
+        if time.monotonic() < self._check_at:
+            return
+        cover_each(self.session, self.options.tube, patience=1.0)
+        before, self._problems = self._problems, find_problems(self.session, self.options.tube)
+        self._check_at = time.monotonic() + CHECK_SECONDS
+        for source, problem in self._problems.items():
+            if before.get(source) != problem:
+                _log.warning("%s: %s%s", self.options.tube, "set aside: " if problem.stops else "", problem)
+
+    def _end(self) -> None:
+        """Raise CheckFailed if there are tables with problems: everything else is delivered."""
+        self._check_at = 0.0
+        self._check_tables()
+        if self._problems:
+            raise CheckFailed(
+                [str(problem) for problem in self._problems.values()],
+                cure="fix these tables, then start the stream again; the rows of the other tables are delivered",
+                node=self.session.node.name,
+            )
 
     def _step(self) -> None:
         ended, error = self._scheduled.step()

@@ -14,11 +14,12 @@ from trueup.capture.triggers.document import Document
 from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.model import Pod
+from trueup.capture.triggers.problems import unreadable
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.shape import Shapes
 from trueup.config.model import Node
 from trueup.db.reader import borrow
-from trueup.errors import TrueupError
+from trueup.errors import CheckFailed, TrueupError
 
 # Minimum number of keys per task.
 _MIN_KEYS = 500
@@ -58,6 +59,12 @@ def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
         partition_of = {seq: partition for partition, seq in task.numbers}
         claimed = [(partition_of[pod.seq], pod) for pod in pods.read(session, task.tube, list(partition_of))]
         shapes = Shapes(session, task.tube).get({pod.source for _, pod in claimed})
+        for shape in shapes.values():
+            # The driver claims no pods of such tables; this one has changed since the claim.
+            if reason := unreadable(session, shape) if not shape.is_detached else shape.problem:
+                raise CheckFailed(
+                    [reason], cure="fix the table, then start the stream again", table=shape.table or None
+                )
         batch = batch_of(claimed, shapes)
         refused: list[Refused] = []
         with borrow(task.node, None, application="trueup tube stream", retries=RETRIES) as reader:

@@ -43,6 +43,8 @@ class Difference(NamedTuple):
 
     def since(self, earlier: Difference) -> Difference:
         """Return this difference with the nodes whose row is not as in an earlier look."""
+        if self is earlier:
+            return self._replace(moved=()) if self.moved else self
         return self._replace(moved=tuple([node for node in self.nodes if self._row(node) != earlier._row(node)]))
 
     def _row(self, node: str) -> tuple[int | None, int] | None:

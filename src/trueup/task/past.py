@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from trueup.config.model import Config
 from trueup.config.settings import DiffSettings, SparkSettings
@@ -24,6 +25,62 @@ Hash = str | None
 WITH_REPORT = ("TABLE_DIFF", "TABLE_RERUN")
 
 
+class Hashes(Sequence["tuple[Hash, ...]"]):
+    """The hashes of all keys of a report, one per node: 9 bytes each, because there may be millions."""
+
+    _WORDS: tuple[Hash, ...] = (None, UNKNOWN, HOT)
+
+    def __init__(self) -> None:
+        self._width = 1
+        self._numbers = array("q")
+        # Per hash: 0 for a number, else the place in _WORDS, from 1.
+        self._words = bytearray()
+
+    def append(self, hashes: Sequence[Hash]) -> None:
+        """Add the hashes of one key."""
+        self._width = len(hashes)
+        for value in hashes:
+            number, word = self._packed(value)
+            self._numbers.append(number)
+            self._words.append(word)
+
+    def set_hot(self, place: int) -> None:
+        """Replace the hashes of a key by HOT."""
+        for at in range(place * self._width, (place + 1) * self._width):
+            self._words[at] = 1 + self._WORDS.index(HOT)
+
+    def __len__(self) -> int:
+        return len(self._words) // self._width
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Hash, ...]: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[tuple[Hash, ...], ...]: ...
+    def __getitem__(self, place: int | slice) -> tuple[Hash, ...] | tuple[tuple[Hash, ...], ...]:
+        if isinstance(place, slice):
+            return tuple([self._at(number) for number in range(*place.indices(len(self)))])
+        return self._at(range(len(self))[place])
+
+    def _at(self, place: int) -> tuple[Hash, ...]:
+        numbers, words = self._numbers, self._words
+        return tuple(
+            [
+                self._WORDS[words[at] - 1] if words[at] else str(numbers[at])
+                for at in range(place * self._width, (place + 1) * self._width)
+            ]
+        )
+
+    def _packed(self, value: Hash) -> tuple[int, int]:
+        if value in self._WORDS:
+            return 0, 1 + self._WORDS.index(value)
+        try:
+            number = int(str(value))
+        except ValueError:
+            return 0, 1 + self._WORDS.index(UNKNOWN)
+        is_hash = -(2**63) <= number < 2**63
+        return (number, 0) if is_hash else (0, 1 + self._WORDS.index(UNKNOWN))
+
+
 @dataclass(frozen=True)
 class Past:
     """The keys of a report, each with the hash per node and the pairs that differed, as bits."""
@@ -33,7 +90,7 @@ class Past:
     proof: Mapping[str, Any]
     incomplete: tuple[str, ...]
     keys: tuple[KeyValues, ...]
-    hashes: tuple[tuple[Hash, ...], ...]
+    hashes: Sequence[tuple[Hash, ...]]
     pairs: tuple[int, ...]
 
     @property
@@ -94,17 +151,15 @@ def read_past(path: Path, *, with_keys: bool = True) -> Past:
             head["proof"],
             tuple(head["incomplete"]),
             tuple(keys),
-            tuple(hashes),
+            hashes,
             tuple(pairs),
         )
 
 
-def _by_key(
-    differences: Iterable[Keyed], bits: Mapping[str, int]
-) -> tuple[list[KeyValues], list[tuple[Hash, ...]], list[int]]:
+def _by_key(differences: Iterable[Keyed], bits: Mapping[str, int]) -> tuple[list[KeyValues], Hashes, list[int]]:
     """Return each key once, with its hashes and the bits of all pairs that differ on it."""
     places: dict[KeyValues, int] = {}
-    hashes: list[tuple[Hash, ...]] = []
+    hashes = Hashes()
     pairs: list[int] = []
     for pair, key, key_hashes in differences:
         place = places.setdefault(key, len(pairs))
@@ -114,7 +169,7 @@ def _by_key(
         else:
             pairs[place] |= bits[pair]
             if HOT in key_hashes:
-                hashes[place] = key_hashes
+                hashes.set_hot(place)
     return list(places), hashes, pairs
 
 

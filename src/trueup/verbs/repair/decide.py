@@ -50,7 +50,7 @@ class DecideKeys:
     """Keys to decide, and the hashes that the report has for them (empty: there is no report)."""
 
     keys: tuple[KeyValues, ...]
-    hashes: tuple[tuple[Hash, ...], ...] = ()
+    hashes: Sequence[tuple[Hash, ...]] = ()
 
     def part(self, start: int, end: int | None = None) -> DecideKeys:
         """Return some of the keys."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -128,7 +128,7 @@ class RepairKeys:
 
     of: str
     keys: tuple[KeyValues, ...]
-    hashes: tuple[tuple[Hash, ...], ...] = ()
+    hashes: Sequence[tuple[Hash, ...]] = ()
     past: Past | None = None
     remarks: tuple[str, ...] = ()
 

@@ -126,12 +126,11 @@ def _run(arguments: list[str]) -> int:
         # The reader of stdout has closed it. Click would exit with 1, which means "differences".
         return 2
     except Exception as error:
-        defect = TrueupError(
-            f"unexpected {type(error).__name__}: {mask(str(error))}",
-            cure="this is a defect of trueup: run again with -v and report the output",
-        )
-        defect.__cause__ = error
-        return _print_error(defect, verbose)
+        from trueup.engine.failures import error_of
+
+        shown = error_of(error)
+        shown.__cause__ = error
+        return _print_error(shown, verbose)
 
 
 def _print_error(error: TrueupError, verbose: bool) -> int:

@@ -1,17 +1,62 @@
-"""The type of a session with PostgreSQL, whose rows are plain tuples, and functions for it."""
+"""The type of a session with PostgreSQL, whose rows are plain tuples, the sessions with nodes, and functions."""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
+
+from trueup.config.model import Node
+
+T = TypeVar("T")
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 Cursor: TypeAlias = "psycopg.Cursor[tuple[Any, ...]]"
 
 # Files of this machine; libpq has read them, and the other keywords have their values.
 _LOCAL_FILES = ("service", "servicefile", "passfile", "fallback_application_name")
+
+
+class NodeConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A session with a node, whose errors know the node: see `node_of`.
+
+    A session that was lost keeps the first error. The driver would only report that the connection is closed.
+    """
+
+    # The attribute of an error that has the node.
+    MARK = "trueup_node"
+    node: Node | None = None
+    _loss: psycopg.Error | None = None
+
+    def wait(self, gen: PQGen[T], *arguments: Any, **named: Any) -> T:
+        """Run one step of the protocol: all statements, commits and copies use this."""
+        return self._marked(lambda: super(NodeConnection, self).wait(gen, *arguments, **named))
+
+    def cursor(self, *arguments: Any, **named: Any) -> Any:
+        """Return a cursor; raise the first error of a session that was lost."""
+        return self._marked(lambda: super(NodeConnection, self).cursor(*arguments, **named))
+
+    def _marked(self, run: Callable[[], T]) -> T:
+        try:
+            return run()
+        except psycopg.Error as error:
+            first = self._loss or error
+            if self.broken:
+                self._loss = first
+            # An error of the server, such as a violated constraint, is never replaced.
+            marked = error if error.sqlstate else first
+            marked.__dict__[self.MARK] = self.node
+            if marked is error:
+                raise
+            raise marked from None
+
+
+def node_of(error: BaseException) -> Node | None:
+    """Return the node whose session raised an error of the driver; None if it is not known."""
+    return error.__dict__.get(NodeConnection.MARK)
 
 
 def one_row(cursor: Cursor) -> tuple[Any, ...]:

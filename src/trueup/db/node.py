@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,7 +10,7 @@ from psycopg import conninfo
 
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, NodeConnection
 from trueup.db.durable import FOR_SESSION
 from trueup.errors import NodeError, QueryError, TrueupError
 
@@ -92,7 +91,7 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
         parameters = conninfo.conninfo_to_dict(node.conninfo)
         defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
         _log.debug("connecting to %s as %s", node.describe(), application, extra={"node": node.name})
-        connection = psycopg.connect(
+        connection = NodeConnection.connect(
             node.conninfo,
             autocommit=True,
             application_name=application[:63],
@@ -101,6 +100,7 @@ def connect(node: Node, *, application: str, read_only: bool = True) -> Connecti
         )
     except psycopg.Error as error:
         raise error_from_server(error, node) from None
+    connection.node = node
     try:
         pin(connection, read_only=read_only)
     except psycopg.Error as error:
@@ -116,8 +116,11 @@ def pin(connection: Connection, *, read_only: bool) -> None:
     if not read_only:
         connection.execute(FOR_SESSION)
     for setting in OPTIONAL:
-        with suppress(psycopg.Error):
+        try:
             connection.execute(setting)
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
     # Each statement runs once with its own literals: prepared plans would only use memory.
     connection.prepare_threshold = None
 
@@ -151,11 +154,17 @@ def error_from_text(
     text: str, state: str, node: Node, *, lost: bool, table: str | None = None, block: str | None = None
 ) -> TrueupError:
     """Return the message of a server or driver as a TrueupError; `state` is the SQLSTATE, or empty."""
-    text = mask(" ".join(text.split()), *secrets_of(node))
+    text = mask(_shortened(" ".join(text.split())), *secrets_of(node))
     if lost or state[:2] == "28" or state in ("3D000", "53300"):
         cure = _CURES.get(state) or f"check that the server is running and reachable: {node.describe()}"
         return NodeError(text, cure=_connect_cure(text) or cure, node=node.name, table=table, block=block)
     return QueryError(text, sqlstate=state, cure=_CURES.get(state, ""), node=node.name, table=table, block=block)
+
+
+def _shortened(text: str) -> str:
+    """Return the text of libpq for a lost connection without its guess at the cause, which the cure covers."""
+    guess = " This probably means the server terminated abnormally before or while processing the request."
+    return text.removeprefix("consuming input failed: ").replace(guess, "")
 
 
 def _connect_cure(text: str) -> str:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection, Cursor
 from trueup.db.node import connect, error_from_server, is_lost
-from trueup.errors import Interrupted, QueryError, TrueupError
+from trueup.errors import Interrupted, NodeError, QueryError, TrueupError
 
 TIMED_OUT = "57014"
 T = TypeVar("T")
@@ -21,6 +22,10 @@ T = TypeVar("T")
 
 class ResultTooLarge(TrueupError):
     """A result exceeds the limit of the caller, which must read fewer rows at a time."""
+
+
+class SnapshotLost(NodeError):
+    """The snapshot of the run has ended with the session of the driver that exported it."""
 
 
 class Reader:
@@ -58,7 +63,7 @@ class Reader:
             except Exception as error:
                 self.close()
                 attempt += 1
-                if not is_lost(error) or attempt > self.retries:
+                if isinstance(error, SnapshotLost) or not is_lost(error) or attempt > self.retries:
                     raise error_from_server(error, self.node) from None
                 # A server that just failed over may need some time.
                 time.sleep(min(0.1 * 2**attempt, 2.0))
@@ -107,14 +112,26 @@ class Reader:
                     " SET max_parallel_workers_per_gather = 0"
                 )
                 if self.snapshot:
-                    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                    connection.execute(f"SET TRANSACTION SNAPSHOT '{self.snapshot}'")
+                    self._join(connection, self.snapshot)
             except Exception:
                 connection.close()
                 raise
             self._connection = connection
             self._mode = (0.0, False)
         return self._connection
+
+    def _join(self, connection: Connection, snapshot: str) -> None:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        try:
+            connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+        except psycopg.Error as error:
+            if is_lost(error):
+                raise
+            raise SnapshotLost(
+                f"the connection that holds the snapshot was lost ({error.diag.message_primary})",
+                cure="make sure that the node is running",
+                node=self.node.name,
+            ) from None
 
     def session(self) -> Connection:
         """Return the session, in its snapshot, for a COPY. After an error the caller must close the reader."""

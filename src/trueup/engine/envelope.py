@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import gc
 import pickle
-import re
-import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trueup import __version__
-from trueup.config.secrets import mask
 from trueup.db.reader import close_idle
+from trueup.engine.failures import INSTALL, REFUSED
 from trueup.engine.work import Room, Work, perform
 from trueup.errors import EngineError
 
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_BYTES = 512 * 1024
-INSTALL = "install the same trueup for the Python of the executors (docs/clusters.md), or use --engine local"
 
 
 class Slice:
@@ -67,41 +64,14 @@ def _unpacked(contents: bytes) -> Any:
 def opened(result: bytes) -> Any:
     """Return an answer on the driver; raise if the worker refused the tasks."""
     # No pickle starts with this text.
-    if result.startswith(_REFUSED.encode()):
+    if result.startswith(REFUSED.encode()):
         raise EngineError(result.decode(), cure=INSTALL)
     return pickle.loads(result)
 
 
-def failed_job(error: Exception) -> EngineError:
-    """Return the error for a Spark job that failed."""
-    text = str(error)
-    # The last error of the traceback is the cause.
-    causes = re.findall(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$", text, re.MULTILINE)
-    # A worker imports the packages of trueup when it loads the function, before any task runs.
-    if missing := re.search(r"No module named '(\w+)[\w.]*'", causes[-1] if causes else text):
-        if missing[1] == "trueup":
-            return EngineError("trueup is not installed on the executors", cure=INSTALL)
-        reason = f"do not have the package {missing[1]}, which trueup requires ({missing[0]})"
-        return EngineError(_REFUSED + reason, cure=INSTALL)
-    if "PYTHON_VERSION_MISMATCH" in text:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        return EngineError(
-            f"the executors run another version of Python than the driver ({version})",
-            cure="set spark.pyspark.python (or PYSPARK_PYTHON) to the same version on the executors",
-        )
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return EngineError(
-        mask(f"the Spark job failed: {causes[-1] if causes else f'{type(error).__name__}: {first.strip()}'}"),
-        cure="check the logs of the executors, or use --engine local",
-    )
-
-
-_REFUSED = "the executors "
-
-
 def _reason_to_refuse(version: str) -> str:
     if version != __version__:
-        return f"{_REFUSED}have trueup {__version__}, the driver has trueup {version}"
+        return f"{REFUSED}have trueup {__version__}, the driver has trueup {version}"
     return ""
 
 

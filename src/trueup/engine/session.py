@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.engine.java import find_java
+from trueup.engine.jvm import forget_ended
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import EngineError
 
@@ -129,6 +130,7 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
                 gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                 context = SparkContext(gateway=gateway, conf=spark_conf)
             except Exception as error:
+                forget_ended()
                 raise EngineError(
                     f"Spark failed to start: {_first_error(log) or error}",
                     cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trueup.engine.envelope import Slice, failed_job, opened
+from trueup.engine.envelope import Slice, opened
+from trueup.engine.failures import failed_job
+from trueup.engine.jvm import stop_session
 from trueup.engine.slots import Cores, Share
 from trueup.engine.work import Tasks, Work, without_marks
 
@@ -91,4 +93,4 @@ class SparkEngine:
     def close(self) -> None:
         """Stop the session if it is owned."""
         if self._owned:
-            self.session.stop()
+            stop_session(self.session)

@@ -6,14 +6,13 @@ task as new tasks (`More`), which the driver puts into the queue.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
-from trueup.config.secrets import mask
+from trueup.engine.failures import error_of
 from trueup.errors import EngineError, TrueupError
 
 T = TypeVar("T")
@@ -116,19 +115,8 @@ def perform(work: Work[T], task: T, room: Room) -> Iterator[Any]:
     """Yield the answers of one task, then Finished; an error becomes an answer, so that the other tasks continue."""
     try:
         yield from work(task, room)
-    except TrueupError as error:
-        yield Failure(task, error)
     except Exception as error:
-        # Not a TrueupError, so a defect: report the place in the source.
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-        yield Failure(
-            task,
-            EngineError(
-                f"unexpected {type(error).__name__} at {where}: {mask(str(error))}",
-                cure="this is a defect of trueup: report it with this line",
-            ),
-        )
+        yield Failure(task, error_of(error))
     yield Finished()
 
 

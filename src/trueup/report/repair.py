@@ -16,7 +16,7 @@ _MEANING = {
     "REPAIRED": "all keys were compared again and agree on all nodes",
     "UNDONE": "all rows are as they were before the repair",
     "REMAINS": "some of these keys still differ",
-    "FAILED": "some nodes could not be written, and were rolled back",
+    "FAILED": "some nodes could not be written, for the reasons below",
 }
 DONE = {"insert": "inserted", "update": "updated", "delete": "deleted"}
 ACTS = tuple(DONE)

@@ -159,7 +159,9 @@ def _next(result: DiffResult) -> str:
     if result.verdict == "INCOMPLETE":
         if len(result.incomplete) == sum(counts.hot > 0 for counts in result.pairs.values()):
             return f"trueup rerun {result.task_id[:8]}  (compares these rows again)"
-        return "fix the problems listed above and run again"
+        if result.mode == "rerun":
+            return "fix the problems listed above and run again"
+        return f"fix the problems listed above, then continue with: trueup {result.mode} --resume {result.task_id[:8]}"
     if result.mode == "check":
         return f"trueup diff {_shell(result.table)}  (shows which rows differ)"
     if result.page:

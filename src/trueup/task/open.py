@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from trueup.config.logs import log_fields
+from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress, RecordedProgress, Silent
-from trueup.errors import Interrupted, StoreError, TrueupError
+from trueup.errors import EngineError, Interrupted, NodeError, QueryError, StoreError
 from trueup.store import COMPLETED, FAILED, INTERRUPTED, Task, TaskStore
 
 _log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ _log = logging.getLogger(__name__)
 class OpenTask:
     """A task that this process works on."""
 
-    def __init__(self, store: TaskStore, task: Task, progress: Progress | None) -> None:
+    def __init__(self, store: TaskStore, task: Task, progress: Progress | None, on_interrupt: str) -> None:
         self.store = store
         self.task = task
         self.task_id = task.task_id
@@ -25,12 +26,19 @@ class OpenTask:
         self.progress: Progress = RecordedProgress(progress or Silent(), self.heartbeat)
         # What was written on nodes and stays written if the task fails later: added to its error.
         self.written: list[str] = []
+        self.on_interrupt = on_interrupt
+        # What to do after a failure of a server, a disk or Spark, in addition to the cure of the error.
+        self.on_failure = on_interrupt
         self._status, self._summary, self._error, self._report = COMPLETED, dict[str, object](), "", ""
 
     @property
     def short_id(self) -> str:
         """The start of the task's id, as the command line shows and accepts it."""
         return self.task_id[:8]
+
+    def named(self, cure: str) -> str:
+        """Return a cure with the id of this task."""
+        return cure.replace("{task}", self.short_id)
 
     def heartbeat(self, facts: Mapping[str, object]) -> None:
         """Record that the task is alive, and its progress."""
@@ -79,11 +87,12 @@ def open_task(
 ) -> Iterator[OpenTask]:
     """Record a new task, run the block as its work, and record how it ended.
 
-    The block calls `finish` with its summary. An error in the block is recorded and raised again; Ctrl-C is raised as
-    Interrupted with the cure `on_interrupt`, in which `{task}` is replaced by the short id of the task.
+    The block calls `finish` with its summary. An error in the block is recorded and raised again, an error of a driver
+    as one of trueup; Ctrl-C is raised as Interrupted. Its cure is `on_interrupt`, in which `{task}` is replaced by the
+    short id of the task. That is also what to do after a failure of a server, a disk or Spark.
     """
     task = store.start(task_type, cluster=cluster, schema=schema, table=table, context=context)
-    with _recorded(OpenTask(store, task, progress), on_interrupt) as opened:
+    with _recorded(OpenTask(store, task, progress, on_interrupt)) as opened:
         yield opened
 
 
@@ -92,26 +101,35 @@ def reopen_task(
     store: TaskStore, task: Task, *, on_interrupt: str, progress: Progress | None = None
 ) -> Iterator[OpenTask]:
     """Continue a task that was interrupted or failed, under its id; otherwise like `open_task`."""
-    with _recorded(OpenTask(store, store.reopen(task.task_id), progress), on_interrupt) as opened:
+    with _recorded(OpenTask(store, store.reopen(task.task_id), progress, on_interrupt)) as opened:
         yield opened
 
 
 @contextmanager
-def _recorded(task: OpenTask, on_interrupt: str) -> Iterator[OpenTask]:
+def _recorded(task: OpenTask) -> Iterator[OpenTask]:
     table = f"{task.task.schema}.{task.task.table_name}".strip(".")
     try:
         with log_fields(task=task.task_id, table=table):
             yield task
     except KeyboardInterrupt:
         text = task.fail(INTERRUPTED, "stopped by the user")
-        raise Interrupted(text, cure=on_interrupt.replace("{task}", task.short_id)) from None
-    except TrueupError as error:
-        task.fail(INTERRUPTED if isinstance(error, Interrupted) else FAILED, str(error))
-        error.message = "; ".join([error.message, *task.written])
-        raise
+        raise Interrupted(text, cure=task.named(task.on_interrupt)) from None
     except BaseException as error:
-        task.fail(FAILED, type(error).__name__)
-        for written in task.written:
-            _log.error("%s", written)
-        raise
+        known = known_error(error)
+        if known is None:
+            task.fail(FAILED, type(error).__name__)
+            for written in task.written:
+                _log.error("%s", written)
+            raise
+        task.fail(INTERRUPTED if isinstance(known, Interrupted) else FAILED, str(known))
+        known.message = "; ".join([known.message, *task.written])
+        if isinstance(known, _PASSING):
+            known.cure = "; ".join(filter(None, (known.cure, task.named(task.on_failure))))
+        if known is error:
+            raise
+        raise known from error
     task.record()
+
+
+# Failures after which the same command can succeed.
+_PASSING = (NodeError, EngineError, StoreError, QueryError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trueup.engine.envelope import failed_job
+from trueup.engine.failures import failed_job
 
 EARLIER = "ModuleNotFoundError: No module named 'orjson'\n\nDuring handling of the above exception, another occurred:\n"
 
@@ -22,3 +22,30 @@ EARLIER = "ModuleNotFoundError: No module named 'orjson'\n\nDuring handling of t
 )
 def test_the_last_error_is_the_cause(text: str, message: str) -> None:
     assert failed_job(RuntimeError(f"Traceback (most recent call last):\n{text}\n")).message == message
+
+
+JAVA = """An error occurred while calling o71.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: {}
+\tat org.apache.spark.api.python.PythonWorkerFactory.startDaemon(PythonWorkerFactory.scala:341)
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "message"),
+    [
+        (
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's"
+            " stdout and terminated with code: 137.",
+            "the Spark job failed: its Python workers were killed or crashed",
+        ),
+        (
+            "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+            "the Spark job failed: its Python workers were killed or crashed",
+        ),
+        ("java.lang.OutOfMemoryError: Java heap space", "the Spark job failed: OutOfMemoryError: Java heap space"),
+    ],
+)
+def test_a_cause_in_java(cause: str, message: str) -> None:
+    assert failed_job(RuntimeError(JAVA.format(cause))).message == message

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import psycopg
 from psycopg import errors
 
+from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
-from trueup.db.durable import durable_transaction
 from trueup.errors import QueryError
 
 # Functions that the role must be allowed to call.
@@ -33,7 +33,7 @@ _NAMES = ("trueup_repair", *(f"trueup_repair_{number}" for number in range(2, 9)
 
 @contextmanager
 def origin_transaction(connection: Connection) -> Iterator[None]:
-    """Run the block in one durable transaction under a replication origin, which is dropped afterwards."""
+    """Run the block in a `confirmed_transaction` under a replication origin, which is dropped afterwards."""
     with ExitStack() as stack:
         _begin_with_origin(connection, stack)
         try:
@@ -58,7 +58,7 @@ def _begin_with_origin(connection: Connection, stack: ExitStack) -> None:
                 connection.execute("SELECT pg_replication_origin_create(%s)", [name])
             stack.callback(_drop, connection, name)
             with ExitStack() as attempt:
-                attempt.enter_context(durable_transaction(connection))
+                attempt.enter_context(confirmed_transaction(connection))
                 # Used by another session, or dropped by it a moment ago.
                 with suppress(errors.ObjectInUse, errors.UndefinedObject), connection.transaction():
                     connection.execute("SELECT pg_replication_origin_session_setup(%s)", [name])

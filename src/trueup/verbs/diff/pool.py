@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -11,12 +10,12 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from trueup.config.secrets import mask
 from trueup.config.settings import DiffSettings
 from trueup.db.snapshot import Control
+from trueup.engine.failures import error_of
 from trueup.engine.progress import Progress
 from trueup.engine.slots import Share, cores_here
-from trueup.errors import EngineError, Interrupted, NodeError, TrueupError
+from trueup.errors import EngineError, Interrupted, NodeError
 from trueup.report.model import DiffResult, TableOutcome
 from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
@@ -155,11 +154,7 @@ def _differences(result: DiffResult) -> int:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, TrueupError):
-        return "; ".join(str(error).splitlines())
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-    return f"unexpected {type(error).__name__} at {where}, a defect of trueup: {mask(str(error))}"
+    return "; ".join(str(error_of(error)).splitlines())
 
 
 class _TableProgress:

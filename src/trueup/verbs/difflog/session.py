@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 from trueup.config.settings import SparkSettings
+from trueup.engine.jvm import stop_session
 from trueup.engine.session import existing_session, start_session
 
 # Joins of millions of rows need more memory than hashing blocks.
@@ -34,4 +35,4 @@ def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSessio
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)

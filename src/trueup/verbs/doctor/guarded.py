@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
+from trueup.engine.failures import known_error
 from trueup.errors import TrueupError
 from trueup.verbs.doctor.model import Finding, fail, failed
 
@@ -68,7 +69,7 @@ def guarded(check: str, where: str, findings: Callable[[], Iterable[Finding]]) -
 
 def broken(check: str, where: str, error: Exception) -> Finding:
     """Return the finding of a check that raised an error."""
-    if isinstance(error, TrueupError):
-        return failed(check, where, error)
+    if known := known_error(error):
+        return failed(check, where, known)
     cure = "report this as a bug of trueup, with this line"
     return fail(check, where, f"the check failed: {type(error).__name__}: {error}", cure)

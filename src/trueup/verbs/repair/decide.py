@@ -66,9 +66,7 @@ def read_and_decide(
     progress.stage("reading", len(keys.keys))
     for answer in engine.run(partial(decide, repair), tasks):
         if isinstance(answer, Failure):
-            error = answer.error
-            error.cure = error.cure or "nothing was written on any node; run the command again"
-            raise error
+            raise answer.error
         if isinstance(answer, More):
             tasks.add(answer.tasks)
         else:

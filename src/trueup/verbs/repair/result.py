@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 from trueup.db.names import display_name
+from trueup.engine.failures import known_error
 from trueup.errors import StoreError, TrueupError
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
@@ -61,6 +63,19 @@ class Ending:
         if self.remaining:
             return "REMAINS"
         return "REPAIRED" if self.facts.verb == "repair" else "UNDONE"
+
+
+@contextmanager
+def failing(endings: Sequence[Ending], step: str) -> Iterator[None]:
+    """Run a step after the nodes were written; if a server or Spark fails, the results are FAILED with the reason."""
+    try:
+        yield
+    except Exception as error:
+        known = known_error(error)
+        if known is None:
+            raise
+        for ending in endings:
+            ending.failed[step] = text_of(known)
 
 
 def new_path(folder: Path, schema: str, table: str, kind: str, ending: str) -> Path:
@@ -126,9 +141,9 @@ def _result(ending: Ending, left: Sequence[LeftRow], report: str) -> RepairResul
     )
 
 
-def text_of(error: TrueupError) -> str:
-    """Return an error with its cure, on one line."""
-    return "; ".join(str(error).splitlines()) + (f" ({error.cure})" if error.cure else "")
+def text_of(error: TrueupError, more: str = "") -> str:
+    """Return an error, more text, and its cure, on one line."""
+    return "; ".join(str(error).splitlines()) + more + (f" ({error.cure})" if error.cure else "")
 
 
 def record(task: OpenTask, results: Sequence[RepairResult]) -> None:

@@ -25,7 +25,7 @@ from trueup.verbs.repair.prepare import Prepared, prepare_all
 from trueup.verbs.repair.request import RepairRequest, RepairTable
 from trueup.verbs.repair.result import Ending, Facts, conclude, undo_path
 from trueup.verbs.repair.verify import verify
-from trueup.verbs.repair.write import write_nodes
+from trueup.verbs.repair.write import NOTHING_WRITTEN, write_nodes
 
 # A key of a repair costs about as much as this many rows of a diff: Spark pays off for fewer keys than rows.
 _ROWS_PER_KEY = 20
@@ -51,6 +51,7 @@ def run(
     settings, folder = first.settings, Path(first.settings.report_dir or ".")
     application = f"trueup repair {task.short_id}"
     steering = Steering(settings, task.request, task.progress, resume=INTERRUPTED)
+    task.on_failure = NOTHING_WRITTEN
     with ExitStack() as stack:
         shared = stack.enter_context(open_engine(settings, first.spark))
         controls = stack.enter_context(open_nodes(nodes, application))
@@ -86,6 +87,7 @@ def run(
             application=application,
             task=task,
         )
+        task.on_failure = INTERRUPTED
         if request.execute:
             for control in controls:
                 control.close()

@@ -21,7 +21,7 @@ from trueup.db.names import display_name
 from trueup.db.reader import ResultTooLarge, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed
 from trueup.report.repair import RepairResult
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import KeyValues
@@ -36,12 +36,13 @@ from trueup.verbs.repair.layout import Layout, fixed_columns
 from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.request import Writing
-from trueup.verbs.repair.result import Ending, Facts, conclude, record, text_of, undo_path
+from trueup.verbs.repair.result import Ending, Facts, conclude, failing, record, undo_path
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, Place, read_after, read_before, read_head
-from trueup.verbs.repair.write import write_nodes
+from trueup.verbs.repair.write import NOTHING_WRITTEN, write_nodes
 from trueup.verbs.repair.writes import Decided, Entry, Left, Writes
 
 _CHANGED = "the row changed since the repair"
+_INTERRUPTED = "each node is either unchanged or completely written; run the command again"
 _KEYS_PER_BATCH = 2000
 _BYTES_PER_BATCH = 8_000_000
 MAX_BYTES = 64_000_000
@@ -75,7 +76,7 @@ def run(
         table=tables[0]["table"] if len(tables) == 1 else counted(len(tables), "table"),
         context={"file": str(request.file), "nodes": ",".join(head["nodes"]), "execute": request.execute},
         progress=progress,
-        on_interrupt="each node is either unchanged or completely written; run the command again",
+        on_interrupt=_INTERRUPTED,
     ) as task:
         results = _undo(request, head, nodes, task)
         record(task, results)
@@ -83,6 +84,7 @@ def run(
 
 
 def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task: OpenTask) -> list[RepairResult]:
+    task.on_failure = NOTHING_WRITTEN
     application, progress = f"trueup undo {task.short_id}", task.progress
     way = f"repair {head['task'][:8]}, {head['way']}"
     facts = Facts("undo", way, request.execute, request.folder, datetime.now(timezone.utc))
@@ -122,14 +124,11 @@ def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...]
             application=application,
             task=task,
         )
+        task.on_failure = _INTERRUPTED
         if request.execute:
             progress.stage("comparing keys", sum(decisions.keys for decisions in every))
-            try:
+            with failing(endings, "the comparison of the rows"):
                 _count_remaining(request, head, nodes, endings, application)
-            except TrueupError as error:
-                # The nodes are written: the results must say so.
-                for ending in endings:
-                    ending.failed["the comparison of the rows"] = text_of(error)
         return [conclude(ending) for ending in endings]
 
 

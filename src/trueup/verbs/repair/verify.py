@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from trueup.engine.progress import Progress
-from trueup.errors import TrueupError
 from trueup.rows.keys import KeyValues
 from trueup.rows.request import TableRequest
 from trueup.rows.spec import TableSpec
@@ -15,7 +14,7 @@ from trueup.task.compare.rerun import rerun_keys
 from trueup.task.past import Past
 from trueup.task.shared import Shared
 from trueup.verbs.repair.request import RepairTable
-from trueup.verbs.repair.result import Ending
+from trueup.verbs.repair.result import Ending, failing
 
 _RERUN = "the rerun"
 
@@ -25,18 +24,14 @@ def verify(ending: Ending, table: RepairTable, progress: Progress, shared: Share
     keys, request = table.load(), table.request
     earlier = keys.past or _past(ending.spec, request, keys.keys)
     unfiltered = replace(request, filter="", rerun_of=earlier.path or ending.of)
-    try:
+    with failing([ending], _RERUN):
         rerun, result = rerun_keys(unfiltered, earlier, ending.task_id, progress, shared=shared)
-    except (TrueupError, OSError) as error:
-        # The nodes are written: the result must say so.
-        ending.failed[_RERUN] = str(error)
-        return
-    ending.verified = result.report
-    ending.remaining = rerun.state.suspects.count
-    if rerun.state.failures or rerun.state.stopped:
-        ending.failed[_RERUN] = "; ".join(result.incomplete)
-    # Rows that change all the time may differ at every look: they remain, and the repair did not fail.
-    ending.remarks += [] if ending.failed else [f"verified: {reason}" for reason in result.incomplete]
+        ending.verified = result.report
+        ending.remaining = rerun.state.suspects.count
+        if rerun.state.failures or rerun.state.stopped:
+            ending.failed[_RERUN] = "; ".join(result.incomplete)
+        # Rows that change all the time may differ at every look: they remain, and the repair did not fail.
+        ending.remarks += [] if ending.failed else [f"verified: {reason}" for reason in result.incomplete]
 
 
 def _past(spec: TableSpec, request: TableRequest, keys: Sequence[KeyValues]) -> Past:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from trueup.db.commit import CommitUnknown
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed, TrueupError
@@ -21,8 +22,11 @@ from trueup.verbs.repair.request import Writing
 from trueup.verbs.repair.result import Ending, text_of
 from trueup.verbs.repair.rights import Rights, rights_on
 from trueup.verbs.repair.undo_file import UndoFile
-from trueup.verbs.repair.write_node import Written, write_node
+from trueup.verbs.repair.write_node import NOTHING_HERE, Written, write_node
 from trueup.verbs.repair.writes import Left
+
+# The cure for a failure before the first write.
+NOTHING_WRITTEN = "nothing was written on any node; run the command again"
 
 
 def write_nodes(
@@ -61,11 +65,18 @@ def write_nodes(
         for place, work in enumerate(writer.works):
             ending = by_number[work.number]
             if isinstance(outcome, TrueupError):
-                ending.failed[writer.node] = text_of(outcome)
+                ending.failed[writer.node] = _failure(outcome)
             else:
                 written = outcome[place]
                 ending.written[writer.node] = {act: written.counts[act] for act in ACTS}
                 ending.decisions.left += [Left(key, (writer.node,), changed) for key in written.changed]
+
+
+def _failure(error: TrueupError) -> str:
+    """Return the error of a node that could not be written, and whether its rows are as before."""
+    if isinstance(error, CommitUnknown) or NOTHING_HERE in error.message:
+        return text_of(error)
+    return text_of(error, f"; {NOTHING_HERE}")
 
 
 @dataclass(frozen=True)

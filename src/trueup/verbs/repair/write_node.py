@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
-from trueup.db.durable import durable_transaction
 from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.node import connect, error_from_server
 from trueup.engine.progress import Progress
@@ -23,6 +23,8 @@ from trueup.verbs.repair.node_work import NodeWork
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_table import TableWriter
 
+NOTHING_HERE = "nothing was written on this node"
+
 
 @dataclass
 class Written:
@@ -36,7 +38,7 @@ class Written:
 def write_node(
     works: Sequence[NodeWork], undo: UndoFile, progress: Progress, opened: list[Connection]
 ) -> list[Written]:
-    """Write all tables of a node and commit; an error leaves the node as it was.
+    """Write all tables of a node and commit; an error leaves the node as it was, except CommitUnknown.
 
     Where triggers fire, parents come before the tables that refer to them. The session is added to `opened`, so that
     another thread can cancel it.
@@ -101,7 +103,7 @@ def _lock_waits(connection: Connection, tables: Sequence[TableWriter]) -> Iterat
         connection,
         lambda: next((table.work.shown for table in tables if table.is_active), work.shown),
         seconds=work.lock_timeout,
-        effect="nothing was written on this node",
+        effect=NOTHING_HERE,
         option="--lock-timeout",
         watcher=work.watcher,
     ):
@@ -109,4 +111,4 @@ def _lock_waits(connection: Connection, tables: Sequence[TableWriter]) -> Iterat
 
 
 def _transaction(connection: Connection, work: NodeWork) -> AbstractContextManager[None]:
-    return origin_transaction(connection) if work.under_origin else durable_transaction(connection)
+    return origin_transaction(connection) if work.under_origin else confirmed_transaction(connection)

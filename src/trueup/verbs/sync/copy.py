@@ -17,7 +17,7 @@ import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, node_of, one_value
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
@@ -200,8 +200,7 @@ def copy_part(part: Part, room: Room) -> Iterable[Copied]:
 
 
 def _named(error: BaseException, part: Part) -> Exception:
-    # The error may come from either node; the message seldom names it, and the cure is the same.
-    return error_from_server(error, part.job.target, table=str(part.table), block=str(part))
+    return error_from_server(error, node_of(error) or part.job.target, table=str(part.table), block=str(part))
 
 
 def copy_once(part: Part) -> int:

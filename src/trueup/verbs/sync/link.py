@@ -13,7 +13,7 @@ from psycopg import sql
 from trueup.capture.log.publications import ensure_identities
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
-from trueup.db.connection import Connection, one_row, one_value
+from trueup.db.connection import Connection, node_of, one_row, one_value
 from trueup.db.durable import warn_unsafe
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
@@ -91,7 +91,7 @@ def open_session(node: Node, name: str, *, read_only: bool = False) -> Connectio
 def error_of(error: BaseException, *ends: tuple[Node, Connection]) -> TrueupError:
     """Return a driver's error as a TrueupError of the end whose session is broken or failed, else of the last end."""
     failed = [node for node, connection in ends if connection.broken or connection.info.transaction_status == 3]
-    return error_from_server(error, failed[0] if failed else ends[-1][0])
+    return error_from_server(error, node_of(error) or (failed[0] if failed else ends[-1][0]))
 
 
 @contextmanager

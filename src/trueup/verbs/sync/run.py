@@ -14,6 +14,7 @@ from typing import Any
 from trueup.capture.log.publications import published_problem
 from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
+from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
 from trueup.verbs.sync import changelog, check, create_schema, history, snapshot_copy, state
@@ -101,11 +102,11 @@ def run(
             return totals
         except PartitionsChanged as error:
             progress.say(f"{error.message}: checking the change log again")
-        except NodeError as error:
-            if not until.follow:
+        except Exception as error:
+            if not until.follow or not isinstance(known := known_error(error), NodeError):
                 raise
             # A restart or a failover of a server: nothing is lost, and rounds continue after it.
-            progress.say(f"{error}; trying again")
+            progress.say(f"{known}; trying again")
             time.sleep(RETRY_SECONDS)
 
 

@@ -9,9 +9,10 @@ from dataclasses import asdict
 
 from trueup.config.secrets import mask
 from trueup.engine.choose import EngineStarter
+from trueup.engine.failures import known_error
 from trueup.engine.slots import cores_here
 from trueup.engine.work import Engine
-from trueup.errors import CheckFailed, NodeError, QueryError
+from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.tube.model import Job, Stopped, Summary
@@ -66,8 +67,9 @@ def run(job: Job) -> Summary:
                 had_locks = True
                 _run_once(job, engine, copies)
                 break
-            except (NodeError, QueryError) as error:
-                if not had_locks or (isinstance(error, QueryError) and error.sqlstate[:2] not in _TEMPORARY):
+            except Exception as failure:
+                error = known_error(failure)
+                if not had_locks or not _passes(error):
                     raise
                 if time.monotonic() - attempt_at > _STABLE_SECONDS:
                     pause = Pause()
@@ -82,6 +84,11 @@ def run(job: Job) -> Summary:
                     break
     job.summary.seconds = round(time.monotonic() - started_at, 3)
     return job.summary
+
+
+def _passes(error: TrueupError | None) -> bool:
+    """Whether an error may pass by waiting."""
+    return isinstance(error, NodeError) or (isinstance(error, QueryError) and error.sqlstate[:2] in _TEMPORARY)
 
 
 def _take_locks(job: Job, *, after_outage: bool) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.config.wording import counted
+from trueup.engine.failures import known_error
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.validate.checks import Altered
@@ -87,8 +88,11 @@ def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
                 time.sleep(_POLL_SECONDS)
         except (Altered, CheckFailed) as error:
             recovery.replan_or_stop(error)
-        except TrueupError as error:
-            recovery.wait_and_reopen(error)
+        except Exception as error:
+            known = known_error(error)
+            if known is None:
+                raise
+            recovery.wait_and_reopen(known)
 
 
 def _open(validator: Validator) -> None:

@@ -22,7 +22,7 @@ from trueup.config.model import Config, Node
 from trueup.config.settings import SparkSettings
 from trueup.db.connection import address_of
 from trueup.engine.choose import EngineStarter
-from trueup.engine.envelope import failed_job
+from trueup.engine.failures import failed_job
 from trueup.engine.local import LocalEngine
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, EngineError, TrueupError

@@ -1,0 +1,58 @@
+"""The Java process of Spark is killed during a command: one message with the cause and the command that continues."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import psutil
+
+from support.fixtures import Databases, OnAll
+from trueup.store import TaskStore
+from trueup.testing.processes import wait_until
+
+TABLE = """
+    CREATE TABLE items (id int PRIMARY KEY, name text);
+    INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 500) i;
+    ANALYZE items;
+"""
+# Only the statements that hash rows in tasks wait; the filter does not contain the text that it searches for.
+STUCK = "current_query() NOT LIKE '%hash_' || 'record%' OR pg_sleep(60) IS NOT NULL"
+
+
+def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
+    nodes = databases(2)
+    on_all(nodes, TABLE)
+    options = ["--engine", "spark", "--filter", STUCK, "--allow-functions", "pg_sleep,current_query"]
+    for number, node in enumerate(nodes, 1):
+        options += ["--node", f"n{number}={node.uri}"]
+    command = subprocess.Popen(
+        [sys.executable, "-m", "trueup", "diff", "items", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = %s"
+        others = nodes[0].server.database("postgres")
+        assert wait_until(
+            lambda: others.execute(sleeping, (nodes[0].name,)) != [(0,)] or command.poll() is not None, 60
+        )
+        (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if child.name() == "java"]
+        java.kill()
+        out, err = command.communicate(timeout=30)
+    finally:
+        command.kill()
+        command.wait()
+    assert (command.returncode, out) == (2, "")
+    last = err[err.index("trueup: the Java") :]
+    assert last.startswith("trueup: the Java process of Spark was killed (SIGKILL)\n  what to do: "), err
+    assert re.search(r"continue with: trueup diff --resume \w{8}\n$", last), err
+    assert not re.search("py4j|Traceback|defect", err), err
+    with TaskStore() as store:
+        (task,) = store.list()
+    assert (task.task_status, task.task_context["error"]) == (
+        "FAILED",
+        "the Java process of Spark was killed (SIGKILL)",
+    )

@@ -165,7 +165,10 @@ def attach(name: str, table: str, as_json: bool, **options: Any) -> None:
 
     with open_tube(name, options) as chosen:
         attached = chosen.attach(table, **options)
-    text = f"attached to {name}: {table_text(attached)}\n  next: trueup tube backfill {name} {attached.table}"
+    backfill = f"next: trueup tube backfill {name} {attached.table}"
+    if attached.backfill_is_scheduled:
+        backfill = "a backfill is scheduled: trueup tube run runs it"
+    text = f"attached to {name}: {table_text(attached)}\n  {backfill}"
     show(plain(attached), text, as_json=as_json)
 
 

@@ -14,7 +14,6 @@ from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
 from trueup.errors import CheckFailed, QueryError
-from trueup.testing.binaries import find_bin
 from trueup.testing.postgres import Database
 from trueup.verbs.tube.model import Summary
 
@@ -54,7 +53,7 @@ def rows(database: Database, table: str, order: str) -> list[Any]:
 
 def restore(old: Database, new: Database) -> None:
     """Dump a database and restore it as another one."""
-    programs = find_bin()
+    programs = old.server.bin_dir
     dump = subprocess.run([str(programs / "pg_dump"), old.uri], capture_output=True, check=True).stdout
     command = [str(programs / "psql"), "-q", "-v", "ON_ERROR_STOP=1", new.uri]
     subprocess.run(command, input=dump, capture_output=True, check=True)
@@ -132,7 +131,7 @@ def test_pods_of_the_former_key(words: TubeDatabase, sqlite_sink: SqliteSink, ch
     attached = words.tube.attach(table, shard=0)
     assert attached.source > before
     assert attached.key == tuple(key.split(", "))
-    assert attached.problem is None
+    assert (attached.problem, attached.backfill_is_scheduled) == (None, True)
     words.run(f"UPDATE {table} SET {'part = part + 1' if table == 'items' else 'note = note || n'}")
     summary = empty(words.database, sqlite_sink)
     assert (summary.refused, summary.troubles) == (0, 0)
@@ -158,7 +157,7 @@ def test_touched_keys_are_checked(words: TubeDatabase) -> None:
     words.run("INSERT INTO ids VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 5)")
     words.take()
     refused: list[tuple[str, Any, str]] = [
-        ("words", "foo", "json"),
+        ("words", "foo", 'json: Token "foo" is invalid'),
         ("words", "5", "2 columns"),
         ("words", '["x"]', "2 columns"),
         ("words", '["x",1,2]', "2 columns"),
@@ -180,6 +179,11 @@ def test_touched_keys_are_checked(words: TubeDatabase) -> None:
     for query in ("SELECT NULL::int", "SELECT 'foo'", "SELECT 5::numeric ^ 30"):
         with pytest.raises(QueryError, match=r"public\.items"):
             words.tube.touch_query("items", query)
+    for table, query, columns in (("items", "SELECT 0, 1", "key"), ("ids", "SELECT 0, 1, 2", "shard, key")):
+        with pytest.raises(QueryError, match=f"exactly these columns: {columns}"):
+            words.tube.touch_query(table, query)
+    with pytest.raises(QueryError, match="division by zero"):
+        words.tube.touch_query("items", "SELECT 1 / 0")
     with pytest.raises(QueryError, match="with shard 0, not 3"):
         words.tube.touch("items", [1], shard=3)
     with pytest.raises(QueryError, match="with shard 0, not 3"):

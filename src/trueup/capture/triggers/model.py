@@ -26,6 +26,8 @@ class Attached:
     # Columns that were added with a default, renamed or changed since the last backfill, with the reason: documents of
     # rows that were not touched since lack their values.
     stale_columns: tuple[str, ...] = ()
+    # Whether a job of the tube will run a backfill: a table that gets another key needs one.
+    backfill_is_scheduled: bool = False
 
 
 @dataclass(frozen=True)

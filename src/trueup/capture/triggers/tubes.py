@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from psycopg import sql
@@ -119,7 +120,11 @@ def attach(
         # Within the transaction: a table whose rows cannot be read is not attached.
         if reason := unreadable(session, Shapes(session, tube).get([source])[source]):
             raise CheckFailed([f"{name} cannot be attached: {reason}"], cure="fix the table", node=session.node.name)
-    return next(table for info in list_tubes(session) for table in info.tables if table.source == source)
+    attached = next(table for info in list_tubes(session) for table in info.tables if table.source == source)
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE source = %s AND op = '{{')").format(
+        session.name(f"pods_{tube}")
+    )
+    return replace(attached, backfill_is_scheduled=session.rows(query, [source])[0][0])
 
 
 def detach(session: Session, tube: str, table: str, *, patience: float = PATIENCE) -> bool:

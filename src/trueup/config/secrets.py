@@ -36,6 +36,14 @@ _NAMES = (
 )
 _ASSIGNED = rf"(?ai)(?P<lead>[?&;](?:ssl|oauth_client_)?)?{_NAMES}[\"']?\s*=\s*"
 _IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
+# `password: x`, as in YAML. After the path of a setting (nodes.n1.password) an explanation may follow: then only a
+# single word at the end of its line or entry is a value.
+_IN_YAML = rf"(?ai)(?<![\w.]){_NAMES}:[ \t]+"
+_SETTING_IN_YAML = rf"(?ai)(?<=[\w.]){_NAMES}:[ \t]+(?=[^\s,}}]+[ \t]*(?:[\r\n,}}]|$))"
+# Signatures in the query of a URI: whoever has the URI has the rights of its signer.
+_SIGNATURE = r"(?ai)(?P<lead>[?&])(?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))="
+# A token in place of a user, without a password; in a URI of a database this is the name of a role.
+_TOKEN_OF_URI = r"(?ai)(?:(?<=http://)|(?<=https://))[^\s/?#@:]+(?=@)"
 # A header of HTTP: the value ends with the line, or with the quote around the header.
 _HEADER = r"(?ai)(?:authorization|[\w-]{0,30}(?:-key|-token)|cookie)\s*:[ \t]*"
 _BEARER = r"(?ai)\bbearer[ \t]+(?=\S*\d)"
@@ -47,6 +55,7 @@ _SINGLE_QUOTE = r"(?as)\\.|(')"
 _DOUBLE_QUOTE = r'(?as)\\.|(["\n])'
 _AMPERSAND = r"(?a)([&\s])"
 _SEMICOLON = r"(?a)([;\s])"
+_END_IN_YAML = r"(?a)([\s,;}])"
 _END_OF_HEADER = r"([\r\n\"'])"
 
 
@@ -65,7 +74,8 @@ def mask(text: str, *secrets: str) -> str:
     Given secrets are also found percent-encoded, escaped for libpq, and as Python's repr. Secrets of one or two
     characters are only masked where a URI or a keyword identifies them as a password.
     """
-    spans = [*_spans(text)]
+    # Not in `find_secrets`: a file with the name of a user in an address contains no password.
+    spans = [*_spans(text), *(match.span() for match in re.finditer(_TOKEN_OF_URI, text))]
     for form in {form for secret in secrets for form in _forms(secret)}:
         if len(form) >= SHORTEST_SECRET:
             spans += [(match.start(), match.end()) for match in re.finditer(re.escape(form), text)]
@@ -154,10 +164,16 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
             done = _end_of_uri_password(positions, user.end())
             if done > user.end():
                 yield user.end(), done
-    for name in [*re.finditer(_ASSIGNED, text), *re.finditer(_IN_DICT, text)]:
+    named = (re.finditer(pattern, text) for pattern in (_ASSIGNED, _IN_DICT, _SIGNATURE))
+    for name in (match for matches in named for match in matches):
         end = _end_of_value(positions, name.end(), name.groupdict().get("lead") or "")
         if end > name.end():
             yield name.end(), end
+    for entry in [*re.finditer(_IN_YAML, text), *re.finditer(_SETTING_IN_YAML, text)]:
+        is_quoted = text.startswith(("'", '"'), entry.end())
+        end = _end_of_value(positions, entry.end(), "") if is_quoted else positions.next(_END_IN_YAML, entry.end())
+        if end > entry.end():
+            yield entry.end(), end
     for header in [*re.finditer(_HEADER, text), *re.finditer(_BEARER, text)]:
         end = positions.next(_END_OF_HEADER if ":" in header.group() else _BLANK, header.end())
         if end > header.end():

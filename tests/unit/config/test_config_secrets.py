@@ -187,6 +187,18 @@ def test_mask_never_fails(text: str, secrets: list[str]) -> None:
         ("passphrase='a b' x", "passphrase=*** x"),
         ("fs.s3a.access.key=abc fs.s3a.secret.key=def", "fs.s3a.access.key=*** fs.s3a.secret.key=***"),
         ("AccountKey=abc==", "AccountKey=***"),
+        ("password: abc", "password: ***"),
+        ("user: bob\npassword: a:b/c\nhost: h", "user: bob\npassword: ***\nhost: h"),
+        ("{user: bob, db_password: abc, host: h}", "{user: bob, db_password: ***, host: h}"),
+        ('password: "a b"', "password: ***"),
+        ("spark.hadoop.fs.s3a.secret.key: abc", "spark.hadoop.fs.s3a.secret.key: ***"),
+        ("nodes.n1.password: abc\nhost: h", "nodes.n1.password: ***\nhost: h"),
+        ("abfss://c/x?sv=1&sig=a%2Bb%3D&se=2", "abfss://c/x?sv=1&sig=***&se=2"),
+        (
+            "https://b.s3/x?X-Amz-Credential=AKIA/1&X-Amz-Signature=abc",
+            "https://b.s3/x?X-Amz-Credential=***&X-Amz-Signature=***",
+        ),
+        ("https://ghp_abc@host/x and HTTP://abc@h", "https://***@host/x and HTTP://***@h"),
     ],
 )
 def test_texts_that_are_masked(text: str, masked: str) -> None:
@@ -204,6 +216,9 @@ def test_texts_that_are_masked(text: str, masked: str) -> None:
         "see https://example.com: write to a@b",
         "postgresql://[::1]:5432/db",
         "the bearer of this message: the key of the row",
+        "trueup.toml: nodes.n3.password: the environment variable N3_PASSWORD is not set",
+        "https://h/x?signal=1&design=2",
+        "see https://example.com/@name and https://example.com?x=a@b",
     ],
 )
 def test_texts_that_are_not_masked(text: str) -> None:
@@ -235,6 +250,12 @@ def test_given_secrets() -> None:
         "password='" * 60_000,
         "'password':'" * 60_000,
         "authorization:" * 50_000,
+        "password: " * 60_000,
+        "a_" * 200_000,
+        "a_password: b " * 40_000,
+        "http://" * 100_000,
+        "https://a@" * 60_000,
+        "?sig=" * 100_000,
     ],
     ids=lambda text: text[:15],
 )

@@ -40,7 +40,7 @@ _IN_DICT = rf"(?ai){_NAMES}[\"']\s*:\s*"
 # single word at the end of its line or entry is a value.
 _IN_YAML = rf"(?ai)(?<![\w.]){_NAMES}:[ \t]+"
 _SETTING_IN_YAML = rf"(?ai)(?<=[\w.]){_NAMES}:[ \t]+(?=[^\s,}}]+[ \t]*(?:[\r\n,}}]|$))"
-# Signatures in the query of a URI: whoever has the URI has the rights of its signer.
+# Signatures in the query of a URI, which has the rights of its signer.
 _SIGNATURE = r"(?ai)(?P<lead>[?&])(?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))="
 # A token in place of a user, without a password; in a URI of a database this is the name of a role.
 _TOKEN_OF_URI = r"(?ai)(?:(?<=http://)|(?<=https://))[^\s/?#@:]+(?=@)"

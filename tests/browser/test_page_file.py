@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections import Counter
+import tracemalloc
+from collections import Counter, deque
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 
 from support.browser import MakeReport, WritePage
 from trueup.report import html
+from trueup.report.json_file import PairReport, write_report
+from trueup.report.json_reader import open_report
 from trueup.report.page import page_of_diff, page_of_task
+from trueup.report.text import report_text
 
 NASTY = [
     '</script><img src=x onerror="window.hacked=1">',
@@ -143,6 +147,29 @@ def test_every_pair_has_rows_when_values_are_long(
     found = data_of(path)["pairs"]
     assert [pair["listed"] for pair in found] == [{"changed": 20}] * 3
     assert all(len(pair["differences"]) == 3 for pair in found)
+
+
+def test_a_large_report_is_shown_in_little_memory(make_report: MakeReport, tmp_path: Path) -> None:
+    value = "x" * 1000
+    report = make_report([({"id": "1", "name": "a", "note": value}, {"id": "1", "name": "b", "note": value})])
+    ((pair, counts),) = report.pop("diffs").items()
+    (difference,) = counts.pop("differences")
+    path = tmp_path / "large.json"
+    count = 4_000
+    line = json.dumps({"key": difference.pop("key"), "hashes": {}, **difference})
+    write_report(path, report, [PairReport(pair, {**counts, "changed": count}, (line for _ in range(count)))])
+    tracemalloc.start()
+    try:
+        content = open_report(path)
+        assert f"{count - 20:,} more" in report_text(content)
+        assert len(deque(content.keys(), maxlen=count + 1)) == count
+        assert sum(map(len, content.lines())) == path.stat().st_size
+        html.write_diff_page(tmp_path / "large.html", content)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert path.stat().st_size > 8_000_000
+    assert peak < 2_500_000
 
 
 def test_node_names_may_contain_a_slash(make_report: MakeReport, write_page: WritePage) -> None:

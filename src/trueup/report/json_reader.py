@@ -108,7 +108,8 @@ def open_report(path: Path) -> Report:
 def loaded(path: Path, content: Any) -> Report:
     """Return a report that is in memory."""
     if not isinstance(content, dict) or not content.keys() >= {"summary", "diffs"}:
-        raise _cannot_read(path, "not a report of a diff")
+        cure = "give the JSON report of a diff, or the id of a task: trueup report ID"
+        raise _cannot_read(path, "not a report of a diff", cure)
     with showing(path):
         return _Loaded(path, content)
 
@@ -358,5 +359,5 @@ def showing(path: Path) -> Iterator[None]:
         raise _cannot_read(path, f"a part is missing or damaged ({type(error).__name__}: {error})") from error
 
 
-def _cannot_read(path: Path, why: str) -> StoreError:
-    return StoreError(f"cannot read the report {path}: {why}", cure="check the path, or run the diff again")
+def _cannot_read(path: Path, why: str, cure: str = "check the path, or run the diff again") -> StoreError:
+    return StoreError(f"cannot read the report {path}: {why}", cure=cure)

@@ -17,7 +17,12 @@ from trueup.testing.postgres import Database, Server
 
 Nodes = list[tuple[Database, Connection]]
 
-TABLE = "CREATE TABLE items (k0 text, k1 numeric, u int UNIQUE, a text, n numeric, PRIMARY KEY (k0, k1))"
+# Unique values of all kinds: a constraint, an index over an expression, an exclusion, a deferrable constraint.
+TABLE = """
+CREATE TABLE items (k0 text, k1 numeric, u int NOT NULL UNIQUE, a text, n numeric, e text NOT NULL, s int4range,
+    d int UNIQUE DEFERRABLE, EXCLUDE USING gist (s WITH &&), PRIMARY KEY (k0, k1));
+CREATE UNIQUE INDEX ON items (lower(e));
+"""
 # Few keys and few unique values: rows meet, swap and collide.
 keys = st.tuples(st.sampled_from(["", "a", "A\t", "\\N", "é'"]), st.sampled_from(["0", "1.5", "-1", "1e30"]))
 rows = st.tuples(st.sampled_from(["", "x", "\\", "a\tb\n", None]), st.sampled_from(["1", "1.0", "NaN", None]))
@@ -38,7 +43,7 @@ def nodes(server: Server) -> Iterator[Nodes]:
 
 
 def all_rows(session: Connection) -> list[tuple[Any, ...]]:
-    return session.execute("SELECT k0, k1::text, u, a, n::text FROM items ORDER BY 1, 2").fetchall()
+    return session.execute("SELECT k0, k1::text, u, a, n::text, e, s::text, d FROM items ORDER BY 1, 2").fetchall()
 
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=8, suppress_health_check=[HealthCheck.too_slow])
@@ -47,11 +52,13 @@ def test_random_differences_are_repaired_and_undone(nodes: Nodes, data: st.DataO
     count = data.draw(st.integers(2, 3), "nodes")
     for _, session in nodes[:count]:
         drawn = data.draw(tables, "rows")
-        places = data.draw(st.permutations(range(12)), "unique values")
+        places, labels, spans, late = (data.draw(st.permutations(range(12)), "unique values") for _ in range(4))
         session.execute("TRUNCATE items")
         with session.cursor().copy("COPY items FROM STDIN") as copy:
-            for place, ((k0, k1), (a, n)) in zip(places, drawn.items(), strict=False):
-                copy.write_row((k0, k1, place, a, n))
+            for ((k0, k1), (a, n)), u, e, start, d in zip(drawn.items(), places, labels, spans, late, strict=False):
+                # Different texts, equal for the index.
+                label = f"{'x' if u % 2 else 'X'}{e}"
+                copy.write_row((k0, k1, u, a, n, label, f"[{start},{start + 1})", d))
     addresses = {f"n{number}": database.uri for number, (database, _) in enumerate(nodes[:count], 1)}
     options: dict[str, Any] = {"nodes": addresses, "engine": "local", "recheck": 0}
     report = trueup.diff("items", **options)

@@ -7,7 +7,7 @@ are; their ids are returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -39,6 +39,17 @@ class Expected:
         """The number of rows and the sum of their hashes."""
         numbers = [int(value) for value in self.hashes if value is not None]
         return len(numbers), sum(numbers)
+
+    def without(self, ids: Set[bytes]) -> Expected:
+        """Return the rows that have none of these ids."""
+        if ids.isdisjoint(self.ids):
+            return self
+        places = [place for place, name in enumerate(self.ids) if name not in ids]
+        return Expected(
+            [self.ids[place] for place in places],
+            [self.keys[place] for place in places],
+            [self.hashes[place] for place in places],
+        )
 
     @property
     def by_id(self) -> dict[bytes, tuple[KeyValues, bytes | None]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import islice
 
@@ -38,6 +38,7 @@ from trueup.rows.write.changes import (
 )
 from trueup.rows.write.copy import check_arrived, rows_in, send_lines
 from trueup.rows.write.copy_text import key_of
+from trueup.rows.write.equal_keys import equal_keys
 from trueup.rows.write.guarded import (
     KEYS_PER_STATEMENT,
     Expected,
@@ -72,6 +73,8 @@ class TableWriter:
         self.changed: set[bytes] = set()
         # Whether a statement of this table runs; another thread names the table while it waits for a lock.
         self.is_active = False
+        # Missing keys and the extra keys that equal them: such a row gets another key in place.
+        self._renamed: dict[bytes, bytes] = {}
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -97,6 +100,8 @@ class TableWriter:
                 self.changed |= lock_unchanged(connection, work.guard, writes.expected("update", "delete"))
             self.changed |= existing(connection, work.guard, writes.expected("insert"))
             self._progress.advance(len(writes.keys))
+        if work.spool.counts["insert"] and work.spool.counts["delete"] and not work.layout.fixed[work.node.name]:
+            self._find_renamed()
 
     def delete(self) -> None:
         """Delete the rows of extra keys."""
@@ -107,7 +112,7 @@ class TableWriter:
             self.changed |= delete_unchanged_together(connection, work.guard, self._deleted(), self._path)
             return
         for writes in work.spool:
-            expected = self._unchanged(writes.expected("delete"))
+            expected = self._to_delete(writes)
             if not expected.keys:
                 continue
             if work.spool.counts["update"]:
@@ -132,7 +137,7 @@ class TableWriter:
 
     def upsert(self) -> None:
         """Update the rows that differ in place, and insert those that are missing."""
-        updates, is_one_copy = self.work.spool.counts["update"], not self.work.has_own
+        updates, is_one_copy = self.work.spool.counts["update"] or self._renamed, not self.work.has_own
         if updates and not self.work.silent:
             # One statement: its rows may refer to each other.
             self._upsert_firing(("update", "insert") if is_one_copy else ("update",))
@@ -186,14 +191,27 @@ class TableWriter:
         while batch := list(islice(acts, KEYS_PER_STATEMENT)):
             yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
 
-    def _unchanged(self, expected: Expected) -> Expected:
-        if self.changed.isdisjoint(expected.ids):
-            return expected
-        rows = [(name, *row) for name, row in expected.by_id.items() if name not in self.changed]
-        return Expected(*map(list, zip(*rows, strict=True))) if rows else Expected([], [], [])
+    def _to_delete(self, writes: Writes) -> Expected:
+        return writes.expected("delete").without(self.changed | set(self._renamed.values()))
+
+    def _find_renamed(self) -> None:
+        """Find rows that get another key in place, and lock them."""
+        acts: dict[Act, set[bytes]] = {"insert": set(), "delete": set()}
+        for writes in self.work.spool:
+            for name, act in zip(writes.ids, writes.acts, strict=True):
+                if act != "update" and name not in self.changed:
+                    acts[act].add(name)
+        found = equal_keys(self._connection, self.work.guard, acts["insert"], acts["delete"])
+        old = set(found.values())
+        for writes in self.work.spool if found else ():
+            expected = writes.expected("delete").without(acts["delete"] - old)
+            self.changed |= lock_unchanged(self._connection, self.work.guard, expected)
+        self._renamed = {new: name for new, name in found.items() if name not in self.changed}
+        # The new row cannot be inserted beside a row that changed.
+        self.changed |= found.keys() - self._renamed.keys()
 
     def _deleted(self) -> Expected:
-        batches = [self._unchanged(writes.expected("delete")) for writes in self.work.spool]
+        batches = [self._to_delete(writes) for writes in self.work.spool]
         return Expected(
             [name for batch in batches for name in batch.ids],
             [key for batch in batches for key in batch.keys],
@@ -222,7 +240,13 @@ class TableWriter:
             tuple(target.columns[place] for place in sorted(columns[number]))
             for number in range(1, max(columns, default=0) + 1)
         ]
+        if self._renamed:
+            sets.append(tuple(column.name for column in self.work.layout.carried))
+        renamed = len(sets)
+        missing = b"\t\\N" * (len(target.columns) - len(self.work.layout.carried))
         staged, sent = stage_changes(self._connection, target, sets), 0
+
+        left_out = self.changed | self._renamed.keys()
 
         def lines() -> Iterator[bytes]:
             nonlocal sent
@@ -232,7 +256,12 @@ class TableWriter:
                     for name, act, line, places in zip(
                         writes.ids, writes.acts, writes.after, writes.places, strict=True
                     )
-                    if act in acts and line is not None and (places or act == "insert") and name not in self.changed
+                    if act in acts and line is not None and (places or act == "insert") and name not in left_out
+                ]
+                batch += [
+                    staged_line(renamed, self._renamed[name], line[:-1] + missing + b"\n")
+                    for name, line in zip(writes.ids, writes.after, strict=True)
+                    if name in self._renamed and line is not None
                 ]
                 sent += len(batch)
                 yield b"".join(batch)
@@ -279,14 +308,19 @@ class TableWriter:
         check_arrived(sent, arrived)
 
     def _write_colliding(self, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
-        """Write rows whose unique values change places: replace those in the way, else all that could be."""
-        if replace_holders(self._connection, staged, [index for index in indexes if index.by_value]):
-            try:
-                with self._connection.transaction():
+        """Write rows whose unique values change places: replace those in the way, else those that may be."""
+        by_value = [index for index in indexes if index.by_value]
+        others = [index for index in indexes if not index.by_value]
+        replaces = (
+            partial(replace_holders, self._connection, staged, by_value),
+            partial(replace_touching, self._connection, staged, others),
+            partial(replace_touching, self._connection, staged, indexes),
+        )
+        for replace_more in replaces:
+            if replace_more():
+                with suppress(UniqueViolation, ExclusionViolation), self._connection.transaction():
                     return self._write_staged(staged)
-            except (UniqueViolation, ExclusionViolation):
-                pass
-        replace_touching(self._connection, staged, indexes)
+        # Another row of the table has the value: this raises.
         return self._write_staged(staged)
 
     def _write_staged(self, staged: Staged) -> int:
@@ -300,6 +334,7 @@ class TableWriter:
     def _insert(self) -> None:
         """COPY the missing rows."""
         target, sent = self.work.target("insert"), 0
+        left_out = self.changed | self._renamed.keys()
 
         def lines() -> Iterator[bytes]:
             nonlocal sent
@@ -307,7 +342,7 @@ class TableWriter:
                 batch = [
                     line
                     for name, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
-                    if act == "insert" and line is not None and name not in self.changed
+                    if act == "insert" and line is not None and name not in left_out
                 ]
                 sent += len(batch)
                 yield b"".join(batch)

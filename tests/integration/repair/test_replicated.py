@@ -220,3 +220,10 @@ def test_partitions_and_readers_that_are_not_nodes(cluster: Cluster) -> None:
     shown = cluster.repair(cluster.diff(), source_of_truth="n2", replicate="all").remarks
     assert f"n1: the reader of replication slot {slot} gets what is written; it was not checked" in shown
     cluster[1].execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    # The publisher is not a node.
+    third = cluster[1].server.database("postgres")
+    third.execute("CREATE TABLE items (id int PRIMARY KEY, name text); INSERT INTO items VALUES (2)")
+    cluster.addresses = {"n2": cluster[2].uri, "n3": third.uri}
+    dry = cluster.repair(cluster.diff(), bidirectional=True)
+    assert any(remark.startswith("n2: subscription from_n1 fills the table from a server") for remark in dry.remarks)
+    third.execute("DROP TABLE items")

@@ -110,8 +110,6 @@ def check_replication(
         return Replication()
     nodes = [_node(control, specs[control.node.name], replicate) for control in controls]
     nodes = [node for node in nodes if node.plugins]
-    if not nodes:
-        return Replication()
     remarks: list[str] = []
     subscriptions = [subscription for control in controls for subscription in _subscriptions(control, specs, remarks)]
     pairs = [
@@ -132,6 +130,12 @@ def check_replication(
             problems.append(_late(node, subscription))
         else:
             remarks.append(f"{_lag(node, subscription)}: they arrive after the repair")
+    fed = {subscription for _, subscription in pairs}
+    remarks += [
+        _outside(subscription)
+        for subscription in subscriptions
+        if subscription.has_table and subscription not in fed and planned[subscription.node].get("insert", 0)
+    ]
     for node in nodes:
         if node.name in written:
             remarks += _unknown(node, [each for each in subscriptions if each.node != node.name])
@@ -183,6 +187,13 @@ def _conflict(node: _Node, subscription: _Subscription) -> tuple[str, str]:
         f" them already, and stops with a duplicate key ({node.why_stopped(subscription)})"
     )
     return problem, cure
+
+
+def _outside(subscription: _Subscription) -> str:
+    return (
+        f"{subscription.node}: subscription {subscription.name} fills the table from a server that is not a node of this"
+        " repair; whether it still has to deliver an inserted row was not checked"
+    )
 
 
 def _unknown(node: _Node, subscriptions: Sequence[_Subscription]) -> Iterator[str]:

@@ -191,8 +191,8 @@ def _conflict(node: _Node, subscription: _Subscription) -> tuple[str, str]:
 
 def _outside(subscription: _Subscription) -> str:
     return (
-        f"{subscription.node}: subscription {subscription.name} fills the table from a server that is not a node of this"
-        " repair; whether it still has to deliver an inserted row was not checked"
+        f"{subscription.node}: subscription {subscription.name} fills the table from a server that is not a node of"
+        " this repair; whether it still has to deliver an inserted row was not checked"
     )
 
 

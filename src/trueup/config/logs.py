@@ -128,6 +128,9 @@ class _Stderr(logging.Handler):
 
 _handler = _Stderr()
 _handler.addFilter(LogFilter())
+# Records of libraries are not shown. If the root logger has no handler, `logging.exception`, which py4j calls when the
+# Java process is gone, adds one that prints to stderr.
+_others = logging.NullHandler()
 
 
 def show(level: str = "", log_format: str = "") -> None:
@@ -135,6 +138,7 @@ def show(level: str = "", log_format: str = "") -> None:
     for logger in (_root, _driver):
         if _handler not in logger.handlers:
             logger.addHandler(_handler)
+    logging.getLogger().addHandler(_others)
     _root.setLevel(logging.DEBUG)
     set_format(log_format or "text")
     set_level(level or "info")
@@ -145,6 +149,7 @@ def hide() -> None:
     """Undo `show`."""
     for logger in (_root, _driver):
         logger.removeHandler(_handler)
+    logging.getLogger().removeHandler(_others)
     _root.setLevel(logging.NOTSET)
 
 

@@ -50,7 +50,7 @@ def _wrong_conditions(
         if reason:
             yield reason
         elif (kind := type_of(control.connection, expression)) != "boolean":
-            yield f"{expression.what}: the condition has the type {kind}, not boolean: {rule.where}"
+            yield f"{expression.what}: the condition has the type {kind}, and must be boolean: {rule.where}"
 
 
 def _source(nodes: Sequence[str], layout: Layout) -> sql.Composed:

@@ -101,8 +101,7 @@ def _naming(batch: Batch, place: int, condition: Condition, error: QueryError) -
     return QueryError(
         f"{condition.place}: {error.message}",
         sqlstate=error.sqlstate,
-        cure="change the condition: it is evaluated for every key of the report, also where another rule decides;"
-        " nothing was written on any node",
+        cure="change the condition: it is evaluated for every key of the report, also where another rule decides",
         node=error.node,
         table=display_name(spec.schema, spec.table),
         block=f"key ({key})",

@@ -171,3 +171,29 @@ def test_wrong_columns_are_named(items: TubeDatabase, column: str) -> None:
     with pytest.raises(QueryError):
         items.tube.backfill("items", order_col=column)
     assert items.pods() == []
+
+
+def test_keys_of_all_types_in_parts(tube_db: TubeDatabase) -> None:
+    """Each part continues after the last key, whatever its type is; a key is neither repeated nor left out."""
+    tube_db.run("CREATE EXTENSION citext; CREATE EXTENSION hstore; CREATE TYPE mood AS ENUM ('b', 'a')")
+    tube_db.run("CREATE TYPE pair AS (a int, b text)")
+    keys = {
+        "char(5)": ["ab", "aa", "b"],
+        "bit(3)": ["101", "111", "100"],
+        "char(3)[]": ["{ab,c}", "{ab}", "{b}"],
+        "citext": ["Za", "ab", "aC", "B"],
+        "hstore": ["a=>1", "b=>2", "a=>2"],
+        "int2vector": ["1 2", "3", "1"],
+        "mood": ["a", "b"],
+        "int[]": ["{1,2}", "{1}", "{NULL}"],
+        "pair": ["(1,b)", "(1,)", "(,a)"],
+        "numrange": ["[1,2)", "empty"],
+    }
+    for number, (kind, values) in enumerate(keys.items()):
+        tube_db.run(f"CREATE TABLE k{number} (k {kind} PRIMARY KEY)")
+        tube_db.tube.attach(f"k{number}", shard=number)
+        for value in values:
+            tube_db.run(f"INSERT INTO k{number} VALUES ('{value}')")
+        assert len(tube_db.keys()) == len(values), kind
+        assert tube_db.tube.backfill(f"k{number}", part_keys=1).keys == len(values), kind
+        assert len(tube_db.keys()) == len(values), kind

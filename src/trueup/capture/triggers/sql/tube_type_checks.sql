@@ -11,7 +11,7 @@ BEGIN
                   AND expression ~* ('(^|[^[:alnum:]_])' || regexp_replace(a.attname, '([^[:alnum:]_])', '\\\1', 'g')
                                      || '($|[^[:alnum:]_])')
                 ORDER BY a.attnum LOOP
-        IF col.type <> col.base::text THEN
+        IF col.type = 'text COLLATE "C"' THEN
             RAISE EXCEPTION 'the expression % names the column % of %: the owner of its type % could run code with the rights of %',
                             quote_literal(expression), col.attname, "table", col.base, current_user
                 USING ERRCODE = 'insufficient_privilege',

@@ -7,6 +7,7 @@ the order of writes. A single process writes, in few large inserts, as recommend
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 import time
@@ -28,6 +29,8 @@ from trueup.sinks.options import Options
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger(__name__)
 
 OPTIONS = ("table", "types", "moves", "database", "insecure")
 VERSION, DELETED = "trueup_version", "trueup_deleted"
@@ -170,6 +173,7 @@ class ClickHouseSink:
             self._backend().execute(
                 f"ALTER TABLE {self._name(name)} ADD COLUMN IF NOT EXISTS {identifier(column)} {column_types[column]}"
             )
+            _log.info("column %s was added to the target %s", column, name)
 
     def _check(self, name: str, column_types: dict[str, str], order: Sequence[str]) -> list[str]:
         """Return the missing columns; raise CheckFailed if the table does not replace rows as required."""

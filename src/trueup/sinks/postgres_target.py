@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from trueup.sinks.base import SourceTable
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
+
+_log = logging.getLogger(__name__)
 
 # Columns of each row: its shard, and number and time of its mark.
 MARKS = ("trueup_shard", "trueup_seq", "trueup_at")
@@ -199,6 +202,7 @@ def _add_missing(
                 sql.Identifier(current.schema, current.name), defined([(to, known[kind])])
             )
         )
+        _log.info("column %s was added to the target %s", to, display_name(current.schema, current.name))
     if not existing.issuperset(MARKS):
         connection.execute(
             sql.SQL(statements()["add_marks"]).format(target=sql.Identifier(current.schema, current.name))

@@ -197,3 +197,5 @@ def test_keys_of_all_types_in_parts(tube_db: TubeDatabase) -> None:
         assert len(tube_db.keys()) == len(values), kind
         assert tube_db.tube.backfill(f"k{number}", part_keys=1).keys == len(values), kind
         assert len(tube_db.keys()) == len(values), kind
+        tube_db.tube.touch(f"k{number}", values[:1])
+        assert tube_db.keys() == values[:1], kind

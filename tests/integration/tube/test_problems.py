@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.fixtures import Databases
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
@@ -215,3 +216,47 @@ def test_a_partition_that_cannot_be_checked_is_a_problem(tube_db: TubeDatabase, 
     assert len(sink.rows("public.days")) == 2
     assert empty(tube_db, sink).problems == ()
     assert ids(sink, "days") == ["2"]
+
+
+def test_changed_columns_are_stale_until_a_backfill(
+    tube_db: TubeDatabase, databases: Databases, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The sink gets the columns; rows that were not touched since lack their values, which is reported."""
+    [target] = databases(1)
+    tube_db.run("CREATE TABLE items (id int PRIMARY KEY, a int, b int); INSERT INTO items VALUES (1, 1, 1), (2, 2, 2)")
+    tube_db.run("CREATE TABLE refused (id int PRIMARY KEY); INSERT INTO refused VALUES (1)")
+    for table in ("items", "refused"):
+        tube_db.tube.attach(table, shard=0)
+        tube_db.tube.backfill(table)
+
+    def run() -> tuple[Summary, list[str]]:
+        messages = Messages()
+        return tube_db.tube.run(target.uri, until_empty=True, progress=messages), messages.texts
+
+    assert run()[0].problems == ()
+    tube_db.run("""ALTER TABLE items ADD COLUMN c int DEFAULT 5, ADD COLUMN d int, DROP COLUMN b;
+                   ALTER TABLE items RENAME a TO e; UPDATE items SET d = 7 WHERE id = 1""")
+    with caplog.at_level("INFO", logger="trueup"):
+        summary, messages = run()
+    assert summary.problems == ()
+    added = {record.getMessage() for record in caplog.records if "was added to the target" in record.getMessage()}
+    assert added == {f"column {name} was added to the target public.items" for name in "cde"}
+    stale = ("e (renamed from a)", "c (new)")
+    assert {each.table: each.stale_columns for each in tube_db.tubes()[0].tables}["public.items"] == stale
+    assert [text for text in messages if "stale columns: e (renamed from a), c (new)" in text and "backfill" in text]
+    copied = "SELECT id, c, e FROM items ORDER BY id"
+    assert target.execute(copied) == [(1, 5, 1), (2, None, None)]
+    tube_db.tube.backfill("items")
+    _, messages = run()
+    assert not [text for text in messages if "stale" in text]
+    assert target.execute(copied) == tube_db.run(copied)
+    # A table that the sink refuses does not stop the others.
+    target.execute("ALTER TABLE refused DROP CONSTRAINT refused_pkey")
+    tube_db.run("INSERT INTO refused VALUES (2); INSERT INTO items VALUES (3)")
+    (problem,) = run()[0].problems
+    assert problem.startswith("public.refused: the sink refuses it: ")
+    assert "no unique index" in problem
+    assert target.execute("SELECT count(*) FROM items") == [(3,)]
+    target.execute("ALTER TABLE refused ADD PRIMARY KEY (id)")
+    assert run()[0].problems == ()
+    assert target.execute("SELECT count(*) FROM refused") == [(2,)]

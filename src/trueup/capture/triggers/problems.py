@@ -85,6 +85,14 @@ def unreadable(session: Session, shape: Shape) -> str:
     return ""
 
 
+def stale_columns(session: Session, tube: str) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each table that were added with a default, renamed or changed since its last backfill."""
+    query = sql.SQL(
+        'SELECT s."table"::text, {}(s.source) FROM {} s WHERE s.tube = %s AND s.detached_at IS NULL ORDER BY 1'
+    ).format(session.name("tube_stale_columns"), session.name("sources"))
+    return {table: tuple(columns) for table, columns in session.rows(query, [tube]) if columns}
+
+
 @contextmanager
 def _short_locks(session: Session) -> Iterator[None]:
     """Do not wait long for tables that are locked: the other ones are checked too."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from trueup.capture.triggers import tubes
-from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, find_problems
-from trueup.capture.triggers.shape import Shapes
+from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, find_problems, stale_columns
+from trueup.capture.triggers.shape import Shape, Shapes
 from trueup.errors import QueryError
 from trueup.verbs.tube.model import Job
 
@@ -21,6 +21,9 @@ class Aside:
         self._job = job
         self._shapes = shapes
         self._problems: dict[int, Problem] = {}
+        # Tables that the sink refuses.
+        self._refused: dict[int, Problem] = {}
+        self._refused_at = 0.0
         self._notices: list[str] = []
         self._checked_at = self._covered_at = 0.0
 
@@ -41,21 +44,46 @@ class Aside:
         """Check all tables, and report what has changed since the last check; return whether anything has."""
         job, before = self._job, self._problems
         errors = self._cover()
-        self._problems = find_problems(job.session, job.tube, shapes=self._shapes)
+        self._problems = {**self._refused, **find_problems(job.session, job.tube, shapes=self._shapes)}
         for source, error in errors.items():
             if source in self._problems:
                 problem = self._problems[source]
                 text = f"{problem.text} ({error})"
                 self._problems[source] = Problem(source, problem.tube, problem.table, text, problem.stops)
         self._checked_at = time.monotonic()
+        self._report(before)
+        self._notice()
+        return before != self._problems
+
+    @property
+    def wants_setup(self) -> bool:
+        """Whether the sink has to be asked again about tables that it refused."""
+        return bool(self._refused) and time.monotonic() - self._refused_at >= CHECK_SECONDS
+
+    def without(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """Return the tables for the sink: without those that are set aside for another reason than the sink."""
+        return [shape for shape in shapes if shape.source not in self.sources or shape.source in self._refused]
+
+    def refuse(self, reasons: Mapping[int, str]) -> None:
+        """Set the tables aside that the sink refuses, and no others that it refused before."""
+        before, self._refused_at = self._problems, time.monotonic()
+        tables = {shape.source: shape.table for shape in self._shapes.get(reasons).values()} if reasons else {}
+        kept = {source: problem for source, problem in before.items() if self._refused.get(source) != problem}
+        self._refused = {
+            source: Problem(source, self._job.tube, tables[source], reason, stops=True)
+            for source, reason in reasons.items()
+        }
+        self._problems = {**kept, **self._refused}
+        self._report(before)
+
+    def _report(self, before: Mapping[int, Problem]) -> None:
+        job = self._job
         for source, problem in self._problems.items():
             if before.get(source) != problem:
                 job.say(f"{problem.table} is set aside: {problem.text}" if problem.stops else str(problem))
         for source in before.keys() - self._problems.keys():
             job.say(f"{before[source].table}: the problem is gone")
-        self._notice()
         job.summary.problems = tuple(map(str, self._problems.values()))
-        return before != self._problems
 
     def explains(self, error: QueryError, sources: Collection[int], *, must_name: bool) -> bool:
         """Return whether a table of `sources`, whose rows could not be read, is set aside now.
@@ -65,10 +93,9 @@ class Aside:
         self.check()
         for shape in self._shapes.get(sources).values():
             if must_name and shape.table and shape.table == error.table and shape.source not in self._problems:
-                text = f"its rows cannot be read: {error.message}"
+                before, text = dict(self._problems), f"its rows cannot be read: {error.message}"
                 self._problems[shape.source] = Problem(shape.source, self._job.tube, shape.table, text, stops=True)
-                self._job.say(f"{shape.table} is set aside: {text}")
-                self._job.summary.problems = tuple(map(str, self._problems.values()))
+                self._report(before)
         return bool(set(sources) & set(self.sources))
 
     def _cover(self) -> dict[int, str]:
@@ -77,8 +104,14 @@ class Aside:
         return tubes.cover_each(self._job.session, self._job.tube, patience=1.0)
 
     def _notice(self) -> None:
-        """Report what is no problem of the tube: subscribers of its pods."""
-        notices = [text for text in [tubes.published(self._job.session, self._job.tube)] if text]
+        """Report what stops nothing: subscribers of the pods, columns whose values are not complete in the copy."""
+        tube = self._job.tube
+        notices = [text for text in [tubes.published(self._job.session, tube)] if text]
+        notices += [
+            f"{table}: stale columns: {', '.join(columns)}: rows that were not touched since lack these values in"
+            f" the sink; run trueup tube backfill {tube} {table}"
+            for table, columns in stale_columns(self._job.session, tube).items()
+        ]
         for text in notices:
             if text not in self._notices:
                 self._job.say(text)

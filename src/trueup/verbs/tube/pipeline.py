@@ -20,6 +20,7 @@ from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.shape import Shape, tables_of
 from trueup.config.model import Node
 from trueup.db.reader import borrow, close_idle
+from trueup.errors import CheckFailed
 from trueup.sinks.base import Sink
 from trueup.verbs.tube.deliver import Delivery
 from trueup.verbs.tube.model import Job
@@ -175,6 +176,25 @@ class LocalPipeline:
         for sink in self._sinks[1:]:
             sink.close()
         close_idle()
+
+
+def set_up(pipeline: Pipeline, shapes: Sequence[Shape]) -> dict[int, str]:
+    """Announce the tables to the sink; return those that it refuses with the reasons. Raise if it refuses all."""
+    try:
+        pipeline.setup(shapes)
+    except CheckFailed:
+        refused: dict[int, str] = {}
+        for shape in shapes:
+            try:
+                pipeline.setup([shape])
+            except CheckFailed as error:
+                refused[shape.source] = f"the sink refuses it: {error.message}: {error.cure or 'change the target'}"
+        accepted = [shape for shape in shapes if shape.source not in refused]
+        if not refused or not tables_of(accepted):
+            raise
+        pipeline.setup(accepted)
+        return refused
+    return {}
 
 
 def pickled(sink: Sink) -> bytes:

@@ -72,6 +72,12 @@ class Reading:
 
         return self.waiting.while_locked(attempt, check=check)
 
+    def check(self, batch: Batch) -> None:
+        """Raise SetAside if a table of a batch was set aside since the batch was read."""
+        if set(batch.keys) & set(self.aside.sources):
+            self._queue.release(batch)
+            raise SetAside
+
     def again(self, batch: Batch) -> EnrichedBatch:
         """Read the rows of a batch; raise SetAside if one of its tables is set aside."""
         return self.finish(batch, self.start(batch))

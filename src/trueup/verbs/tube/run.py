@@ -18,7 +18,7 @@ from trueup.verbs.tube.deliver import RefusesAll
 from trueup.verbs.tube.letters import Letters
 from trueup.verbs.tube.model import Job, SetAside
 from trueup.verbs.tube.pace import Pace
-from trueup.verbs.tube.pipeline import EnrichedBatch, Outcome, Pipeline
+from trueup.verbs.tube.pipeline import EnrichedBatch, Outcome, Pipeline, set_up
 from trueup.verbs.tube.reading import Reading
 
 _IDLE_SECONDS = 0.05
@@ -46,6 +46,8 @@ class Run:
         writing: tuple[EnrichedBatch, Future[Outcome]] | None = None
         while True:
             self.reading.beat()
+            if writing is None and self.aside.wants_setup:
+                self._setup()
             batch = None if stop.is_set() else self.queue.next(self.pace.keys, skip=self.control.pods)
             reading = self.reading.start(batch) if batch is not None else None
             if writing is not None:
@@ -66,13 +68,14 @@ class Run:
 
     def _setup(self) -> None:
         """Announce the attached tables to the sink. Nothing may be written at the same time."""
-        self.waiting.while_down(lambda: self.pipeline.setup(self.shapes.all()))
+        self.aside.refuse(self.waiting.while_down(lambda: set_up(self.pipeline, self.aside.without(self.shapes.all()))))
         self.shapes.changed = False
 
     def _write(self, enriched: EnrichedBatch) -> Future[Outcome]:
         """Start to write a batch if the locks are still held. No other batch is being written."""
         if self.shapes.changed:
             self._setup()
+            self.reading.check(enriched.batch)
             if any(shape.is_superseded for shape in self.shapes.get(enriched.batch.keys).values()):
                 enriched.renew(self.reading.again(enriched.batch))
         self.job.hold.check()

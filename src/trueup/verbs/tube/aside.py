@@ -56,7 +56,7 @@ class Aside:
         return before != self._problems
 
     @property
-    def wants_setup(self) -> bool:
+    def needs_setup(self) -> bool:
         """Whether the sink has to be asked again about tables that it refused."""
         return bool(self._refused) and time.monotonic() - self._refused_at >= CHECK_SECONDS
 

@@ -46,7 +46,7 @@ class Run:
         writing: tuple[EnrichedBatch, Future[Outcome]] | None = None
         while True:
             self.reading.beat()
-            if writing is None and self.aside.wants_setup:
+            if writing is None and self.aside.needs_setup:
                 self._setup()
             batch = None if stop.is_set() else self.queue.next(self.pace.keys, skip=self.control.pods)
             reading = self.reading.start(batch) if batch is not None else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trueup.api.diff import check, check_many, diff, diff_many, rerun, rerun_many, resume, resume_many
     from trueup.api.difflog import DiffLog, difflog_step
     from trueup.api.doctor import doctor
-    from trueup.api.repair import repair, undo
+    from trueup.api.repair import repair, repair_many, undo, undo_many
     from trueup.api.repair_validation import repair_validation
     from trueup.api.schema import schema_diff
     from trueup.api.snapshot import snapshot
@@ -55,7 +55,7 @@ _NAMES = {
     "trueup.api.diff": "check check_many diff diff_many rerun rerun_many resume resume_many",
     "trueup.api.difflog": "DiffLog difflog_step",
     "trueup.api.doctor": "doctor",
-    "trueup.api.repair": "repair undo",
+    "trueup.api.repair": "repair repair_many undo undo_many",
     "trueup.api.repair_validation": "repair_validation",
     "trueup.api.schema": "schema_diff",
     "trueup.api.snapshot": "snapshot",
@@ -85,8 +85,9 @@ __all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "Diff
 __all__ += ["EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node", "NodeError", "PairCounts"]
 __all__ += ["QueryError", "RepairResult", "RepairsResult", "Rule", "SchemaResult", "SparkSettings", "StoreError"]
 __all__ += ["Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube", "Validation", "check", "check_many"]
-__all__ += ["connect", "diff", "diff_many", "difflog_step", "doctor", "load", "register", "repair"]
+__all__ += ["connect", "diff", "diff_many", "difflog_step", "doctor", "load", "register", "repair", "repair_many"]
 __all__ += ["repair_validation", "rerun", "rerun_many", "resume", "resume_many", "schema_diff", "snapshot", "undo"]
+__all__ += ["undo_many"]
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trueup.report.repair import RepairResult
     from trueup.report.repairs import RepairsResult
 
-T = TypeVar("T", "DiffResult | ManyResult", "RepairResult", "RepairsResult")
+T = TypeVar("T", "DiffResult | ManyResult", "RepairResult | RepairsResult", "RepairsResult")
 
 
 @click.command()
@@ -117,17 +117,19 @@ def repair(
       trueup repair 3f2a9c1e --source-of-truth n1 --execute
       trueup repair 3f2a9c1e --write-plan plan.yaml
       trueup repair 3f2a9c1e --plan plan.yaml --execute --undo before.gz
+      trueup repair tables_diffs-3f2a9c1e/summary.json --source-of-truth n1 --execute
       trueup repair --validation shop
       trueup repair --validation shop --tables public.orders --execute
 
-    The rows are read again; no value is taken from the report. Each node is written in one transaction, completely or
-    not at all. The old rows are kept in an undo file. At the end all keys are compared again; the verdict is REPAIRED
-    only if they agree. With --validation, the target becomes like the source unless another mode is given. Exit codes:
-    0 all of these keys agree, 1 some differ (or would be written), 2 failed.
+    REPORT is the id of a diff task (its start is enough) or the path of a JSON report; of a diff of many tables, all
+    its tables are repaired. The rows are read again; no value is taken from the report. Each node is written in one
+    transaction, completely or not at all, parents before the tables that refer to them. The old rows are kept in an
+    undo file. At the end all keys are compared again; the verdict is REPAIRED only if they agree. With --validation,
+    the target becomes like the source unless another mode is given. Exit codes: 0 all of these keys agree, 1 some
+    differ (or would be written), 2 failed.
     """
     from trueup.api import repair as call
     from trueup.api.repair_validation import repair_validation
-    from trueup.report.repair import repair_text
     from trueup.report.repairs import repairs_text
 
     _check_arguments(report, validation, meta=meta, tables=tables, write_plan=write_plan)
@@ -136,9 +138,9 @@ def repair(
         click.echo(call.write_plan(str(report), write_plan, config=config, task_db=options["task_db"]))
         return 0
     if report:
-        return _run(partial(call.repair, report), options, repair_text, lambda result: result.failed)
+        return _run(partial(call.repair_any, report), options, _text, _failed)
     repair_open = partial(repair_validation, validation, meta=meta, tables=tables)
-    return _run(repair_open, options, repairs_text, _failed_tables)
+    return _run(repair_open, options, repairs_text, _failed)
 
 
 @click.command()
@@ -163,12 +165,11 @@ def undo(file: str, **options: Any) -> int:
     2 failed.
     """
     from trueup.api import repair as call
-    from trueup.report.repair import repair_text
 
     # An undo compares nothing again.
     for name in ("concurrency_factor", "max_connections", "recheck", "recheck_wait", "engine", "master", "remote"):
         del options[name]
-    return _run(partial(call.undo, file), options, repair_text, lambda result: result.failed)
+    return _run(partial(call.undo_any, file), options, _text, _failed)
 
 
 def _check_arguments(
@@ -184,8 +185,19 @@ def _check_arguments(
         raise ConfigError("--write-plan needs a report", cure="run trueup diff and write the plan for its report")
 
 
-def _failed_tables(result: RepairsResult) -> dict[str, str]:
-    """Return the tables that failed, and the nodes on which a table failed, with the errors."""
+def _text(result: RepairResult | RepairsResult) -> str:
+    from trueup.report.repair import RepairResult, repair_text
+    from trueup.report.repairs import run_text
+
+    return repair_text(result) if isinstance(result, RepairResult) else run_text(result)
+
+
+def _failed(result: RepairResult | RepairsResult) -> Mapping[str, str]:
+    """Return the nodes and tables that failed, with the errors."""
+    from trueup.report.repair import RepairResult
+
+    if isinstance(result, RepairResult):
+        return result.failed
     nodes = {f"{table.table} on {node}": error for table in result.tables for node, error in table.failed.items()}
     return {**result.failed, **nodes}
 

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from trueup.db.casts import output_of
 from trueup.db.connection import Connection
-from trueup.db.foreign_keys import ForeignKey, TableName, lock_parents, orphans, read_foreign_keys
+from trueup.db.foreign_keys import ForeignKey, TableName, lock_parents, orphans, read_foreign_keys, refers
 from trueup.db.names import display_name
 from trueup.db.statements import load
 from trueup.errors import QueryError
 from trueup.rows.fetch import among
 from trueup.rows.keys import KeyValues, literals, ordered
 from trueup.rows.spec import TableSpec
-from trueup.rows.write.target import column_list, table_name
+from trueup.rows.write.stage import stage_keys
+from trueup.rows.write.target import Target, column_list, same_key, table_name
 
 # Batches of keys whose rows were written and of keys whose rows were deleted; each fits into one statement.
 KeyBatches = Callable[[], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues]]]]
@@ -41,6 +43,31 @@ def check_references(connection: Connection, spec: TableSpec, batches: KeyBatche
         for written, _ in batches():
             if written:
                 _check_unique(connection, spec, name, columns, written)
+
+
+def acted_on(connection: Connection, key: ForeignKey, parent: Target, ids: Sequence[bytes]) -> tuple[str, ...] | None:
+    """Return a row of the child, as texts of the referencing columns, that an ON DELETE action would change or delete.
+
+    `ids` are those of the rows of the parent that one statement will delete. Rows that it deletes itself do not count.
+    """
+    staged = stage_keys(connection, parent, ids)
+    names = parent.spec.key_names
+    query = sql.SQL(
+        "SELECT {shown} FROM {child} c WHERE EXISTS (SELECT FROM {parent} p JOIN {staged} k ON {same} WHERE {refers})"
+        " AND NOT {deleted} LIMIT 1"
+    ).format(
+        shown=sql.SQL(", ").join(output_of(sql.Identifier("c", name)) for name in key.child_columns),
+        child=sql.Identifier(*key.child),
+        parent=parent.name,
+        staged=staged,
+        same=same_key(names, "p", "k"),
+        refers=refers(key, "p", "c"),
+        deleted=sql.SQL("EXISTS (SELECT FROM {} d WHERE {})").format(staged, same_key(names, "c", "d"))
+        if key.child == key.parent
+        else sql.SQL("false"),
+    )
+    row = connection.execute(query).fetchone()
+    return None if row is None else tuple(map(str, row))
 
 
 def lock_for_deferrable(connection: Connection, spec: TableSpec) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trueup.config.model import Node
 from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.rows.spec import TableSpec
 from trueup.rows.write.target import Target
@@ -38,6 +39,11 @@ class NodeWork:
     def shown(self) -> str:
         """The name of the table, for messages."""
         return display_name(self.layout.spec.schema, self.layout.spec.table)
+
+    @property
+    def table(self) -> TableName:
+        """Schema and name of the table."""
+        return self.layout.spec.schema, self.layout.spec.table
 
     @property
     def guard(self) -> TableSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from trueup.config.model import Node
+from trueup.config.settings import DiffSettings
 from trueup.db.node import LOCK_TIMEOUT
 from trueup.errors import ConfigError
 from trueup.rows.keys import KeyValues
@@ -155,6 +156,7 @@ class RepairRun:
     of: str
     nodes: tuple[Node, ...]
     tables: tuple[RepairTable, ...]
+    settings: DiffSettings
     failed: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from trueup.db.names import display_name
 from trueup.engine.failures import known_error
 from trueup.errors import StoreError, TrueupError
 from trueup.report.json_file import report_path
 from trueup.report.repair import LeftRow, Outcome, RepairResult, write_repair_report
+from trueup.report.repairs import RepairsResult
 from trueup.rows.spec import TableSpec
 from trueup.task.open import OpenTask
 from trueup.verbs.repair.decisions import Decisions
@@ -146,16 +147,28 @@ def text_of(error: TrueupError, more: str = "") -> str:
     return "; ".join(str(error).splitlines()) + more + (f" ({error.cure})" if error.cure else "")
 
 
-def record(task: OpenTask, results: Sequence[RepairResult]) -> None:
-    """Set the outcome of the task."""
-    summaries = [
-        {name: value for name, value in result.as_json().items() if name not in ("left", "examples")}
-        for result in results
-    ]
-    errors = [*dict.fromkeys(f"{node}: {error}" for result in results for node, error in result.failed.items())]
+def record(task: OpenTask, result: RepairResult) -> None:
+    """Set the outcome of the task of one table."""
+    errors = [f"{place}: {error}" for place, error in result.failed.items()]
     task.finish(
-        summaries[0] if len(summaries) == 1 else {"tables": summaries},
-        failed=any(result.verdict == "FAILED" for result in results),
+        _summary(result),
+        failed=result.verdict == "FAILED",
         error="; ".join([*errors, *task.written]) if errors else "",
-        report=results[0].report if len(results) == 1 else "",
+        report=result.report,
     )
+
+
+def record_run(task: OpenTask, result: RepairsResult) -> RepairsResult:
+    """Set the outcome of the task of all tables, and return the result."""
+    errors = [f"{place}: {error}" for place, error in {**result.failed, **result.node_errors}.items()]
+    task.finish(
+        {**result.as_json(), "tables": [_summary(table) for table in result.tables]},
+        failed=result.verdict == "FAILED",
+        error="; ".join([*errors, *task.written]) if errors else "",
+        report=result.report,
+    )
+    return result
+
+
+def _summary(result: RepairResult) -> dict[str, Any]:
+    return {name: value for name, value in result.as_json().items() if name not in ("left", "examples")}

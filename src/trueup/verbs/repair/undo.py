@@ -6,10 +6,11 @@ left as it is and listed. An undo writes an undo file of its own, so it can be u
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from trueup.db.reader import ResultTooLarge, borrow
 from trueup.db.snapshot import Control
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
+from trueup.report.many import folder_of_run
 from trueup.report.repair import RepairResult
+from trueup.report.repairs import RepairsResult, write_repairs
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.keys import KeyValues
 from trueup.rows.spec import KeySpec, TableSpec
@@ -36,7 +39,7 @@ from trueup.verbs.repair.layout import Layout, fixed_columns
 from trueup.verbs.repair.lines import Line, lines_by_key
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.request import Writing
-from trueup.verbs.repair.result import Ending, Facts, conclude, failing, record, undo_path
+from trueup.verbs.repair.result import Ending, Facts, conclude, failing, record, record_run, undo_path
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, Place, read_after, read_before, read_head
 from trueup.verbs.repair.write import NOTHING_WRITTEN, write_nodes
 from trueup.verbs.repair.writes import Decided, Entry, Left, Writes
@@ -62,25 +65,55 @@ class UndoRequest:
     folder: Path = Path()
 
 
-def run(
-    request: UndoRequest, config: Config, *, store: TaskStore, progress: Progress | None = None
-) -> list[RepairResult]:
-    """Put the rows of all tables back; a dry run unless the request says to execute. Returns a result per table."""
+def run(request: UndoRequest, config: Config, *, store: TaskStore, progress: Progress | None = None) -> RepairResult:
+    """Put the rows of a table back; a dry run unless the request says to execute."""
     head = read_head(request.file)
+    with _open(request, head, store, progress, is_run=False) as task:
+        (result,) = _undo(request, head, config.select(None, list(head["nodes"])), task)
+        record(task, result)
+        return result
+
+
+def run_many(
+    request: UndoRequest, config: Config, *, store: TaskStore, progress: Progress | None = None
+) -> RepairsResult:
+    """Put the rows of all tables of a run back, each node in one transaction."""
+    head, started = read_head(request.file), time.monotonic()
+    with _open(request, head, store, progress, is_run=True) as task:
+        folder = folder_of_run(str(request.folder), "undo", task.task_id)
+        results = _undo(replace(request, folder=folder), head, config.select(None, list(head["nodes"])), task)
+        summary = RepairsResult(
+            executed=request.execute,
+            tables=tuple(results),
+            verb="undo",
+            mode=results[0].mode,
+            nodes=tuple(head["nodes"]),
+            of=str(request.file),
+            seconds=round(time.monotonic() - started, 3),
+            task_id=task.task_id,
+            undo=next((result.undo for result in results if result.undo), ""),
+        )
+        return record_run(task, write_repairs(folder, summary, html=False))
+
+
+def _open(
+    request: UndoRequest, head: Mapping[str, Any], store: TaskStore, progress: Progress | None, *, is_run: bool
+) -> AbstractContextManager[OpenTask]:
     tables = head["tables"]
-    nodes = config.select(None, list(head["nodes"]))
-    with open_task(
+    return open_task(
         store,
-        "TABLE_UNDO",
-        schema=tables[0]["schema"] if len(tables) == 1 else "",
-        table=tables[0]["table"] if len(tables) == 1 else counted(len(tables), "table"),
+        "TABLES_UNDO" if is_run else "TABLE_UNDO",
+        schema="" if is_run else tables[0]["schema"],
+        table=counted(len(tables), "table") if is_run else tables[0]["table"],
         context={"file": str(request.file), "nodes": ",".join(head["nodes"]), "execute": request.execute},
         progress=progress,
         on_interrupt=_INTERRUPTED,
-    ) as task:
-        results = _undo(request, head, nodes, task)
-        record(task, results)
-        return results
+    )
+
+
+def is_of_many(file: Path) -> bool:
+    """Return whether an undo file is of a repair of several tables."""
+    return len(read_head(file)["tables"]) > 1
 
 
 def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task: OpenTask) -> list[RepairResult]:

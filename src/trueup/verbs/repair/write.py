@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from trueup.db.commit import CommitUnknown
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import TrueupError
 from trueup.report.repair import written_counts
 from trueup.task.open import OpenTask
 from trueup.task.together import together
+from trueup.verbs.repair.check_writes import Checked, check_writes
 from trueup.verbs.repair.decisions import Rows
-from trueup.verbs.repair.lag import deadline
 from trueup.verbs.repair.modes import ACTS
 from trueup.verbs.repair.node_work import NodeWork
-from trueup.verbs.repair.replication import check_replication
 from trueup.verbs.repair.request import Writing
 from trueup.verbs.repair.result import Ending, text_of
-from trueup.verbs.repair.rights import Rights, rights_on
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_node import NOTHING_HERE, Written, write_node
 from trueup.verbs.repair.writes import Left
@@ -46,24 +43,22 @@ def write_nodes(
     A node that fails does not stop the others. `changed` is the reason listed for rows that changed between reading
     and writing. Raises CheckFailed, before anything is written, if a right is missing or a subscription would stop.
     """
-    checked = _check(endings, controls, writing)
+    checked = check_writes(endings, controls, writing)
     undo = rows.complete_undo_file() if rows else None
     if rows is None or undo is None:
         return
     writers = []
     for control in controls:
         works = [
-            _work(ending, control, rows, checked, writing, application)
-            for ending in endings
-            if any(ending.decisions.planned.get(control.node.name, {}).values())
+            _work(endings[number], control, rows, checked, writing, application)
+            for number in checked.order[control.node.name]
         ]
         if works:
             writers.append(_Writer(works, undo, task))
     task.progress.stage("writing", sum(work.spool.counts.total() for writer in writers for work in writer.works))
-    by_number = {ending.decisions.number: ending for ending in endings}
     for writer, outcome in zip(writers, together(writers, lambda writer: writer.write()), strict=True):
         for place, work in enumerate(writer.works):
-            ending = by_number[work.number]
+            ending = endings[work.number]
             if isinstance(outcome, TrueupError):
                 ending.failed[writer.node] = _failure(outcome)
             else:
@@ -79,16 +74,8 @@ def _failure(error: TrueupError) -> str:
     return text_of(error, f"; {NOTHING_HERE}")
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """The rights by number of the table and node, and the nodes that are written under a replication origin."""
-
-    rights: Mapping[tuple[int, str], Rights]
-    under_origin: frozenset[str]
-
-
 def _work(
-    ending: Ending, control: Control, rows: Rows, checked: _Checked, writing: Writing, application: str
+    ending: Ending, control: Control, rows: Rows, checked: Checked, writing: Writing, application: str
 ) -> NodeWork:
     number, node = ending.decisions.number, control.node
     rights = checked.rights[number, node.name]
@@ -105,52 +92,6 @@ def _work(
         lock_timeout=writing.lock_timeout,
         watcher=control.connection,
     )
-
-
-def _check(endings: Sequence[Ending], controls: Sequence[Control], writing: Writing) -> _Checked:
-    """Check the rights and the subscriptions of all tables; add remarks to the results."""
-    rights: dict[tuple[int, str], Rights] = {}
-    for control in controls:
-        own = [ending for ending in endings if control.node.name in ending.decisions.layouts]
-        rights |= _rights_on_node(own, control, fire_triggers=writing.fire_triggers)
-    reasons: list[str] = []
-    under_origin: frozenset[str] = frozenset()
-    until = deadline()
-    for ending in endings:
-        decisions = ending.decisions
-        own_rights = [rights[decisions.number, node] for node in decisions.nodes]
-        specs = {name: layout.spec for name, layout in decisions.layouts.items()}
-        sessions = [control for control in controls if control.node.name in specs]
-        replication = check_replication(sessions, specs, decisions.planned, writing.replicate, until=until)
-        under_origin |= replication.under_origin
-        found = [*(reason for node in own_rights for reason in node.reasons), *replication.reasons]
-        ending.remarks += [*(remark for node in own_rights for remark in node.remarks), *replication.remarks]
-        if not ending.facts.executed:
-            ending.remarks += [f"--execute would fail: {reason}" for reason in found]
-        reasons += found
-    if reasons and endings[0].facts.executed:
-        raise CheckFailed(reasons, cure="nothing was written on any node; fix the problems listed above and run again")
-    return _Checked(rights, under_origin)
-
-
-def _rights_on_node(
-    endings: Sequence[Ending], control: Control, *, fire_triggers: bool
-) -> dict[tuple[int, str], Rights]:
-    """Return the rights on one node. Triggers are silenced for all tables of its transaction, or for none."""
-    node = control.node.name
-
-    def ask(ending: Ending, fire_triggers: bool) -> Rights:
-        decisions = ending.decisions
-        layout, acts, changed = decisions.layouts[node], decisions.planned[node], decisions.changed[node]
-        return rights_on(control, layout, acts, changed, fire_triggers=fire_triggers)
-
-    rights = {ending.decisions.number: ask(ending, fire_triggers) for ending in endings}
-    writes = [ending for ending in endings if any(ending.decisions.planned[node].values())]
-    if not all(rights[ending.decisions.number].silent for ending in writes):
-        for ending in writes:
-            if rights[ending.decisions.number].silent:
-                rights[ending.decisions.number] = ask(ending, True)
-    return {(number, node): each for number, each in rights.items()}
 
 
 class _Writer:

@@ -20,6 +20,7 @@ from trueup.rows.write.triggers import require_silent_triggers
 from trueup.verbs.repair.identity import check_same_table
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.node_work import NodeWork
+from trueup.verbs.repair.order import keys_among
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_table import TableWriter
 
@@ -62,8 +63,13 @@ def write_node(
 
 
 def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile) -> None:
-    if tables[0].work.silent:
+    silent = tables[0].work.silent
+    if silent:
         require_silent_triggers(connection)
+    else:
+        # Inside a cycle, rows are written before the rows that they refer to.
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
+    keys = [] if silent else keys_among(connection, [table.work.table for table in tables])
     for table in tables:
         with table.errors():
             table.lock()
@@ -71,7 +77,7 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
     for table in reversed(tables):
         with table.errors():
             # First, because another row may get a unique value of a row that is deleted.
-            if not table.delete_if_unreferenced():
+            if not table.delete_if_unreferenced(keys):
                 waiting.append(table)
     for table in tables:
         with table.errors():
@@ -79,7 +85,7 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
     # A row that referred to these was updated by now.
     for table in waiting:
         with table.errors():
-            table.delete()
+            table.delete_referenced(keys)
     for table in tables:
         with table.errors():
             table.fire_deferred()

@@ -16,9 +16,10 @@ from functools import cached_property, partial
 from itertools import islice
 
 import psycopg
-from psycopg.errors import ExclusionViolation, ForeignKeyViolation, UniqueViolation
+from psycopg.errors import ExclusionViolation, ForeignKeyViolation, RestrictViolation, UniqueViolation
 
 from trueup.db.connection import Connection
+from trueup.db.foreign_keys import ForeignKey
 from trueup.db.node import error_from_server
 from trueup.engine.progress import Progress
 from trueup.errors import QueryError, TrueupError
@@ -50,7 +51,8 @@ from trueup.rows.write.guarded import (
     lock_unchanged,
     read_hashes,
 )
-from trueup.rows.write.references import check_references, lock_for_deferrable
+from trueup.rows.write.references import acted_on, check_references, lock_for_deferrable
+from trueup.rows.write.target import Target
 from trueup.rows.write.triggers import application_path
 from trueup.rows.write.unique import UniqueIndex, unique_indexes
 from trueup.verbs.repair.modes import Act
@@ -62,6 +64,8 @@ _DROPPED = "a trigger or a rule of the table interferes: disable it, or run with
 # Above this number of different sets of columns, all rows get one UPDATE of the columns of all sets. The rows are
 # locked and unchanged, so that the other columns get the values that they have.
 _MOST_SETS = 16
+# ON DELETE actions that write, as in pg_constraint: cascade, set null, set default.
+_ACTIONS = ("c", "n", "d")
 
 
 class TableWriter:
@@ -123,17 +127,47 @@ class TableWriter:
                 # Without the right to UPDATE, rows cannot be locked.
                 self.changed |= delete_unchanged(connection, work.guard, expected)
 
-    def delete_if_unreferenced(self) -> bool:
-        """Delete like `delete`; return False, and delete nothing, if a row still refers to one of them."""
+    def delete_if_unreferenced(self, keys: Sequence[ForeignKey] = ()) -> bool:
+        """Delete like `delete`; return False, and delete nothing, if a row still refers to one of them.
+
+        `keys` are the foreign keys between the tables that are written: their ON DELETE actions must not be needed.
+        """
         if not self.work.fires or not self.work.spool.counts["delete"]:
             self.delete()
             return True
+        if self._acted_on(keys) is not None:
+            return False
         try:
             with self._connection.transaction():
                 self.delete()
-        except ForeignKeyViolation:
+        except (ForeignKeyViolation, RestrictViolation):
             return False
         return True
+
+    def delete_referenced(self, keys: Sequence[ForeignKey] = ()) -> None:
+        """Delete like `delete`; raise if an ON DELETE action would change or delete a row that the repair does not."""
+        found = self._acted_on(keys)
+        if found is not None:
+            key, values = found
+            raise QueryError(
+                f"foreign key {key} would change or delete a row that the repair does not list: ({', '.join(values)})"
+                f" refers to a row of {self.work.shown} that is deleted",
+                sqlstate="23503",
+                cure="run the diff again, and repair its report",
+            )
+        self.delete()
+
+    def _acted_on(self, keys: Sequence[ForeignKey]) -> tuple[ForeignKey, tuple[str, ...]] | None:
+        """Return a foreign key whose ON DELETE action would change or delete another row, and such a row."""
+        spec = self.work.guard
+        if self.work.silent or not self.work.spool.counts["delete"]:
+            return None
+        for key in keys:
+            if key.parent == (spec.schema, spec.table) and key.on_delete in _ACTIONS:
+                row = acted_on(self._connection, key, Target(spec, spec.key_names), self._deleted().ids)
+                if row is not None:
+                    return key, row
+        return None
 
     def upsert(self) -> None:
         """Update the rows that differ in place, and insert those that are missing."""

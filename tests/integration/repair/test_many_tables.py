@@ -1,0 +1,220 @@
+"""A repair of a run writes all its tables in one transaction per node, in the order of the foreign keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import trueup
+from support import zoo
+from support.fixtures import Databases
+from trueup.errors import CheckFailed, ConfigError
+from trueup.report.repairs import run_text
+from trueup.store import TaskStore
+from trueup.testing.postgres import Database
+
+OPTIONS: dict[str, Any] = {"engine": "local", "recheck": 0}
+
+
+def addresses(nodes: list[Database]) -> dict[str, str]:
+    return {f"n{number}": node.uri for number, node in enumerate(nodes, 1)}
+
+
+@pytest.fixture
+def pair(databases: Databases) -> list[Database]:
+    """Two nodes whose tables differ."""
+    nodes: list[Database] = databases(2)
+    return nodes
+
+
+def diff(pair: list[Database], **options: Any) -> trueup.ManyResult:
+    return trueup.diff_many(nodes=addresses(pair), **zoo.RUN, **OPTIONS, **options)
+
+
+@pytest.mark.parametrize("fire", [False, True])
+def test_parents_and_children_both_missing_and_extra(pair: list[Database], fire: bool) -> None:
+    zoo.create(pair, one_code=not fire)
+    before = [zoo.rows(node) for node in pair]
+    run = diff(pair)
+    options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", "fire_triggers": fire, **OPTIONS}
+    dry = trueup.repair_many(run.task_id[:8], **options)
+    assert (dry.verdict, dry.exit_code, dry.failed) == ("DRY RUN", 1, {})
+    assert [zoo.rows(node) for node in pair] == before
+
+    done = trueup.repair_many(run.report, execute=True, **options)
+    assert (done.verdict, done.exit_code) == ("REPAIRED", 0), run_text(done)
+    assert zoo.rows(pair[1]) == zoo.rows(pair[0]) == before[0]
+    # A table without differences is not part of it; one undo file has the rows of all tables.
+    assert {table.table.removeprefix("public.") for table in done.tables} == set(zoo.NAMES)
+    assert {table.undo for table in done.tables} == {done.undo}
+    assert {table.table: table.planned for table in dry.tables} == {
+        table.table: {"n1": {"insert": 0, "update": 0, "delete": 0}, **table.written} for table in done.tables
+    }
+    assert diff(pair).verdict == "MATCH"
+    summary = json.loads(Path(done.report).read_text())
+    assert (summary["verdict"], len(summary["tables"])) == ("REPAIRED", len(zoo.NAMES))
+    with TaskStore() as store:
+        parent = store.list(task_type="TABLES_REPAIR")[0]
+        parts = [part for part in store.list(limit=-1) if part.task_context.get("part_of") == parent.task_id]
+    assert (parent.task_status, parent.diff_file_path) == ("COMPLETED", done.report)
+    assert [part.task_status for part in parts if part.task_type == "TABLE_REPAIR"] == ["COMPLETED"] * len(zoo.NAMES)
+
+    undo: dict[str, Any] = {"nodes": addresses(pair), "fire_triggers": fire}
+    assert trueup.undo_many(done.undo, **undo).verdict == "DRY RUN"
+    undone = trueup.undo_many(done.undo, execute=True, **undo)
+    assert (undone.verdict, undone.exit_code) == ("UNDONE", 0), run_text(undone)
+    assert [zoo.rows(node) for node in pair] == before
+    # The undo can be undone.
+    assert trueup.undo_many(undone.undo, execute=True, **undo).verdict == "UNDONE"
+    assert zoo.rows(pair[1]) == before[0]
+    with pytest.raises(ConfigError, match="several tables"):
+        trueup.undo(done.undo, nodes=addresses(pair))
+
+
+def test_both_directions_and_what_cannot_be_repaired_is_named(pair: list[Database]) -> None:
+    zoo.create(pair)
+    for node in pair:
+        node.execute("CREATE TABLE nokey (v text); CREATE TABLE gone (id int PRIMARY KEY); INSERT INTO gone VALUES (1)")
+    pair[0].execute("INSERT INTO nokey VALUES ('a'); CREATE TABLE lonely (id int); DELETE FROM gone")
+    pair[0].execute("CREATE TABLE odd (id int PRIMARY KEY, v text)")
+    pair[1].execute("CREATE TABLE odd (id int PRIMARY KEY, v bytea)")
+    before = [zoo.rows(node) for node in pair]
+    run = diff(pair)
+    pair[1].execute("DROP TABLE gone")
+    done = trueup.repair_many(run.report, bidirectional=True, execute=True, nodes=addresses(pair), **OPTIONS)
+    assert (done.verdict, done.exit_code) == ("FAILED", 2)
+    assert set(done.failed) == {"public.nokey", "public.lonely", "public.odd", "public.gone"}
+    assert "no key" in done.failed["public.nokey"]
+    assert "missing on n2" in done.failed["public.lonely"]
+    assert "different types" in done.failed["public.odd"]
+    after = [zoo.rows(node) for node in pair]
+    # All other tables are written: rows of either node are on both, changed rows are left.
+    for name in zoo.NAMES:
+        keys = {row[0] for node in before for row in node[name]}
+        assert [{row[0] for row in node[name]} for node in after] == [keys, keys], name
+    kids = next(table for table in done.tables if table.table == "public.kids")
+    assert kids.verdict == "REMAINS"
+    assert kids.left_counts == {"the nodes have different rows: this mode does not change rows": 1}
+    text = run_text(done)
+    for line in ("public.lonely: FAILED: the table is missing on n2", "public.kids: left 1: "):
+        assert line in text
+    with TaskStore() as store:
+        assert store.list(task_type="TABLES_REPAIR")[0].task_status == "FAILED"
+
+
+def test_a_table_outside_of_the_run_and_all_or_nothing_per_node(pair: list[Database]) -> None:
+    zoo.create(pair)
+    pair[0].execute("INSERT INTO outside VALUES (9); UPDATE kids SET other = 9 WHERE id = 20")
+    before = zoo.rows(pair[1])
+    run = diff(pair)
+    options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", "execute": True, **OPTIONS}
+    for fire in (False, True):
+        failed = trueup.repair_many(run.report, fire_triggers=fire, **options)
+        assert (failed.verdict, failed.exit_code) == ("FAILED", 2)
+        assert {"n2"} == set(failed.node_errors)
+        assert "kids_other_fkey" in failed.node_errors["n2"]
+        assert zoo.rows(pair[1]) == before
+    # A right that is missing on one table: nothing is written on any node.
+    role = f"writer_{pair[0].name}"
+    pair[1].execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA far TO {role}; INSERT INTO outside VALUES (9)")
+    try:
+        pair[1].execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public, far TO {role}; REVOKE DELETE ON tree FROM {role}")
+        options["nodes"] = {"n1": pair[0].uri, "n2": f"{pair[1].uri}?options=-crole%3D{role}"}
+        with pytest.raises(CheckFailed, match=r"may not DELETE from public\.tree"):
+            trueup.repair_many(run.report, **options)
+        before = zoo.rows(pair[1])
+        pair[1].execute(f"GRANT DELETE ON tree TO {role}")
+        # It may not silence triggers: rows are written in the order of the foreign keys.
+        done = trueup.repair_many(run.report, **options)
+        assert done.verdict == "REPAIRED", run_text(done)
+        assert zoo.rows(pair[1]) == zoo.rows(pair[0])
+    finally:
+        pair[1].execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_cycle_that_cannot_be_deferred(pair: list[Database]) -> None:
+    for place, node in enumerate(pair, 1):
+        node.execute(
+            "CREATE TABLE a (id int PRIMARY KEY, b int); CREATE TABLE b (id int PRIMARY KEY, a int REFERENCES a)"
+        )
+        node.execute("ALTER TABLE a ADD CONSTRAINT a_to_b FOREIGN KEY (b) REFERENCES b")
+        node.execute(f"INSERT INTO a VALUES ({place}); INSERT INTO b VALUES ({place}, {place}); UPDATE a SET b = id")
+    run = trueup.diff_many(schemas=["public"], nodes=addresses(pair), **OPTIONS)
+    options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", **OPTIONS}
+    with pytest.raises(
+        CheckFailed, match=r"public\.a, public\.b refer to each other .* not deferrable \(a_to_b, b_a_fkey\)"
+    ):
+        trueup.repair_many(run.report, fire_triggers=True, execute=True, **options)
+    dry = trueup.repair_many(run.report, fire_triggers=True, **options)
+    assert "--execute would fail" in run_text(dry)
+    assert trueup.repair_many(run.report, execute=True, **options).verdict == "REPAIRED"
+
+
+def test_a_cascade_removes_no_row_that_the_repair_does_not_list(pair: list[Database]) -> None:
+    for node in pair:
+        node.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY, a int, v text)")
+        node.execute("ALTER TABLE b ADD FOREIGN KEY (a) REFERENCES a ON DELETE CASCADE")
+    pair[1].execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1, 1)")
+    run = trueup.diff_many(schemas=["public"], nodes=addresses(pair), **OPTIONS)
+    # A row that is not in the report refers to a row that is deleted.
+    pair[1].execute("INSERT INTO b VALUES (2, 1)")
+    options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", "execute": True, **OPTIONS}
+    for fire in (False, True):
+        failed = trueup.repair_many(run.report, fire_triggers=fire, **options)
+        assert failed.verdict == "FAILED"
+        assert "public.b" in failed.node_errors["n2"]
+        assert pair[1].execute("SELECT count(*) FROM b") == [(2,)]
+    pair[1].execute("DELETE FROM b WHERE id = 2")
+    assert trueup.repair_many(run.report, fire_triggers=True, **options).verdict == "REPAIRED"
+
+
+PROGRAM = """
+import sys, trueup
+trueup.repair_many(sys.argv[1], nodes={"n1": sys.argv[2], "n2": sys.argv[3]}, source_of_truth="n1", execute=True,
+                   undo="killed.gz", engine="local", recheck=0, lock_timeout=0)
+"""
+# A session of the repair that has written some tables, and waits to write another one.
+WAITING = """
+SELECT count(*) FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name LIKE 'trueup repair%%' AND backend_xid IS NOT NULL
+   AND wait_event_type = 'Lock'
+"""
+
+
+def test_a_repair_of_a_run_that_is_killed_wrote_all_tables_or_none(pair: list[Database]) -> None:
+    zoo.create(pair)
+    before = [zoo.rows(node) for node in pair]
+    run = diff(pair)
+    with psycopg.connect(pair[1].uri) as other, psycopg.connect(pair[1].uri, autocommit=True) as session:
+        # The repair inserts this key after parents and children.
+        other.execute("INSERT INTO a_grandkids VALUES (100, 1)")
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, run.report, *addresses(pair).values()])
+        try:
+            end = time.monotonic() + 60
+            while not session.execute(WAITING).fetchall()[0][0]:
+                assert process.poll() is None, "the run ended before it could be killed"
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        other.rollback()
+    nodes = addresses(pair)
+    assert [zoo.rows(node) for node in pair] == before
+    undo = trueup.undo_many("killed.gz", nodes=nodes)
+    assert (undo.exit_code, sum(table.keys - table.agree for table in undo.tables)) == (0, 0)
+    with TaskStore() as store:
+        kinds = ("TABLES_REPAIR", "TABLE_REPAIR")
+        assert {task.task_status for task in store.list(limit=-1) if task.task_type in kinds} == {"FAILED"}
+    again = trueup.repair_many(run.report, source_of_truth="n1", execute=True, nodes=nodes, **OPTIONS)
+    assert again.verdict == "REPAIRED"
+    assert zoo.rows(pair[1]) == before[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,27 @@ from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
 from trueup.errors import CheckFailed, QueryError
+from trueup.sinks.base import Document, Mark, SourceTable
 from trueup.testing.postgres import Database
+from trueup.testing.processes import wait_until
+from trueup.verbs.tube import aside
+from trueup.verbs.tube.aside import Aside
 from trueup.verbs.tube.model import Summary
 
 MAX, MIN = 2**63 - 1, -(2**63)
+
+
+class StrictSink(SqliteSink):
+    """Refuses rows whose keys have another number of columns than the tables of the last setup."""
+
+    def setup(self, tables: Sequence[SourceTable]) -> None:
+        super().setup(tables)
+        self.widths = {table.table: len(table.key) for table in tables}
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        present = [document for document in batch if document.row is not None]
+        assert all(len(document.key) == self.widths[document.table] for document in present), "another key"
+        super().write(batch, mark=mark)
 
 
 @pytest.fixture
@@ -147,6 +166,42 @@ def test_pods_of_the_former_key(words: TubeDatabase, sqlite_sink: SqliteSink, ch
     assert words.tube.attach(table, shard=0).source == attached.source
     words.tube.detach(table)
     assert words.tube.attach(table, shard=0).source == attached.source
+
+
+def test_a_batch_in_flight_when_the_key_changes(
+    words: TubeDatabase, sqlite_sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[bool] = []
+    check = Aside.check
+
+    def counted(self: Aside) -> bool:
+        checks.append(check(self))
+        return checks[-1]
+
+    monkeypatch.setattr(Aside, "check", counted)
+    monkeypatch.setattr(aside, "CHECK_SECONDS", 0.0)
+    words.run("INSERT INTO items SELECT g, 'c' || g FROM generate_series(1, 20) g")
+    empty(words.database, sqlite_sink)
+    sqlite_sink.fault("down")
+    words.run("UPDATE items SET part = 2")
+    stop = threading.Event()
+    tube = Tube("t", words.database.uri)
+    with ThreadPoolExecutor(1) as threads:
+        job = threads.submit(tube.run, StrictSink(sqlite_sink.path), stop=stop)
+        wait_until(lambda: any("down" in (row.waiting or "") for row in words.tube.stats()), 60)
+        words.run("ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (code, id)")
+        words.tube.attach("items", shard=0)
+        words.run("UPDATE items SET part = 3 WHERE id < 5")
+        # The job notices the new key while the batch with the former one waits.
+        before = len(checks)
+        assert wait_until(lambda: len(checks) > before + 1, 60)
+        sqlite_sink.fault("down", None)
+        expected = {(0, (row["code"], str(row["id"]))): row for row in rows(words.database, "items", "id")}
+        is_equal = wait_until(lambda: sqlite_sink.rows("public.items") == expected, 60)
+        stop.set()
+        assert job.result().refused == 0
+    tube.close()
+    assert is_equal
 
 
 def test_touched_keys_are_checked(words: TubeDatabase) -> None:

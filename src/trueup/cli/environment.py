@@ -17,7 +17,19 @@ SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWO
 # Options that no variable and no setting can set: they turn reading into writing, delete, overwrite what another writer
 # changed, or give up a protection. A variable that was exported once, for another command, must not do that.
 COMMAND_LINE_ONLY = frozenset(
-    ("accept-schema", "all", "drop", "execute", "force", "insecure", "other-database", "retry", "stale", "stop")
+    (
+        "accept-schema",
+        "all",
+        "drop",
+        "execute",
+        "force",
+        "insecure",
+        "other-database",
+        "replicate",
+        "retry",
+        "stale",
+        "stop",
+    )
 )
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")
 

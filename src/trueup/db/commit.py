@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
 
@@ -21,10 +22,17 @@ from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.server_identity import ServerPosition, server_position
 from trueup.errors import NodeError, TrueupError
 
+if TYPE_CHECKING:
+    from typing_extensions import LiteralString
+
 # How long to ask for the outcome: a server that restarts after a crash needs some time, and a backend whose client is
 # gone may still be in its COMMIT.
 ASK_SECONDS = 15.0
 _PAUSE_SECONDS = 0.2
+# The statistics are reset after a crash, also if the postmaster survives it.
+_LIFETIME: LiteralString = (
+    "SELECT concat_ws(' ', pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +48,8 @@ class _Witness:
     transaction: str
     server: ServerPosition
     application: str
+    # Changes when the server is started, or recovers from a crash: it may then have lost the id, and assign it again.
+    lifetime: str
 
 
 @contextmanager
@@ -73,7 +83,8 @@ def confirmed_transaction(connection: Connection) -> Iterator[None]:
 def _witness(connection: Connection) -> _Witness:
     server = server_position(connection)
     transaction = one_value(connection.execute("SELECT pg_current_xact_id_if_assigned()::text"))
-    return _Witness(transaction or "", server, connection.info.parameter_status("application_name") or "trueup")
+    application = connection.info.parameter_status("application_name") or "trueup"
+    return _Witness(transaction or "", server, application, one_value(connection.execute(_LIFETIME)))
 
 
 def _is_committed(node: Node, witness: _Witness, loss: TrueupError) -> bool:
@@ -108,7 +119,13 @@ def _status(node: Node, witness: _Witness) -> str:
         if reason := server_position(connection).why_other(witness.server):
             # Another server has given the same id to another transaction.
             return f"the server {reason}"
-        status = one_value(connection.execute("SELECT pg_xact_status(%s::xid8)", (witness.transaction,)))
+        try:
+            status = one_value(connection.execute("SELECT pg_xact_status(%s::xid8)", (witness.transaction,)))
+        except psycopg.errors.InvalidParameterValue:
+            # The id is in the future: a crash took it back, and with it the transaction. A commit would be on the disk.
+            return "aborted"
+        if status == "committed" and one_value(connection.execute(_LIFETIME)) != witness.lifetime:
+            return "the server was restarted, and may have assigned the transaction id again"
         return str(status or "the server has no record of the transaction")
     finally:
         connection.close()

@@ -155,4 +155,4 @@ def _next(summary: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], task_
         return "trueup schema-diff  (shows which objects are missing)"
     if summary["mode"] == "check":
         return f"trueup diff {first['table']}  (shows which rows differ)"
-    return f"trueup report {first['task_id'][:8]} --output html  (shows the rows of {first['table']})"
+    return f"trueup repair {task_id[:8]} --source-of-truth NODE  (shows what would be written to all tables)"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from support.tube import TubeDatabase
-from trueup.errors import QueryError
+from trueup.errors import CheckFailed, QueryError
 
 ITEMS = """CREATE TABLE items (id int PRIMARY KEY, at timestamptz, n int);
 INSERT INTO items SELECT g, CASE WHEN g % 7 > 0 THEN timestamptz '2026-01-01' - g / 3 * interval '1.5 s' END, g % 5
@@ -130,6 +130,9 @@ def test_an_open_writer_holds_the_barrier_and_is_named(items: TubeDatabase) -> N
             QueryError, match=rf"process {writer.info.backend_pid} \(postgres in database .*slow writer"
         ):
             items.tube.backfill("items", timeout=0.1)
+        # A column that does not exist is named before the wait.
+        with pytest.raises(CheckFailed, match="column nope does not exist in"):
+            items.tube.backfill("items", order_col="nope", timeout=60)
         assert items.pods() == []
     assert items.tube.backfill("items").keys == 901
 
@@ -168,7 +171,7 @@ def test_scheduled_by_a_control_pod(items: TubeDatabase) -> None:
 
 @pytest.mark.parametrize("column", ["nothing", "xmin"])
 def test_wrong_columns_are_named(items: TubeDatabase, column: str) -> None:
-    with pytest.raises(QueryError):
+    with pytest.raises(CheckFailed):
         items.tube.backfill("items", order_col=column)
     assert items.pods() == []
 

@@ -134,6 +134,8 @@ def test_attach_and_detach_can_be_repeated(tube_db: TubeDatabase) -> None:
     tube_db.run("CREATE TABLE items (id int PRIMARY KEY)")
     first = tube_db.tube.attach("items", shard=1)
     assert tube_db.tube.attach("items", shard=1) == first
+    # Without a shard, an attached table keeps its own.
+    assert tube_db.tube.attach("items") == first
     with pytest.raises(QueryError, match="with another shard"):
         tube_db.tube.attach("items", shard=2)
     tube_db.run("INSERT INTO items VALUES (1)")

@@ -14,7 +14,7 @@ from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.tubes import backfills
 from trueup.config.wording import counted
 from trueup.engine.progress import Progress, Silent
-from trueup.errors import QueryError
+from trueup.errors import CheckFailed, QueryError
 
 # Minimum keys per transaction. Without an index on the order column each transaction reads the whole table, so the
 # number of transactions is limited.
@@ -44,6 +44,8 @@ def backfill(
     source, fixed_shard = _source(session, tube, name)
     check_stored(session, tube, source)
     shard = fixed_shard if shard is None else shard
+    if order_col:
+        _check_column(session, name, table, order_col)
     if restart:
         session.call("tube_backfill_cancel", tube, name, shard)
     unfinished = _unfinished(session, tube, name, source, shard)
@@ -75,6 +77,20 @@ def schedule(session: Session, tube: str, table: str, *, order_col: str = "", sh
     """Request a backfill from the worker of the tube; return the number of the control pod."""
     number: int = session.call("tube_backfill_schedule", tube, session.find_table(table), order_col or None, shard)
     return number
+
+
+def _check_column(session: Session, name: str, table: str, column: str) -> None:
+    """Raise CheckFailed if the column does not exist: before the wait for older transactions, not after it."""
+    query = sql.SQL(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
+    ).format()
+    columns = [row[0] for row in session.rows(query, [name])]
+    if column not in columns:
+        raise CheckFailed(
+            [f"column {column} does not exist in {table}"],
+            cure=f"use one of its columns: {', '.join(columns)}",
+            node=session.node.name,
+        )
 
 
 def _source(session: Session, tube: str, name: str) -> tuple[int, int | None]:

@@ -34,13 +34,17 @@ BEGIN
             PERFORM @schema@.tube_table_ensure_detached(tube, former."table", patience);
         END IF;
     END LOOP;
-    IF shard IS NULL AND routing IS NULL THEN
-        shard := @schema@.tube_infer_shard("table");
-    END IF;
     SELECT x.* INTO s FROM @schema@.sources x WHERE x.tube = tube_table_ensure_attached.tube
        AND x."table" = tube_table_ensure_attached."table" ORDER BY x.source DESC LIMIT 1;
     is_new := NOT FOUND OR s.detached_at IS NOT NULL;
-    has_other_key := FOUND AND @schema@.tube_key_numbers(s) <> numbers;
+    IF shard IS NULL AND routing IS NULL AND is_new THEN
+        shard := @schema@.tube_infer_shard("table");
+    ELSIF shard IS NULL AND routing IS NULL THEN
+        -- An attached table keeps its shard or routing.
+        shard := s.shard;
+        routing := s.routing;
+    END IF;
+    has_other_key := s.source IS NOT NULL AND @schema@.tube_key_numbers(s) <> numbers;
     IF NOT is_new AND (s.shard IS DISTINCT FROM shard OR s.routing IS DISTINCT FROM routing OR s.capture <> capture) THEN
         RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
             USING ERRCODE = 'duplicate_object', HINT = 'detach it, attach it again and run a backfill';

@@ -177,6 +177,29 @@ def test_a_cascade_removes_no_row_that_the_repair_does_not_list(pair: list[Datab
     assert trueup.repair_many(run.report, fire_triggers=True, **options).verdict == "REPAIRED"
 
 
+def test_foreign_keys_of_one_partition_are_checked(pair: list[Database]) -> None:
+    for node in pair:
+        node.execute("CREATE TABLE up (id int PRIMARY KEY); CREATE TABLE parts (id int PRIMARY KEY, up int)"
+                     " PARTITION BY RANGE (id); CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+                     "CREATE TABLE high PARTITION OF parts FOR VALUES FROM (10) TO (20);"
+                     "ALTER TABLE low ADD FOREIGN KEY (up) REFERENCES up;"
+                     "CREATE TABLE down (id int PRIMARY KEY, high int REFERENCES high)")  # fmt: skip
+    pair[0].execute("INSERT INTO up VALUES (1); INSERT INTO parts VALUES (5, 1), (15, 9)")
+    options: dict[str, Any] = {"nodes": addresses(pair), "engine": "local", "recheck": 0}
+    report = trueup.diff("parts", **options).report
+    failed = trueup.repair(report, source_of_truth="n1", execute=True, **options)
+    assert failed.verdict == "FAILED"
+    assert "low_up_fkey" in failed.failed["n2"]
+    # Rows of the other partition have no parent.
+    pair[1].execute("INSERT INTO up VALUES (1)")
+    assert trueup.repair(report, source_of_truth="n1", execute=True, **options).verdict == "REPAIRED"
+    pair[1].execute("INSERT INTO down VALUES (1, 15)")
+    pair[0].execute("DELETE FROM parts")
+    report = trueup.diff("parts", **options).report
+    failed = trueup.repair(report, source_of_truth="n1", execute=True, **options)
+    assert "down_high_fkey" in failed.failed["n2"]
+
+
 PROGRAM = """
 import sys, trueup
 trueup.repair_many(sys.argv[1], nodes={"n1": sys.argv[2], "n2": sys.argv[3]}, source_of_truth="n1", execute=True,

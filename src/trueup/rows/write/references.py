@@ -28,16 +28,16 @@ def check_references(connection: Connection, spec: TableSpec, batches: KeyBatche
 
     The parents of written rows are locked until the transaction ends, as the triggers would do.
     """
-    tables = table_and_ancestors(connection, spec)
-    for key in read_foreign_keys(connection, tables):
-        if key.child in tables:
-            # The foreign keys of a partitioned table are those of its partitions.
-            own = replace(key, child=(spec.schema, spec.table))
+    tables, parts = table_and_ancestors(connection, spec), partitions(connection, spec)
+    for key in read_foreign_keys(connection, [*tables, *parts]):
+        if key.child in tables or key.child in parts:
+            # The foreign keys of a partitioned table are those of its partitions, which may have others of their own.
+            own = key if key.child in parts else replace(key, child=(spec.schema, spec.table))
             for written, _ in batches():
                 if written:
                     lock_parents(connection, own, among=among(spec, written))
                     _check(key, orphans(connection, own, among=among(spec, written), limit=1))
-        if key.parent in tables:
+        if key.parent in tables or key.parent in parts:
             _check_children(connection, spec, key, batches)
     for name, columns in deferrable_constraints(connection, spec, kinds=("p", "u")):
         for written, _ in batches():
@@ -84,6 +84,13 @@ def table_and_ancestors(connection: Connection, spec: TableSpec) -> list[TableNa
     query = load("trueup.rows.write", "references.sql")["ancestors"]
     rows = connection.execute(query, {"schema": spec.schema, "table": spec.table}).fetchall()
     return [(spec.schema, spec.table), *((schema, name) for schema, name in rows)]
+
+
+def partitions(connection: Connection, spec: TableSpec) -> list[TableName]:
+    """Return the partitions of the table, at all levels."""
+    query = load("trueup.rows.write", "references.sql")["partitions"]
+    rows = connection.execute(query, {"schema": spec.schema, "table": spec.table}).fetchall()
+    return [(schema, name) for schema, name in rows]
 
 
 def deferrable_constraints(

@@ -13,3 +13,10 @@ SELECT n.nspname::text AS schema, c.relname::text AS name
   FROM pg_partition_ancestors(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) AS a(relid)
   JOIN pg_class c ON c.oid = a.relid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid <> format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass
+
+-- name: partitions
+-- The partitions of a table, directly or through others.
+SELECT n.nspname::text AS schema, c.relname::text AS name
+  FROM pg_partition_tree(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) p
+  JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE p.level > 0

@@ -17,7 +17,7 @@ from trueup.db.own_path import OwnPath, own_path
 from trueup.db.snapshot import Control
 from trueup.db.statements import load
 from trueup.rows.spec import TableSpec
-from trueup.rows.write.references import deferrable_constraints, table_and_ancestors
+from trueup.rows.write.references import deferrable_constraints, partitions, table_and_ancestors
 from trueup.verbs.repair.layout import Layout
 from trueup.verbs.repair.modes import Act
 
@@ -80,7 +80,7 @@ def rights_on(
 
 def _parents_without_lock(control: Control, spec: TableSpec) -> list[str]:
     """Return the tables that the table refers to, and whose rows this role may not lock."""
-    tables = table_and_ancestors(control.connection, spec)
+    tables = [*table_and_ancestors(control.connection, spec), *partitions(control.connection, spec)]
     keys = read_foreign_keys(control.connection, tables)
     parents = sorted({key.parent for key in keys if key.child in tables})
     query = "SELECT has_any_column_privilege(format('%%I.%%I', %s::text, %s::text), 'UPDATE')"

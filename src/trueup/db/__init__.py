@@ -9,9 +9,10 @@ rights of a table), `schema` (all objects of a database, compared across nodes),
 broken references), `trust` (schemas that other roles prepared), `own_path` (the search_path of triggers),
 `foreign_code` (code of other roles that a superuser would run), `private` (objects of trueup that only their owner may
 use), `watch` (load of the nodes during a run), `names` and `patterns` (names of tables as users write them),
-`drop_schema` (the last step of an uninstall), `statements` (SQL from files), `expressions` (functions in SQL
-expressions of the user), `called` (functions with effects), `scan` (whether a text is one expression), `node_tree`
-(the parse tree that the server prints), `clickhouse` (a ClickHouse server and the embedded one).
+`drop_schema` (the last step of an uninstall), `statements` (SQL from files), `storable` (messages that every encoding
+has), `expressions` (functions in SQL expressions of the user), `called` (functions with effects), `scan` (whether a
+text is one expression), `node_tree` (the parse tree that the server prints), `clickhouse` (a ClickHouse server and the
+embedded one).
 """
 
 from __future__ import annotations

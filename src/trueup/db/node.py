@@ -76,6 +76,8 @@ _CURES = {
     "55P03": "find the session that holds or waits for a lock on the table (pg_locks), and retry when it has ended",
     "42501": "grant the privilege that the message names",
     "57P03": "retry when the server has started",
+    "22021": "write texts in the encoding of the database; if that is SQL_ASCII, its texts must be UTF-8",
+    "22P05": "use characters that the encoding of the database has, or a database with the encoding UTF8",
     "22P02": "write the value as the type of its column requires",
     "42601": "check the SQL expression",
     "42703": "check the names of columns",
@@ -175,6 +177,7 @@ def _connect_cure(text: str) -> str:
         ("does not exist", "3D000"),
         ("pg_hba.conf", "28000"),
         ("too many clients", "53300"),
+        ("conversion between UTF8 and", "22P05"),
     ):
         if part in text:
             return _CURES[code]

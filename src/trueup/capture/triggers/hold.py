@@ -19,6 +19,7 @@ from typing import Any
 from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.pods import delete, release_lock, take_lock
 from trueup.capture.triggers.session import Session, block
+from trueup.db.storable import storable
 from trueup.errors import CheckFailed, NodeError
 from trueup.store.owner import Owner, this_process, why_lost
 
@@ -123,7 +124,7 @@ class Hold:
             partition,
             self.generations[partition],
             keys_per_second=self.rate(partition),
-            waiting=self.waiting or None,
+            waiting=storable(self.session.connection, self.waiting) or None,
             **facts,
         )
         if not is_current:

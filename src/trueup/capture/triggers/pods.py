@@ -17,6 +17,7 @@ from trueup.capture.triggers.batch import Refused
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session, block
 from trueup.db.statements import load
+from trueup.db.storable import storable
 from trueup.errors import CheckFailed
 
 LOCK_PAUSE = 0.2
@@ -77,7 +78,7 @@ def park(session: Session, tube: str, refused: Sequence[Refused], *, attempts: i
         "shards": [refusal.shard for refusal in refused],
         "keys": [refusal.key for refusal in refused],
         "ops": [refusal.op for refusal in refused],
-        "errors": [refusal.error for refusal in refused],
+        "errors": [storable(session.connection, refusal.error) for refusal in refused],
         "unreadable": [refusal.is_unreadable for refusal in refused],
     }
     return sum(is_parked for *_, is_parked in session.rows(block(session, "letter_refused"), values))

@@ -11,11 +11,13 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 
 from trueup.config.model import Node
+from trueup.db.catalog import read_server
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import parse_table_name
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
+from trueup.rows.comparable import check_servers
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.proof import Prover
@@ -71,6 +73,7 @@ def prepare(
             progress.say("stopped the running sync")
         link = stack.enter_context(open_link(route.source, route.target, request.sync))
         _check_names(request.sync, link.id, link.source, link.source_node, link.target_node)
+        _check_encodings(link)
         validated = _validation(request, link, stack) if request.proof == VALIDATED else None
         is_back = route.source is request.second
         _create_pointers(request, link.id, *((target, source) if is_back else (source, target)))
@@ -134,6 +137,14 @@ def _check_names(name: str, sync_id: str, source: Connection, source_node: Node,
             cure="drop one of the two syncs, and start it with another name: --name",
             node=source_node.name,
         )
+
+
+def _check_encodings(link: Link) -> None:
+    """Raise if no proof is possible: digests of the same text differ in two encodings."""
+    sides = {link.source_node.name: link.source, link.target_node.name: link.target}
+    reasons = check_servers({name: read_server(connection) for name, connection in sides.items()})
+    if reasons:
+        raise CheckFailed(reasons, cure="sync the database into one with the same encoding, and switch to that one")
 
 
 def _prepare_way_back(link: Link, *, timeout: float) -> None:

@@ -43,7 +43,7 @@ def make_plan(
     """Read both catalogs and return the plan, with its problems; `names` are those of the two nodes."""
     problems: list[Problem] = []
     remarks: list[str] = []
-    _check_servers(source, target, names, problems)
+    _check_servers(source, target, names, problems, remarks)
     relations = _chosen(source, scope, remarks)
     candidates = [
         candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
@@ -83,7 +83,9 @@ def make_plan(
     )
 
 
-def _check_servers(source: Connection, target: Connection, names: tuple[str, str], problems: list[Problem]) -> None:
+def _check_servers(
+    source: Connection, target: Connection, names: tuple[str, str], problems: list[Problem], remarks: list[str]
+) -> None:
     servers = [catalog.read_server(source), catalog.read_server(target)]
     for name, server in zip(names, servers, strict=True):
         if server.version < OLDEST:
@@ -101,6 +103,9 @@ def _check_servers(source: Connection, target: Connection, names: tuple[str, str
     if servers[0].encoding != servers[1].encoding and servers[1].encoding != "UTF8":
         what = f"its encoding {servers[1].encoding} may lack characters of {servers[0].encoding} on {names[0]}"
         problems.append(Problem(f"node {names[1]}", what, "create the target's database with the encoding UTF8"))
+    elif servers[0].encoding != servers[1].encoding:
+        what = f"{servers[0].encoding} on {names[0]}, {servers[1].encoding} on {names[1]}"
+        remarks.append(f"the encodings differ: {what}; the rows cannot be compared, and a switchover is refused")
 
 
 def _chosen(source: Connection, scope: Scope, remarks: list[str]) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from trueup.db.durable import durable_transaction
 from trueup.db.node import connect, error_from_server
 from trueup.db.private import install_privately
 from trueup.db.statements import load
+from trueup.db.storable import with_storable
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed, ConfigError, TrueupError
 from trueup.verbs.validate.settings import Settings
@@ -144,7 +145,7 @@ class Meta:
     def rows(self, statement: str, file: str = "meta.sql", **values: Any) -> list[dict[str, Any]]:
         """Run a named statement and return its rows."""
         with self.errors(), self.connection.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(load("trueup.verbs.validate", file)[statement], values)
+            cursor.execute(load("trueup.verbs.validate", file)[statement], with_storable(self.connection, values))
             return cursor.fetchall() if cursor.description else []
 
     def value(self, statement: str, file: str = "meta.sql", **values: Any) -> Any:

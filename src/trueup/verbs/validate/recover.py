@@ -10,6 +10,7 @@ from trueup.capture.log.slot import SlotLost, lsn_text
 from trueup.config.model import Node
 from trueup.db.durable import warn_unsafe
 from trueup.db.node import is_lost
+from trueup.db.storable import storable
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
 from trueup.verbs.validate.look import CatalogChanged
 from trueup.verbs.validate.meta import Meta, as_json
@@ -130,6 +131,7 @@ def store_gap(validator: Validator, error: SlotLost) -> str:
     stored = sessions.meta.need(sessions.name)
     start = stored.gap["from"] if stored.gap else lsn_text(stored.position or 0)
     # Sweeps have the time of the meta database, too.
-    gap = {"from": start, "why": error.message, "at": sessions.meta.value("clock").isoformat()}
+    why = storable(sessions.meta.connection, error.message)
+    gap = {"from": start, "why": why, "at": sessions.meta.value("clock").isoformat()}
     sessions.meta.rows("gap", name=sessions.name, gap=as_json(gap))
     return f"{error.message}; changes after {start} were not seen: a full check is needed"

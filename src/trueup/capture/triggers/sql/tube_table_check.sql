@@ -16,7 +16,7 @@ BEGIN
         why := 'it is a temporary table';
     ELSIF c.relpersistence = 'u' THEN
         why := 'it is unlogged: after a crash it is empty, and no trigger fires';
-        hint := 'run ALTER TABLE … SET LOGGED';
+        hint := 'run ALTER TABLE ... SET LOGGED';
     ELSIF c.nspname IN ('pg_catalog', 'information_schema', '@schema@') THEN
         why := 'it is a system table or a table of the tubes';
     ELSIF NOT pg_has_role(c.relowner, 'USAGE') THEN

@@ -34,7 +34,7 @@ BEGIN
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
             -- Rows that move between partitions: statement triggers do not see the rows that MERGE moves. The setting is
             -- not empty while an UPDATE or MERGE runs. Its writer can empty it, also in an expression of the statement
-            -- (SET day = f(…)), so the trigger `again` restores it for each row, after all expressions of the writer.
+            -- (SET day = f(...)), so the trigger `again` restores it for each row, after all expressions of the writer.
             ('moved', by_statement AND root_is_partitioned, 'AFTER INSERT OR DELETE',
                 'FOR EACH ROW WHEN (coalesce(current_setting(''@schema@.moving'', true), '''') <> '''')', '_row', 'A'),
             ('begin', by_statement AND root_is_partitioned, 'BEFORE UPDATE', 'FOR EACH STATEMENT', 'moving', 'A'),

@@ -162,6 +162,28 @@ def test_a_table_that_was_altered_is_refused(synced: Pair) -> None:
         synced.run()
 
 
+def test_a_null_in_a_column_that_was_the_key_is_not_lost(synced: Pair) -> None:
+    keys = {"tags": ("tag", "(NULL)"), "lines": ('"order", line', "(1, NULL, 'x')")}
+    for table, (key, row) in keys.items():
+        column = key.split(", ")[-1]
+        change = f"""ALTER TABLE {table} DROP CONSTRAINT {table}_pkey; ALTER TABLE {table} ALTER {column} DROP NOT NULL;
+                     INSERT INTO {table} VALUES {row};"""
+        with running(synced) as (_, runner):
+            synced.source.execute(change)
+            with pytest.raises(CheckFailed, match=f"key column {column} of public.{table} can be NULL"):
+                runner.round()
+        with pytest.raises(CheckFailed, match=rf"public\.{table}"):
+            synced.run()
+        cure = f"DELETE FROM {table} WHERE {column} IS NULL; ALTER TABLE {table} ADD PRIMARY KEY ({key})"
+        synced.source.execute(cure)
+        synced.run()
+        # Between two rounds: the entries without a key concern rows that do not exist any more.
+        with running(synced) as (_, runner):
+            synced.source.execute(change + cure)
+            runner.round()
+    synced.check_equal(NAMES)
+
+
 def test_a_part_of_a_swap_is_not_written_alone_and_only_one_sync_runs(synced: Pair) -> None:
     synced.source.execute(CHANGES["a rotation of three"])
     with running(synced) as (link, runner):

@@ -25,11 +25,15 @@ class KeyList:
 
 
 def key_list(spec: TableSpec, texts: Sequence[str]) -> KeyList:
-    """Return the list of keys that a change log wrote: the text of the column, or a JSON array of texts."""
+    """Return the list of keys that a change log wrote: the text of the column, or a JSON array of texts.
+
+    A key with a NULL is left out: the row had no key at that time.
+    """
     if len(spec.key) == 1:
         return KeyList(len(texts), (array_literal(texts),))
-    columns = zip(*(json.loads(text) for text in texts), strict=True)
-    return KeyList(len(texts), tuple(array_literal(column) for column in columns))
+    keys = [key for key in map(json.loads, texts) if None not in key]
+    columns = zip(*keys, strict=True) if keys else [()] * len(spec.key)
+    return KeyList(len(keys), tuple(array_literal(column) for column in columns))
 
 
 def key_batches(spec: TableSpec, texts: Sequence[str], size: int) -> Iterator[KeyList]:

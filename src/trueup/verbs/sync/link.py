@@ -158,6 +158,11 @@ def _link(
 
 
 def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:
-    """Return the query for the fingerprints of the source's tables with their triggers, and of their partitions."""
-    oids = [table.oid for table in tables]
-    return load("trueup.verbs.sync", "round.sql")["shape"], {"oids": oids, "prefix": f"{LOG_SCHEMA}_{name}_"}
+    """Return the query for the source's fingerprints (tables with triggers, partitions) and for nullable keys."""
+    keys = [(table.oid, part.column.name) for table in tables for part in table.spec.key]
+    return load("trueup.verbs.sync", "round.sql")["shape"], {
+        "oids": [table.oid for table in tables],
+        "prefix": f"{LOG_SCHEMA}_{name}_",
+        "key_oids": [oid for oid, _ in keys],
+        "key_names": [column for _, column in keys],
+    }

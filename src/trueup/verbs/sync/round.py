@@ -115,7 +115,13 @@ def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Chang
         shape = link.source.execute(*shape_query(link.name, link.tables))
         waiting = link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log))
         taken_entries = link.source.execute(entries, {"listed": listed, "limit": limit})
-    definition, partitions = one_row(shape)
+    definition, partitions, nullable = one_row(shape)
+    if nullable:
+        raise CheckFailed(
+            [f"the key column {column} can be NULL: rows without a key cannot be copied" for column in nullable],
+            cure="make the columns NOT NULL, then run the same command again; this round wrote nothing",
+            node=link.source_node.name,
+        )
     if definition != link.shape[0]:
         raise CheckFailed(
             ["a synced table or a trigger of the change log was changed since the sync was started"],

@@ -3,7 +3,7 @@ SELECT pg_current_wal_lsn()::text, clock_timestamp()
 
 -- name: shape
 -- Fingerprints of the source's tables and of the triggers on them, and of their partitions: another value means that one
--- was changed.
+-- was changed. And the key columns that can be NULL: such rows have no key, so they would not be copied.
 SELECT concat_ws('/',
     (SELECT md5(string_agg(concat_ws(':', c.oid, c.relnamespace, c.relname, a.attnum, a.attname, a.atttypid, a.atttypmod,
                                      a.attisdropped, a.attgenerated, a.attidentity), ',' ORDER BY c.oid, a.attnum))
@@ -15,7 +15,10 @@ SELECT concat_ws('/',
         SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
         UNION ALL
         SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid WHERE NOT i.inhdetachpending)
-     SELECT coalesce(md5(string_agg(concat_ws(':', root, oid), ',' ORDER BY root, oid)), '') FROM tree)
+     SELECT coalesce(md5(string_agg(concat_ws(':', root, oid), ',' ORDER BY root, oid)), '') FROM tree),
+    ARRAY(SELECT format('%%s of %%s', a.attname, a.attrelid::regclass)
+            FROM unnest(%(key_oids)s::oid[], %(key_names)s::text[]) k(oid, name)
+            JOIN pg_attribute a ON a.attrelid = k.oid AND a.attname = k.name AND NOT a.attnotnull ORDER BY 1)
 
 -- name: waiting
 -- What is in the change log: entries, keys, and the age of the oldest entry in seconds.
@@ -30,7 +33,8 @@ WITH taken AS MATERIALIZED ({taken}),
                      CASE WHEN source = ANY(%(listed)s) THEN array_agg(k) END AS listed
                 FROM (SELECT DISTINCT source, unnest(ids)::text AS k FROM taken
                       UNION SELECT source, unnest(keys) FROM taken)
-                     k GROUP BY source),
+                     -- A row that had no key for a while: now every row has one.
+                     k WHERE k IS NOT NULL GROUP BY source),
      -- Grouped before the join with the keys: a list of all keys beside each entry would grow quadratically.
      entries AS (SELECT t.source, array_agg(t.seq)::text AS numbers,
                         bool_or(t.op IN ('X', '{{') OR t.op = '!' AND (t.payload->>'lost')::boolean) AS reload,

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,7 +43,11 @@ class Report(ABC):
 
     path: Path
     head: Mapping[str, Any]
-    sections: Sequence[Section]
+
+    @property
+    @abstractmethod
+    def sections(self) -> Sequence[Section]:
+        """The pairs of nodes."""
 
     @property
     def counts(self) -> dict[str, Mapping[str, Any]]:
@@ -93,7 +98,7 @@ def divided(total: int, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def open_report(path: Path) -> Report:
-    """Return the report in a file; raise StoreError, with the position, if the file is damaged or is not a report."""
+    """Return the report in a file; raise StoreError, with the position, if it is not a report, or damaged where read."""
     try:
         with open(path, "rb") as file:
             start = _Place(path, 0, 0)
@@ -128,7 +133,7 @@ class _Loaded(Report):
         self.head = {name: value for name, value in content.items() if name != "diffs"}
         self._content = content
         self._diffs = {pair: counts["differences"] for pair, counts in content["diffs"].items()}
-        self.sections = [
+        self._sections = [
             Section(
                 pair,
                 {name: value for name, value in counts.items() if name not in ("differences", "resolved_keys")},
@@ -136,6 +141,10 @@ class _Loaded(Report):
             )
             for pair, counts in content["diffs"].items()
         ]
+
+    @property
+    def sections(self) -> Sequence[Section]:
+        return self._sections
 
     def differences(self, section: Section, wanted: Wanted = lambda kind: True) -> Iterator[Mapping[str, Any]]:
         return (difference for difference in self._diffs[section.pair] if wanted(listed_as(difference)))
@@ -158,13 +167,16 @@ def listed_as(difference: Mapping[str, Any]) -> str:
 
 
 class _Lines(Report):
-    """A report as it is in its file; the first pass finds the pairs, and checks that the file is complete."""
+    """A report as it is in its file; a pass over all lines, for the pairs or for the keys, checks that it is complete."""
 
     def __init__(self, path: Path, head: Mapping[str, Any], start: _Place) -> None:
-        """Read all lines behind the head, which ends at `start`."""
+        """Keep the head, which ends at `start`."""
         self.path = path
         self.head = head
         self._start = start
+
+    @cached_property
+    def sections(self) -> Sequence[Section]:
         sections: list[Section] = []
         listed: Counter[str] = Counter()
         for is_pair, line, place in self._entries():
@@ -177,7 +189,7 @@ class _Lines(Report):
                 if match is None:
                     raise place.damaged("the kind of the difference is missing")
                 listed["hot" if match[2] else match[1].decode()] += 1
-        self.sections = sections
+        return sections
 
     def _entries(self) -> Iterator[tuple[bool, bytes, _Place]]:
         place = replace(self._start)
@@ -223,6 +235,9 @@ class _Lines(Report):
             yield found
 
     def lines(self) -> Iterator[str]:
+        # Nothing is printed of a file that is not complete.
+        for _ in self._entries():
+            pass
         place = _Place(self.path, 0, 0)
         with _opened(self.path, 0) as file:
             for line in file:

@@ -22,6 +22,7 @@ from trueup.store import TaskStore
 # The hash of a node's row; None: no row; UNKNOWN: the report does not have it; HOT: the difference is not confirmed.
 UNKNOWN = ""
 Hash = str | None
+_LEAST_HASH, _MOST_HASH = -(2**63), 2**63 - 1
 WITH_REPORT = ("TABLE_DIFF", "TABLE_RERUN")
 
 
@@ -40,7 +41,9 @@ class Hashes(Sequence["tuple[Hash, ...]"]):
         """Add the hashes of one key."""
         self._width = len(hashes)
         for value in hashes:
-            number, word = self._packed(value)
+            number, word = 0, 1
+            if value is not None:
+                number, word = self._packed(value)
             self._numbers.append(number)
             self._words.append(word)
 
@@ -70,14 +73,12 @@ class Hashes(Sequence["tuple[Hash, ...]"]):
             ]
         )
 
-    def _packed(self, value: Hash) -> tuple[int, int]:
-        if value in self._WORDS:
-            return 0, 1 + self._WORDS.index(value)
+    def _packed(self, value: str) -> tuple[int, int]:
         try:
-            number = int(str(value))
+            number = int(value)
         except ValueError:
-            return 0, 1 + self._WORDS.index(UNKNOWN)
-        is_hash = -(2**63) <= number < 2**63
+            return 0, 1 + self._WORDS.index(HOT if value == HOT else UNKNOWN)
+        is_hash = _LEAST_HASH <= number <= _MOST_HASH
         return (number, 0) if is_hash else (0, 1 + self._WORDS.index(UNKNOWN))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
@@ -32,26 +31,29 @@ class NodeConnection(psycopg.Connection[tuple[Any, ...]]):
     _loss: psycopg.Error | None = None
 
     def wait(self, gen: PQGen[T], *arguments: Any, **named: Any) -> T:
-        """Run one step of the protocol: all statements, commits and copies use this."""
-        return self._marked(lambda: super(NodeConnection, self).wait(gen, *arguments, **named))
+        """Run one step of the protocol: all statements and commits use this, and each row of a copy."""
+        try:
+            return super().wait(gen, *arguments, **named)
+        except psycopg.Error as error:
+            self._raise_marked(error)
 
     def cursor(self, *arguments: Any, **named: Any) -> Any:
         """Return a cursor; raise the first error of a session that was lost."""
-        return self._marked(lambda: super(NodeConnection, self).cursor(*arguments, **named))
-
-    def _marked(self, run: Callable[[], T]) -> T:
         try:
-            return run()
+            return super().cursor(*arguments, **named)
         except psycopg.Error as error:
-            first = self._loss or error
-            if self.broken:
-                self._loss = first
-            # An error of the server, such as a violated constraint, is never replaced.
-            marked = error if error.sqlstate else first
-            marked.__dict__[self.MARK] = self.node
-            if marked is error:
-                raise
-            raise marked from None
+            self._raise_marked(error)
+
+    def _raise_marked(self, error: psycopg.Error) -> NoReturn:
+        first = self._loss or error
+        if self.broken:
+            self._loss = first
+        # An error of the server, such as a violated constraint, is never replaced.
+        marked = error if error.sqlstate else first
+        marked.__dict__[self.MARK] = self.node
+        if marked is error:
+            raise
+        raise marked from None
 
 
 def node_of(error: BaseException) -> Node | None:

@@ -106,9 +106,8 @@ def _write(file: IO[str], head: Mapping[str, Any], pairs: Iterable[PairReport]) 
 
 
 def _write_list(file: IO[str], entries: Iterable[str]) -> None:
-    is_empty = True
+    before = "   "
     for entry in entries:
-        file.write("   " if is_empty else ",\n   ")
-        file.write(entry)
-        is_empty = False
-    file.write("" if is_empty else "\n")
+        file.write(before + entry)
+        before = ",\n   "
+    file.write("" if before == "   " else "\n")

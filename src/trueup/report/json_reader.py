@@ -98,7 +98,7 @@ def divided(total: int, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def open_report(path: Path) -> Report:
-    """Return the report in a file; raise StoreError, with the position, if it is not a report, or damaged where read."""
+    """Return the report in a file; it raises StoreError, with the position, where the file is damaged."""
     try:
         with open(path, "rb") as file:
             start = _Place(path, 0, 0)
@@ -167,7 +167,7 @@ def listed_as(difference: Mapping[str, Any]) -> str:
 
 
 class _Lines(Report):
-    """A report as it is in its file; a pass over all lines, for the pairs or for the keys, checks that it is complete."""
+    """A report as it is in its file; a pass over all lines, for the pairs or the keys, checks that it is complete."""
 
     def __init__(self, path: Path, head: Mapping[str, Any], start: _Place) -> None:
         """Keep the head, which ends at `start`."""

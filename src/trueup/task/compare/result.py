@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
@@ -264,8 +264,13 @@ def _pair_reports(ending: Ending, pairs: Mapping[Pair, PairCounts]) -> Iterator[
             {**asdict(counts), "total": counts.total, **numbers},
             _reported(ending, pair),
             # Values in the order of the primary key, without its names: those would be most of the file.
-            None if resolved is None else map(json.dumps, resolved),
+            None if resolved is None else map(_as_json, resolved),
         )
+
+
+def _as_json(key: KeyValues) -> str:
+    """Return a key as JSON, in a third of the time of `json.dumps`: a repair may have resolved millions."""
+    return f"[{', '.join(map(encode_basestring_ascii, key))}]"
 
 
 def _since(ending: Ending) -> dict[Pair, tuple[dict[str, int], list[KeyValues]]]:

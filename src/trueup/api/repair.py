@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
 from trueup.api.diff import check_kind, settings_of
 from trueup.api.parameters import configuration, same_parameters
-from trueup.config.model import Config, Node
-from trueup.config.settings import DiffSettings, SparkSettings
+from trueup.config.model import Config
 from trueup.db.node import LOCK_TIMEOUT
 from trueup.engine.memory import many_objects
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult
-from trueup.rows.request import TableRequest
 from trueup.store import TaskStore
 from trueup.task.past import Past, find_report, read_past, request_of
 from trueup.task.past_run import find_run
 from trueup.verbs.repair import plan_template
 from trueup.verbs.repair import undo as undo_verb
-from trueup.verbs.repair.from_run import run_to_repair
+from trueup.verbs.repair.from_run import reports_of_run, run_to_repair
 from trueup.verbs.repair.layout import refuse_keyless
 from trueup.verbs.repair.plan_file import read_document
 from trueup.verbs.repair.request import RepairKeys, RepairRequest, RepairTable, Replicate, Stale, Writing
@@ -47,6 +45,7 @@ def repair(
     lock_timeout: float = LOCK_TIMEOUT,
     execute: bool = False,
     undo: str = "",
+    tables: Sequence[str] = (),
     nodes: Mapping[str, str] | None = None,
     config: Config | str | None = None,
     task_db: str | None = None,
@@ -75,9 +74,9 @@ def repair(
 def repair_many(options: dict[str, Any]) -> RepairsResult:
     """Repair the rows of all tables of a run over many tables; parameters as for `repair`.
 
-    `report` is the path of the summary of the run, or the id of its task. Each node is written in one transaction over
-    all tables. Tables that cannot be repaired, or that the run did not compare completely, are in
-    `RepairsResult.failed`.
+    `report` is the path of the summary of the run, or the id of its task; `tables` are patterns that select some of
+    its tables. Each node is written in one transaction over all tables. Tables that cannot be repaired, or that the run
+    did not compare completely, are in `RepairsResult.failed`.
     """
     return cast("RepairsResult", _repair(options, tables=False))
 
@@ -98,9 +97,11 @@ def _repair(options: Mapping[str, Any], *, tables: bool = True, runs: bool = Tru
     with TaskStore(options["task_db"], configured=config.tasks.task_db) as store, many_objects():
         past_run = find_run(report, store)
         check_kind(report, past_run, tables=tables, runs=runs)
+        names = options["tables"]
         if past_run is not None:
-            whole = run_to_repair(past_run, config, settings, spark)
+            whole = run_to_repair(past_run, names, config, settings, spark)
             return repair_run(request, whole, store=store, plan=document, progress=progress)
+        _refuse_names(names)
         past = _read_report(report, store)
         keys = RepairKeys(past.path, past.keys, past.hashes, past, tuple(past.rest()))
         table = RepairTable(request_of(past, config, settings, spark), lambda: keys, past)
@@ -110,41 +111,6 @@ def _repair(options: Mapping[str, Any], *, tables: bool = True, runs: bool = Tru
 def repair_request(options: Mapping[str, Any]) -> RepairRequest:
     """Return the request of a call, from its parameters; raise ConfigError on options that do not fit."""
     return RepairRequest(**{field.name: options[field.name] for field in fields(RepairRequest)}).validated()
-
-
-def repair_keys(
-    table: str,
-    keys: Iterable[Sequence[str]],
-    nodes: Sequence[Node],
-    request: RepairRequest,
-    *,
-    of: str,
-    config: Config,
-    settings: DiffSettings | None = None,
-    spark: SparkSettings | None = None,
-    key: Sequence[str] = (),
-    exclude_columns: Sequence[str] = (),
-    task_db: str | None = None,
-    progress: Progress | None = None,
-) -> RepairResult:
-    """Repair these keys of a table without a report; `of` is what the result names as their origin.
-
-    Keys are texts, in the order of `key` (default: the table's key). Without a report no row is stale.
-    """
-    document = read_document(Path(request.plan)) if request.plan else None
-    table_request = TableRequest(
-        table,
-        tuple(nodes),
-        settings=settings or config.diff,
-        expressions=config.expressions,
-        spark=spark or config.spark,
-        key=tuple(key),
-        exclude_columns=tuple(exclude_columns),
-    )
-    unique = RepairKeys(of, tuple(dict.fromkeys(tuple(values) for values in keys)))
-    with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        repaired = RepairTable(table_request, lambda: unique)
-        return repair_table(request.validated(), repaired, store=store, plan=document, progress=progress)
 
 
 def undo(
@@ -199,13 +165,36 @@ def _undo(options: Mapping[str, Any], *, as_run: bool | None = None) -> RepairRe
         return run(request, config, store=store, progress=options["progress"])
 
 
-def write_plan(report: str, path: str, *, config: Config | str | None = None, task_db: str | None = None) -> str:
-    """Write a commented plan for a report and return its path; no node is queried."""
+def write_plan(
+    report: str,
+    path: str,
+    *,
+    tables: Sequence[str] = (),
+    config: Config | str | None = None,
+    task_db: str | None = None,
+) -> str:
+    """Write a commented plan for a report or a run and return its path; no node is queried.
+
+    `tables` are patterns that select some of the tables of a run.
+    """
     config = configuration(config)
     with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
-        past = _read_report(report, store)
-    plan_template.write_plan(Path(path), past)
+        past_run = find_run(report, store)
+        if past_run is not None:
+            pasts, unrepaired = reports_of_run(past_run, tables)
+            plan_template.write_plan(Path(path), past_run.name, pasts, unrepaired)
+        else:
+            _refuse_names(tables)
+            past = _read_report(report, store)
+            plan_template.write_plan(Path(path), past.path, [past])
     return path
+
+
+def _refuse_names(tables: Sequence[str]) -> None:
+    if tables:
+        raise ConfigError(
+            "--tables selects tables of a run or a validation", cure="leave it out: this report has one table"
+        )
 
 
 def _read_report(report: str, store: TaskStore) -> Past:

@@ -1,20 +1,24 @@
-"""`trueup.repair_validation`: repair the open errors of a validation, table by table."""
+"""`trueup.repair_validation`: repair the open errors of a validation, all tables together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from trueup.api.diff import settings_of
 from trueup.api.parameters import configuration
-from trueup.api.repair import repair_keys, repair_request
+from trueup.api.repair import repair_request
 from trueup.config.model import Config
 from trueup.db.node import LOCK_TIMEOUT
+from trueup.engine.memory import many_objects
 from trueup.engine.progress import Progress
-from trueup.errors import ConfigError, Interrupted, TrueupError
-from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult
-from trueup.verbs.repair.request import Replicate, Stale
-from trueup.verbs.validate.to_repair import OpenErrors, TableErrors, open_errors
+from trueup.rows.request import TableRequest
+from trueup.store import TaskStore
+from trueup.verbs.repair.plan_file import read_document
+from trueup.verbs.repair.request import RepairRun, Replicate, Stale, table_of_keys
+from trueup.verbs.repair.tasks import repair_run
+from trueup.verbs.validate.to_repair import OpenErrors, open_errors
 
 
 def repair_validation(
@@ -59,76 +63,42 @@ def repair_validation(
     errors = open_errors(config, name, tables, meta_node=meta)
     if not (source_of_truth or bidirectional or fix_nulls or majority or plan):
         source_of_truth = options["source_of_truth"] = errors.source.name
-    if undo and len(errors.tables) > 1:
-        raise ConfigError(
-            f"--undo names one file, but each of the {len(errors.tables)} tables with errors needs an undo file",
-            cure="give a folder with --report-dir instead, or select one table with --tables",
-        )
     request = repair_request(options)
-    settings, spark = settings_of(config, {**options, "numeric": errors.numeric})
-
-    def repair_table(table: TableErrors) -> RepairResult:
-        return repair_keys(
-            table.table,
-            table.keys,
-            (errors.source, errors.target),
-            request,
-            of=f"the validation {name}",
-            config=config,
-            settings=settings,
-            spark=spark,
-            key=table.key,
-            exclude_columns=table.left_out,
-            task_db=task_db,
-            progress=progress,
+    if not errors.tables:
+        return RepairsResult(
+            execute, (), validation=name, others=errors.others, is_running=errors.is_running, mode=request.mode_name
         )
-
-    results, failed = _repair_tables(errors, repair_table, execute=execute)
-    return RepairsResult(
+    document = read_document(Path(request.plan)) if request.plan else None
+    settings, spark = settings_of(config, {**options, "numeric": errors.numeric})
+    nodes_of_it, of = (errors.source, errors.target), f"the validation {name}"
+    whole = RepairRun(
+        of,
+        nodes_of_it,
+        tuple(
+            table_of_keys(
+                TableRequest(
+                    table.table,
+                    nodes_of_it,
+                    settings=settings,
+                    expressions=config.expressions,
+                    spark=spark,
+                    key=table.key,
+                    exclude_columns=table.left_out,
+                ),
+                of,
+                table.keys,
+            )
+            for table in errors.tables
+        ),
+        settings,
+        errors.validated,
+        remarks=_remarks(errors, source_of_truth),
         validation=name,
-        executed=execute,
-        tables=tuple(results.values()),
-        failed=failed,
         others=errors.others,
         is_running=errors.is_running,
-        remarks=_remarks(errors, source_of_truth),
     )
-
-
-def _repair_tables(
-    errors: OpenErrors, repair_table: Callable[[TableErrors], RepairResult], *, execute: bool
-) -> tuple[dict[str, RepairResult], dict[str, str]]:
-    """Repair one table after the other, parents first; a table that fails does not stop the others."""
-    results: dict[str, RepairResult] = {}
-    failed: dict[str, str] = {}
-
-    def attempt(table: TableErrors) -> None:
-        try:
-            results[table.table] = repair_table(table)
-        except Interrupted:
-            raise
-        except TrueupError as error:
-            if isinstance(error, ConfigError) and not results:
-                # Wrong options are wrong for every table.
-                raise
-            failed[table.table] = f"{error}{f' ({error.cure})' if error.cure else ''}"
-            results.pop(table.table, None)
-
-    for table in errors.tables:
-        attempt(table)
-    # A row that another row refers to could not be deleted; by now the other row may be deleted.
-    again = [table for table in errors.tables if execute and _wrote_nothing(results.get(table.table))]
-    if len(again) < len(errors.tables):
-        for table in reversed(again):
-            attempt(table)
-    return results, failed
-
-
-def _wrote_nothing(result: RepairResult | None) -> bool:
-    """Return whether a repair failed on all nodes; if it wrote a node, its undo file must stay in the result."""
-    if result is None or result.verdict != "FAILED":
-        return False
-    return not any(any(counts.values()) for counts in result.written.values())
+    with TaskStore(task_db, configured=config.tasks.task_db) as store, many_objects():
+        return repair_run(request, whole, store=store, plan=document, progress=progress)
 
 
 def _remarks(errors: OpenErrors, source_of_truth: str) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ _validation_options = decorated(
     ),
     repeated(
         *("--tables", "PATTERN"),
-        "Only tables whose names match, with --validation; * and ? are wildcards. Separate patterns with commas.",
+        "Only tables of a run or a validation whose names match; * and ? are wildcards. Separate patterns with commas.",
     ),
 )
 
@@ -117,7 +117,7 @@ def repair(
       trueup repair 3f2a9c1e --source-of-truth n1 --execute
       trueup repair 3f2a9c1e --write-plan plan.yaml
       trueup repair 3f2a9c1e --plan plan.yaml --execute --undo before.gz
-      trueup repair tables_diffs-3f2a9c1e/summary.json --source-of-truth n1 --execute
+      trueup repair tables_diffs-3f2a9c1e/summary.json --source-of-truth n1 --tables 'public.order*' --execute
       trueup repair --validation shop
       trueup repair --validation shop --tables public.orders --execute
 
@@ -130,17 +130,16 @@ def repair(
     """
     from trueup.api import repair as call
     from trueup.api.repair_validation import repair_validation
-    from trueup.report.repairs import repairs_text
 
-    _check_arguments(report, validation, meta=meta, tables=tables, write_plan=write_plan)
+    _check_arguments(report, validation, meta=meta, write_plan=write_plan)
     if write_plan:
         config = _config(options)
-        click.echo(call.write_plan(str(report), write_plan, config=config, task_db=options["task_db"]))
+        click.echo(call.write_plan(str(report), write_plan, tables=tables, config=config, task_db=options["task_db"]))
         return 0
     if report:
-        return _run(partial(call.repair_any, report), options, _text, _failed)
+        return _run(partial(call.repair_any, report, tables=tables), options, _text, _failed)
     repair_open = partial(repair_validation, validation, meta=meta, tables=tables)
-    return _run(repair_open, options, repairs_text, _failed)
+    return _run(repair_open, options, _text, _failed)
 
 
 @click.command()
@@ -172,15 +171,13 @@ def undo(file: str, **options: Any) -> int:
     return _run(partial(call.undo_any, file), options, _text, _failed)
 
 
-def _check_arguments(
-    report: str | None, validation: str, *, meta: str, tables: tuple[str, ...], write_plan: str | None
-) -> None:
+def _check_arguments(report: str | None, validation: str, *, meta: str, write_plan: str | None) -> None:
     """Raise ConfigError unless there is either a report or a validation, with options that fit it."""
     if bool(report) == bool(validation):
         problem = "REPORT and --validation exclude each other" if report else "no REPORT and no --validation is given"
         raise ConfigError(problem, cure="give REPORT, or --validation NAME")
-    if report and (meta or tables):
-        raise ConfigError("--meta and --tables need --validation", cure="leave them out: a report has one table")
+    if report and meta:
+        raise ConfigError("--meta needs --validation", cure="leave it out")
     if validation and write_plan:
         raise ConfigError("--write-plan needs a report", cure="run trueup diff and write the plan for its report")
 

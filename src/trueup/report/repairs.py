@@ -13,11 +13,11 @@ from trueup.errors import StoreError
 from trueup.report.html import write_html
 from trueup.report.json_file import write_private
 from trueup.report.page import Page, Table, Tone
-from trueup.report.repair import ACTS, DONE, RepairResult, repair_text
+from trueup.report.repair import ACTS, DONE, RepairResult
 from trueup.report.text import aligned
 
 _MEANING = {
-    "REPAIRED": "all keys of all tables were compared again and agree on all nodes",
+    "REPAIRED": "all keys of these tables were compared again and agree on all nodes",
     "UNDONE": "all rows of all tables are as they were before the repair",
     "REMAINS": "some of these keys still differ",
     "FAILED": "some tables or nodes could not be written or verified; a node that could not be written was rolled back",
@@ -130,6 +130,10 @@ def write_repairs(folder: Path, result: RepairsResult, *, html: bool) -> Repairs
 
 def run_text(result: RepairsResult) -> str:
     """Return the result of a run as text: the verdict, one line per table, the next step."""
+    if result.validation and not (result.tables or result.failed):
+        where = " in these tables" if result.others else ""
+        line = f"{result.verdict}: the validation {result.validation} has no open errors{where}"
+        return "\n".join([line, *(f"  note: {remark}" for remark in _remarks(result))])
     lines = [f"{_title(result)}: {_MEANING[result.verdict]}"]
     if result.tables:
         rows = [_cells(table) for table in result.tables]
@@ -201,7 +205,8 @@ def _remarks(result: RepairsResult) -> list[str]:
         for remark in table.remarks:
             tables.setdefault(remark, []).append(table.table)
     shown = [f"{names[0]}: {text}" if len(names) == 1 else text for text, names in tables.items()]
-    return [*result.remarks, *shown]
+    others = [f"{counted(result.others, 'open error')} of other tables were not selected"] if result.others else []
+    return [*result.remarks, *shown, *others]
 
 
 def _next_of_run(result: RepairsResult) -> str:
@@ -209,33 +214,14 @@ def _next_of_run(result: RepairsResult) -> str:
         return "fix the problems listed above and run it again: rows that were written already agree"
     if result.verdict == "DRY RUN":
         return "run it again with --execute" if result.exit_code else "nothing to write"
+    if result.validation:
+        return _next_of_validation(result)
     if result.verdict == "REMAINS":
         return "see the reports of the tables beside the summary: they list every key that was left, and why"
     return f"to take it back: trueup undo {result.undo}" if result.undo else "nothing to do"
 
 
-def repairs_text(result: RepairsResult) -> str:
-    """Return the result of a repair of a validation as text: each table, then the summary."""
-    parts = [repair_text(table) for table in result.tables]
-    parts += [f"FAILED: {table}: {error}" for table, error in result.failed.items()]
-    keys = sum(table.keys for table in result.tables)
-    if not result.tables and not result.failed:
-        line = f"{result.verdict}: the validation {result.validation} has no open errors"
-        line += " in these tables" if result.others else ""
-    else:
-        line = (
-            f"{result.verdict}: the validation {result.validation}: {counted(keys, 'open error')} in"
-            f" {counted(len(result.tables) + len(result.failed), 'table')}: {_counts(result)}"
-        )
-    lines = [line, *(f"  note: {remark}" for remark in result.remarks)]
-    if result.others:
-        lines.append(f"  note: {result.others:,} open errors of other tables were not selected")
-    if result.executed and result.tables:
-        lines.append(f"  next: {_next(result)}")
-    return "\n".join([*parts, *lines])
-
-
-def _next(result: RepairsResult) -> str:
+def _next_of_validation(result: RepairsResult) -> str:
     if result.is_running:
         return f"the validation checks its errors again and resolves them: trueup validate status {result.validation}"
     return (

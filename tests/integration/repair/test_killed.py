@@ -27,15 +27,17 @@ SELECT count(*) FROM pg_stat_activity
 PROGRAM = """
 import sys, trueup
 from dataclasses import replace
-from trueup.api.repair import repair_keys
-from trueup.verbs.repair.request import RepairRequest
+from trueup.rows.request import TableRequest
+from trueup.store import TaskStore
+from trueup.verbs.repair.request import RepairRequest, table_of_keys
+from trueup.verbs.repair.tasks import repair_table
 config = trueup.load(nodes={"n1": sys.argv[1], "n2": sys.argv[2]})
 keys = [(str(number),) for number in range(1, int(sys.argv[3]) + 1)]
-result = repair_keys(
-    "items", keys, list(config.nodes.values()),
-    RepairRequest(source_of_truth="n1", execute=True, undo=sys.argv[4]), of="a test", config=config,
-    settings=replace(config.diff, recheck=0), spark=replace(config.spark, engine="local"),
-)
+settings, spark = replace(config.diff, recheck=0), replace(config.spark, engine="local")
+table = TableRequest("items", tuple(config.nodes.values()), settings=settings, spark=spark)
+request = RepairRequest(source_of_truth="n1", execute=True, undo=sys.argv[4])
+with TaskStore() as store:
+    result = repair_table(request, table_of_keys(table, "a test", keys), store=store)
 print(result.verdict, result.written["n2"])
 """
 

@@ -13,10 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 
 import trueup
 from support import zoo
 from support.fixtures import Databases
+from trueup.cli.main import run as command
 from trueup.errors import CheckFailed, ConfigError
 from trueup.report.repairs import run_text
 from trueup.store import TaskStore
@@ -109,6 +111,62 @@ def test_both_directions_and_what_cannot_be_repaired_is_named(pair: list[Databas
         assert line in text
     with TaskStore() as store:
         assert store.list(task_type="TABLES_REPAIR")[0].task_status == "FAILED"
+
+
+def test_some_tables_of_a_run_and_a_plan_for_them(
+    pair: list[Database], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place, node in enumerate(pair, 1):
+        node.execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (LIKE a INCLUDING ALL);"
+                     "CREATE TABLE same (LIKE a INCLUDING ALL); CREATE TABLE nokey (v text);"
+                     "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+                     "CREATE TABLE low PARTITION OF parts FOR VALUES FROM (0) TO (10);"
+                     f"INSERT INTO a VALUES (1, 'n{place}'); INSERT INTO b VALUES (1, 'n{place}');"
+                     f"INSERT INTO parts VALUES ({place}); INSERT INTO nokey VALUES ('n{place}')")  # fmt: skip
+    nodes = [text for name, uri in addresses(pair).items() for text in ("--node", f"{name}={uri}")]
+
+    def call(*words: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = command([*words, *nodes])
+        output = capsys.readouterr()
+        return code, output.out + output.err
+
+    def rows() -> list[Any]:
+        return [[node.execute(f"SELECT * FROM {name} ORDER BY 1") for name in "ab"] for node in pair]
+
+    before = rows()
+    run = trueup.diff_many(tables=["a,b,same,nokey,parts,low"], nodes=addresses(pair), **OPTIONS).report
+    repair = ("repair", run, "--engine", "local", "--recheck", "0")
+
+    # A table and its partition have the same rows: nothing is written twice.
+    code, text = call(*repair, "--source-of-truth", "n1", "--execute")
+    assert (code, "public.low and public.parts have the same rows" in text) == (2, True), text
+    code, text = call(*repair, "--source-of-truth", "n1", "--tables", "parts", "--execute")
+    assert (code, pair[1].execute("SELECT id FROM parts")) == (0, [(1,)]), text
+    assert "not selected by --tables, and not repaired: public.a, public.b, public.low, public.nokey" in text
+
+    code, text = call(*repair, "--source-of-truth", "n1", "--tables", "a,none*", "--execute")
+    assert (code, "--tables none* matches no table of the run" in text) == (2, True)
+    plan = tmp_path / "plan.yaml"
+    assert call("repair", run, "--tables", "a,b,nokey", "--write-plan", str(plan))[0] == 0
+    assert list(yaml.safe_load(plan.read_text())["tables"]) == ["public.a", "public.b"]
+    assert "# public.nokey: the table has no key" in plan.read_text()
+    # The plan as it is written decides nothing.
+    code, text = call(*repair, "--tables", "a,b", "--plan", str(plan), "--execute")
+    assert (code, rows()) == (1, before), text
+    # An entry for a table of the run that is not selected, or has no differences, is not an error.
+    plan.write_text("tables: {a: {default: {keep: n2}}, same: {default: {keep: n1}}, b: {default: {keep: n1}}}")
+    code, text = call(*repair, "--tables", "a", "--plan", str(plan), "--execute")
+    assert (code, rows()) == (0, [[before[1][0], before[0][1]], before[1]]), text
+    with TaskStore() as store:
+        tasks = len(store.list(limit=-1))
+        plan.write_text("tables: {b: {default: {keep: n1}}, sames: {default: {keep: n1}}}")
+        code, text = call(*repair, "--tables", "b", "--plan", str(plan), "--execute")
+        assert (code, rows()[1]) == (2, before[1])
+        assert "sames: this table is not in the run" in text
+        assert len(store.list(limit=-1)) == tasks
+    one = trueup.diff("b", nodes=addresses(pair), **OPTIONS).report
+    assert "this report has one table" in call("repair", one, "--tables", "b", "--source-of-truth", "n1")[1]
 
 
 def test_a_table_outside_of_the_run_and_all_or_nothing_per_node(pair: list[Database]) -> None:

@@ -12,11 +12,13 @@ import pytest
 
 import trueup
 from support.repair import NodesWith
-from trueup.api.repair import repair_keys
 from trueup.errors import CheckFailed
+from trueup.rows.request import TableRequest
 from trueup.rows.write.references import check_references
+from trueup.store import TaskStore
 from trueup.verbs.repair import decide, undo, write_table
-from trueup.verbs.repair.request import RepairRequest
+from trueup.verbs.repair.request import RepairRequest, table_of_keys
+from trueup.verbs.repair.tasks import repair_table
 
 EVERYTHING = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
@@ -191,16 +193,11 @@ def test_constraints_that_silenced_triggers_do_not_check_are_verified(nodes_with
     config = trueup.load(nodes=nodes.addresses)
 
     def repair(keys: list[tuple[str]]) -> trueup.RepairResult:
-        return repair_keys(
-            "items",
-            keys,
-            list(config.nodes.values()),
-            RepairRequest(source_of_truth="n1", execute=True),
-            of="a test",
-            config=config,
-            settings=replace(config.diff, recheck=0),
-            spark=replace(config.spark, engine="local"),
-        )
+        settings, spark = replace(config.diff, recheck=0), replace(config.spark, engine="local")
+        table = TableRequest("items", tuple(config.nodes.values()), settings=settings, spark=spark)
+        request = RepairRequest(source_of_truth="n1", execute=True)
+        with TaskStore() as store:
+            return repair_table(request, table_of_keys(table, "a test", keys), store=store)
 
     done = repair(keys)
     assert "items_parent_fkey" in done.failed["n2"]

@@ -58,7 +58,7 @@ def keys_among(connection: Connection, tables: Sequence[TableName]) -> list[Fore
 
     A foreign key of a partition, or of the table that a partition belongs to, counts for the table of the list.
     """
-    members = _members(connection, tables)
+    members = members_of(connection, tables)
     return [
         replace(key, child=child, parent=parent)
         for key in read_foreign_keys(connection, members)
@@ -67,7 +67,7 @@ def keys_among(connection: Connection, tables: Sequence[TableName]) -> list[Fore
     ]
 
 
-def _members(connection: Connection, tables: Sequence[TableName]) -> Mapping[TableName, list[TableName]]:
+def members_of(connection: Connection, tables: Sequence[TableName]) -> Mapping[TableName, list[TableName]]:
     """Return for each table, its partitions and the tables it is a partition of: the tables of the list."""
     query = load("trueup.verbs.repair", "order.sql")["members"]
     members: dict[TableName, list[TableName]] = {}

@@ -89,6 +89,16 @@ def has_plan_for(document: Mapping[str, Any], spec: TableSpec) -> bool:
     return any((spec.schema, spec.table) in table_spellings(name) for name in document["tables"])
 
 
+def check_entries(document: Mapping[str, Any], tables: Sequence[str]) -> None:
+    """Raise ConfigError for entries of tables that are not in a run: they would decide nothing."""
+    known = {table_spellings(name)[0]: name for name in tables}
+    for entry in document["tables"]:
+        if not any(spelling in known for spelling in table_spellings(entry)):
+            close = get_close_matches(entry, tables, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise _wrong(str(entry), f"this table is not in the run{hint}")
+
+
 def plan_of(document: Mapping[str, Any], known: Known) -> Plan:
     """Return the plan for one table, with names checked against the known ones."""
     spec, table = known.spec, display_name(known.spec.schema, known.spec.table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _TEXT = """\
 #           {{row: {{from: {first}, columns: {{{column}: {{value: TEXT}}}}}}}}   … or with a given value (null: NULL)
 version: 1
 tables:
+"""
+_TABLE = """\
   {table}:
     # default: {{keep: {first}}}
     rules:
@@ -48,26 +51,38 @@ tables:
 """
 
 
-def write_plan(path: Path, past: Past) -> None:
-    """Write a plan for a report; raise ConfigError if the file exists."""
+def write_plan(path: Path, report: str, pasts: Iterable[Past], unrepaired: Mapping[str, str] | None = None) -> None:
+    """Write a plan with a section per table; `unrepaired` are tables that no plan can repair, with the reasons.
+
+    Raises ConfigError if the file exists, or if there is no table.
+    """
     if path.exists():
         raise ConfigError(f"the file {path} exists", cure="give another path with --write-plan, or remove the file")
+    text = ""
+    for past in pasts:
+        text += ("" if text else _TEXT.format(report=report, **_names(past))) + _TABLE.format(**_names(past))
+    for table, reason in (unrepaired or {}).items():
+        text += f"  # {' '.join(f'{table}: {reason}'.split())}\n" if text else ""
+    if not text:
+        raise ConfigError("no table of the run has keys that can be repaired", cure="run trueup repair to see why")
+    write_private(path, text)
+
+
+def _names(past: Past) -> dict[str, str]:
     nodes = past.nodes
     key = past.summary["primary_key"]
     column = next((name for name in past.summary["columns"] if name not in key), past.summary["columns"][0])
     values = past.keys[0] if past.keys else tuple("…" for _ in key)
     newer = " > ".join(f"{quoted_name(node)}.{quoted_name(column)}" for node in nodes[:2])
-    text = _TEXT.format(
-        nodes=", ".join(map(_yaml, nodes)),
-        report=past.path,
-        first=_yaml(nodes[0]),
-        second=_yaml(nodes[1]),
-        column=_yaml(column),
-        newer=_yaml(newer),
-        table=_yaml(past.table),
-        key="{" + ", ".join(f"{_yaml(name)}: {_yaml(value)}" for name, value in zip(key, values, strict=True)) + "}",
-    )
-    write_private(path, text)
+    return {
+        "nodes": ", ".join(map(_yaml, nodes)),
+        "first": _yaml(nodes[0]),
+        "second": _yaml(nodes[1]),
+        "column": _yaml(column),
+        "newer": _yaml(newer),
+        "table": _yaml(past.table),
+        "key": "{" + ", ".join(f"{_yaml(name)}: {_yaml(value)}" for name, value in zip(key, values, strict=True)) + "}",
+    }
 
 
 def _yaml(text: Any) -> str:

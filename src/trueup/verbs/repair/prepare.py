@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trueup.db.names import display_name
+from trueup.db.node import error_from_server
 from trueup.db.snapshot import Control
 from trueup.errors import CheckFailed, ConfigError, QueryError
 from trueup.verbs.repair.check_plan import check_plan
 from trueup.verbs.repair.layout import Layout, check_tables
 from trueup.verbs.repair.modes import Mode
+from trueup.verbs.repair.order import members_of
 from trueup.verbs.repair.plan import Plan
 from trueup.verbs.repair.plan_file import has_plan_for, plan_for
 from trueup.verbs.repair.request import RepairRequest, RepairTable
@@ -52,12 +55,34 @@ def prepare_all(
         except (CheckFailed, QueryError) as error:
             if not is_run:
                 raise
-            failed[table.name] = text_of(error)
+            failed[table.name] = text_of(error).removeprefix(f"{table.name}: ")
             continue
         # A mistake in the plan is an error of the whole run.
         mode = _mode(request, table, own, layout, plan, is_run=is_run)
         prepared.append(Prepared(table, own, layout, mode, remarks))
+    if len(prepared) > 1:
+        _refuse_same_rows(prepared, controls)
     return prepared, failed
+
+
+def _refuse_same_rows(prepared: Sequence[Prepared], controls: Sequence[Control]) -> None:
+    """Raise CheckFailed if a table and one of its partitions are both in the run: a row would be written twice."""
+    reasons: dict[str, None] = {}
+    for control in controls:
+        names = [(each.layout.spec.schema, each.layout.spec.table) for each in prepared if control in each.controls]
+        try:
+            members = members_of(control.connection, names)
+        except Exception as error:
+            raise error_from_server(error, control.node) from None
+        for table in names:
+            reasons |= {
+                f"node {control.node.name}: {display_name(*table)} and {display_name(*other)} have the same rows,"
+                " because one is a partition of the other": None
+                for other in members[table]
+                if other > table
+            }
+    if reasons:
+        raise CheckFailed(list(reasons), cure="leave one of them out: name the other tables with --tables")
 
 
 def _check_mode(request: RepairRequest, table: RepairTable) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -149,16 +149,31 @@ class RepairTable:
         return self.request.table
 
 
+def table_of_keys(request: TableRequest, of: str, keys: Iterable[KeyValues]) -> RepairTable:
+    """Return a table to repair without a report; `of` is what the result names as the origin of the keys.
+
+    Keys are texts, in the order of the key of the request.
+    """
+    unique = RepairKeys(of, tuple(dict.fromkeys(tuple(values) for values in keys)))
+    return RepairTable(request, lambda: unique)
+
+
 @dataclass(frozen=True)
 class RepairRun:
-    """All tables of a run, and those that cannot be repaired, with the reasons."""
+    """All tables of a run or a validation, and those that cannot be repaired, with the reasons."""
 
     of: str
     nodes: tuple[Node, ...]
     tables: tuple[RepairTable, ...]
     settings: DiffSettings
+    # All tables of the run, also those that are not repaired: a plan can have entries for them.
+    known: tuple[str, ...]
     failed: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    # As in the result.
+    validation: str = ""
+    others: int = 0
+    is_running: bool = False
 
 
 # The largest lock_timeout of a server, which counts milliseconds in 31 bits.

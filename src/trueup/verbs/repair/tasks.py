@@ -16,6 +16,7 @@ from trueup.report.repair import RepairResult
 from trueup.report.repairs import RepairsResult, write_repairs
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
+from trueup.verbs.repair.plan_file import check_entries
 from trueup.verbs.repair.request import RepairRequest, RepairRun, RepairTable
 from trueup.verbs.repair.result import record, record_run
 from trueup.verbs.repair.run import INTERRUPTED, run
@@ -48,6 +49,8 @@ def repair_run(
 ) -> RepairsResult:
     """Repair all tables of a run, each node in one transaction; a dry run unless the request says to execute."""
     request.mode(tuple(node.name for node in whole.nodes))
+    if plan is not None:
+        check_entries(plan, whole.known)
     started = time.monotonic()
     names = ",".join(node.name for node in whole.nodes)
     with open_task(
@@ -83,6 +86,9 @@ def repair_run(
             task_id=task.task_id,
             undo=next((result.undo for result in results if result.undo), ""),
             remarks=whole.remarks,
+            validation=whole.validation,
+            others=whole.others,
+            is_running=whole.is_running,
         )
         return record_run(task, write_repairs(folder, summary, html="html" in whole.settings.outputs))
 

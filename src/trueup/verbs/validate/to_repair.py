@@ -15,7 +15,6 @@ import psycopg
 from trueup.config.model import Config, Node
 from trueup.db import catalog
 from trueup.db.connection import Connection
-from trueup.db.foreign_keys import in_order, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.patterns import Patterns, parse_patterns
@@ -24,7 +23,7 @@ from trueup.rows.keys import KeyValues, canonical
 from trueup.verbs.validate.meta import Meta, meta_of
 from trueup.verbs.validate.pending import FILE, key_values
 from trueup.verbs.validate.plan import Pair, plan_pair
-from trueup.verbs.validate.routes import Name, Route, find_routes, name_parts
+from trueup.verbs.validate.routes import Route, find_routes, name_parts
 from trueup.verbs.validate.settings import Settings
 
 
@@ -41,7 +40,7 @@ class TableErrors:
 
 @dataclass(frozen=True)
 class OpenErrors:
-    """The open errors of a validation, in an order in which referenced tables come before those that refer to them."""
+    """The open errors of a validation."""
 
     name: str
     source: Node
@@ -51,6 +50,8 @@ class OpenErrors:
     tables: tuple[TableErrors, ...]
     # Number of open errors of tables that were not selected.
     others: int = 0
+    # All tables of the validation.
+    validated: tuple[str, ...] = ()
 
 
 def open_errors(config: Config, name: str, tables: Sequence[str] = (), *, meta_node: str = "") -> OpenErrors:
@@ -61,13 +62,16 @@ def open_errors(config: Config, name: str, tables: Sequence[str] = (), *, meta_n
     with meta_of(config, name, meta_node, read_only=True) as meta:
         # A repair writes all columns, even if the validation checks only that rows exist.
         settings = replace(meta.need(name).settings, mode="full")
-        targets, others = _selected(meta, name, parse_patterns(tables=tables) if tables else None)
+        validated = tuple(str(row["source"]) for row in meta.rows("tables", name=name))
+        patterns = parse_patterns(tables=tables) if tables else None
+        targets, others = _selected(meta, name, validated, patterns)
         source, target = config.select(names=[settings.source, settings.target])
         errors: list[TableErrors] = []
         if targets:
             with _session(source) as source_session, _session(target) as target_session:
                 errors = _read(meta, settings, targets, source_session, target_session)
-        return OpenErrors(name, source, target, settings.numeric, meta.is_running(name), tuple(errors), others)
+        is_running = meta.is_running(name)
+        return OpenErrors(name, source, target, settings.numeric, is_running, tuple(errors), others, validated)
 
 
 @contextmanager
@@ -81,9 +85,10 @@ def _session(node: Node) -> Iterator[Connection]:
         connection.close()
 
 
-def _selected(meta: Meta, name: str, patterns: Patterns | None) -> tuple[dict[str, set[str]], int]:
+def _selected(
+    meta: Meta, name: str, tables: Sequence[str], patterns: Patterns | None
+) -> tuple[dict[str, set[str]], int]:
     """Return the target names of each selected table with open errors, and the number of errors of other tables."""
-    tables = [str(row["source"]) for row in meta.rows("tables", name=name)]
     if patterns and not any(name_parts(table) in patterns for table in tables):
         raise ConfigError(
             f"--tables {patterns} matches no table of validation {name}",
@@ -106,7 +111,7 @@ def _read(
     routes = {route.name: route for route in find_routes(source, settings)}
     stages = {row["source"]: row for row in meta.rows("tables", name=settings.name)}
     reasons: list[str] = []
-    errors: dict[Name, TableErrors] = {}
+    errors: list[TableErrors] = []
     for table, target_names in targets.items():
         route, stage = routes.get(table), stages.get(table)
         try:
@@ -115,7 +120,7 @@ def _read(
             if stage["stage"] == "stopped":
                 raise CheckFailed([f"the table is no longer validated: {stage['reason']}"])
             _check_route(route, target_names)
-            errors[route.source] = _of_table(meta, settings, route, source, target)
+            errors.append(_of_table(meta, settings, route, source, target))
         except CheckFailed as error:
             reasons.append(f"{table}: {error}")
     if reasons:
@@ -124,8 +129,7 @@ def _read(
             cure="nothing was written; fix these tables by hand or with trueup diff and trueup repair, and select the"
             " other tables with --tables",
         )
-    order = in_order(errors, read_foreign_keys(target, errors))
-    return [errors[table] for table in order.tables if table in errors]
+    return errors
 
 
 def _check_route(route: Route, target_names: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -15,8 +16,8 @@ from trueup.config.files import PartFile, open_private
 from trueup.config.process import own_command
 from trueup.config.template import write_template
 from trueup.errors import StoreError, TrueupError
-from trueup.report.json_file import private_file, report_path, write_private
-from trueup.verbs.repair.undo_file import UndoFile
+from trueup.report.json_file import private_file, report_path, write_private, write_report
+from trueup.verbs.repair.undo_file import UndoFile, read_head
 
 
 def test_a_report_is_for_its_owner_only(tmp_path: Path) -> None:
@@ -61,6 +62,47 @@ def test_an_undo_file_is_not_continued_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write the undo file"):
         undo.after(0, "n1", [(b"1", b"2")])
     assert victim.read_text() == "x"
+
+
+def test_two_processes_that_choose_one_name_keep_both_undo_files(tmp_path: Path) -> None:
+    path, another = tmp_path / "undo.gz", tmp_path / "undo-2.gz"
+    first, second = UndoFile(path, ("n1",), {}), UndoFile(path, ("n2",), {}, lambda: another)
+    third = UndoFile(path, ("n3",), {})
+    for undo in (first, second):
+        undo.keep()
+        undo.after(0, read_head(undo.path)["nodes"][0], [(b"1", b"2")])
+    assert [read_head(each)["nodes"] for each in (path, another)] == [["n1"], ["n2"]]
+    assert (first.path, second.path) == (path, another)
+    # A name that the user gave is not changed.
+    with pytest.raises(StoreError, match="never overwritten"):
+        third.keep()
+    third.discard()
+    assert sorted(tmp_path.iterdir()) == [another, path]
+
+
+def test_a_report_does_not_replace_that_of_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "report.json"
+
+    def write_late() -> None:
+        with private_file(path, new=True) as file:
+            file.write("late")
+            write_private(path, "first")
+
+    for has_links in (True, False):
+        if not has_links:
+            monkeypatch.setattr(os, "link", raise_not_supported)
+        path.unlink(missing_ok=True)
+        with pytest.raises(FileExistsError):
+            write_late()
+        assert path.read_text() == "first"
+        assert list(tmp_path.iterdir()) == [path]
+    path.unlink()
+    write_report(path, {}, [])
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def raise_not_supported(*_: object) -> None:
+    raise OSError(errno.EPERM, "no links")
 
 
 @pytest.mark.parametrize("write", [_write_report, _write_template])

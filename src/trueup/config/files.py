@@ -32,11 +32,17 @@ class PartFile:
         with suppress(OSError):
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def keep(self) -> None:
-        """Put the content and the name on the disk. The file stays open."""
+    def keep(self, *, new: bool = False) -> None:
+        """Put the content and the name on the disk. The file stays open.
+
+        `new`: an existing file is not replaced; raises FileExistsError, also if another process wrote it a moment ago.
+        """
         self.file.flush()
         os.fsync(self.file.fileno())
-        os.replace(self._part, self.path)
+        if new:
+            _rename_new(self._part, self.path)
+        else:
+            os.replace(self._part, self.path)
         sync_folder(self.path.parent)
 
     def discard(self) -> None:
@@ -119,6 +125,21 @@ def sync_delta_commit(table: Path, version: int) -> None:
             sync_file(path)
     sync_folder(log)
     sync_folder(table)
+
+
+def _rename_new(part: Path, path: Path) -> None:
+    """Rename a file; raises FileExistsError if the new name is in use, which `os.rename` would replace."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # A file system without hard links.
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        os.rename(part, path)
+    else:
+        part.unlink()
 
 
 def _remove_left(path: Path) -> None:

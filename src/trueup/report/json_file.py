@@ -48,8 +48,11 @@ def report_path(
 
 
 def write_report(path: Path, head: Mapping[str, Any], pairs: Iterable[PairReport]) -> None:
-    """Write `head`, then `diffs`: every pair with its differences, as they come, one per line."""
-    with private_file(path) as file:
+    """Write `head`, then `diffs`: every pair with its differences, as they come, one per line.
+
+    Raises FileExistsError if another process took the name.
+    """
+    with private_file(path, new=True) as file:
         _write(file, head, pairs)
 
 
@@ -60,8 +63,11 @@ def write_private(path: Path, text: str) -> None:
 
 
 @contextmanager
-def private_file(path: Path) -> Iterator[IO[str]]:
-    """Open a file that is written completely or not at all, and that only its owner can read."""
+def private_file(path: Path, *, new: bool = False) -> Iterator[IO[str]]:
+    """Open a file that is written completely or not at all, and that only its owner can read.
+
+    `new`: raises FileExistsError if the file exists at the end, instead of replacing it.
+    """
     if path.exists() and not path.is_file():
         # Replacing a device by a file would break it for all users.
         raise StoreError(f"cannot write the report {path}: not a regular file", cure="use the path of a file")
@@ -71,13 +77,15 @@ def private_file(path: Path) -> Iterator[IO[str]]:
         try:
             yield text
             text.flush()
-            part.keep()
+            part.keep(new=new)
         finally:
             # Flushes once more after an error: on a full disk, that fails as well.
             with suppress(OSError):
                 text.close()
             part.discard()
     except OSError as error:
+        if new and isinstance(error, FileExistsError):
+            raise
         raise StoreError(f"cannot write the report {path}: {error.strerror}", cure=cure_for(error)) from None
 
 

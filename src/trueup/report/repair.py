@@ -107,9 +107,12 @@ def written_counts(counts: Mapping[str, int]) -> str:
 
 
 def write_repair_report(path: Path, result: RepairResult, left: Iterable[LeftRow]) -> None:
-    """Write the report file: the result, and every key that was left on a line of its own."""
+    """Write the report file: the result, and every key that was left on a line of its own.
+
+    Raises FileExistsError if another process took the name.
+    """
     head = {name: value for name, value in result.as_json().items() if name != "left"}
-    with private_file(path) as file:
+    with private_file(path, new=True) as file:
         file.write(json.dumps(head, indent=1)[:-2] + ',\n "left": [')
         for number, row in enumerate(left):
             file.write(",\n  " if number else "\n  ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from json.encoder import encode_basestring_ascii
@@ -164,15 +165,19 @@ def _with_report(
     ending: Ending, result: DiffResult, pairs: Mapping[Pair, PairCounts], finished: datetime
 ) -> DiffResult:
     folder = Path(ending.request.settings.report_dir or ".").absolute()
-    path = report_path(folder, ending.spec.schema, ending.spec.table, finished.strftime("%Y%m%d%H%M%S"))
-    reported = replace(result, report=str(path))
-    head = {
-        "summary": summary_fields(ending, reported, finished),
-        "proof": _proof(ending),
-        "incomplete": list(reported.incomplete),
-        "remarks": list(reported.remarks),
-    }
-    write_report(path, head, _pair_reports(ending, pairs))
+    while True:
+        path = report_path(folder, ending.spec.schema, ending.spec.table, finished.strftime("%Y%m%d%H%M%S"))
+        reported = replace(result, report=str(path))
+        head = {
+            "summary": summary_fields(ending, reported, finished),
+            "proof": _proof(ending),
+            "incomplete": list(reported.incomplete),
+            "remarks": list(reported.remarks),
+        }
+        # Another process may have written a report of this name since.
+        with suppress(FileExistsError):
+            write_report(path, head, _pair_reports(ending, pairs))
+            break
     return _with_page(ending, reported) if "html" in ending.request.settings.outputs else reported
 
 

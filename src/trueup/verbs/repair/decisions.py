@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,15 @@ _SHOWN = 200
 class Rows:
     """The rows of all tables until they are written: the rows before in the undo file, the rows after on spools."""
 
-    def __init__(self, path: Path, tables: Sequence[Mapping[str, Layout]], *, task: str, mode: str) -> None:
+    def __init__(
+        self, path: str, new_path: Callable[[], Path], tables: Sequence[Mapping[str, Layout]], *, task: str, mode: str
+    ) -> None:
+        """`path` is that of the undo file; without one, `new_path` returns names until one is free."""
         nodes = tuple(dict.fromkeys(node for layouts in tables for node in layouts))
         head = {"trueup": __version__, "task": task, "way": mode, "tables": [_head(layouts) for layouts in tables]}
-        self.undo: UndoFile | None = UndoFile(path, nodes, head)
+        self.undo: UndoFile | None = (
+            UndoFile(Path(path).absolute(), nodes, head) if path else UndoFile(new_path(), nodes, head, new_path)
+        )
         self.is_empty = True
         # The path of the undo file once it is complete.
         self.undo_path = ""

@@ -85,10 +85,10 @@ def new_path(folder: Path, schema: str, table: str, kind: str, ending: str) -> P
     return report_path(folder.absolute(), schema, table, stamp, kind=kind, ending=ending)
 
 
-def undo_path(path: str, folder: Path, tables: Sequence[tuple[str, str]]) -> Path:
-    """Return the path of the undo file: the given one, or a new file in the folder of the reports."""
+def undo_path(folder: Path, tables: Sequence[tuple[str, str]]) -> Path:
+    """Return the path of a new undo file, in the folder of the reports."""
     schema, table = tables[0] if len(tables) == 1 else ("all", "tables")
-    return Path(path).absolute() if path else new_path(folder, schema, table, "undo", "gz")
+    return new_path(folder, schema, table, "undo", "gz")
 
 
 def conclude(ending: Ending) -> RepairResult:
@@ -101,16 +101,19 @@ def conclude(ending: Ending) -> RepairResult:
     if decisions.undo_path and not Path(decisions.undo_path).exists():
         ending.failed[_UNDO_FILE] = f"{decisions.undo_path} was removed: this {facts.verb} cannot be undone"
     kind = "repair" if facts.verb == "repair" else "undone"
-    path = new_path(facts.folder, spec.schema, spec.table, kind, "json")
-    result = _result(ending, left, str(path))
-    try:
-        write_repair_report(path, result, left)
-    except StoreError as error:
-        if not ending.written:
-            raise
-        ending.failed[_REPORT] = text_of(error)
-        return _result(ending, left, "")
-    return result
+    while True:
+        path = new_path(facts.folder, spec.schema, spec.table, kind, "json")
+        result = _result(ending, left, str(path))
+        try:
+            write_repair_report(path, result, left)
+        except FileExistsError:
+            continue
+        except StoreError as error:
+            if not ending.written:
+                raise
+            ending.failed[_REPORT] = text_of(error)
+            return _result(ending, left, "")
+        return result
 
 
 def _result(ending: Ending, left: Sequence[LeftRow], report: str) -> RepairResult:

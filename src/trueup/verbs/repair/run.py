@@ -105,5 +105,5 @@ def _begin(prepared: Sequence[Prepared], export: bool, lock_timeout: float, cont
 
 def _open_rows(request: RepairRequest, prepared: Sequence[Prepared], folder: Path, task: OpenTask) -> Rows:
     names = [(each.layout.spec.schema, each.layout.spec.table) for each in prepared]
-    path = undo_path(request.undo, folder, names)
-    return Rows(path, [each.layouts for each in prepared], task=task.task_id, mode=request.mode_name)
+    layouts = [each.layouts for each in prepared]
+    return Rows(request.undo, partial(undo_path, folder, names), layouts, task=task.task_id, mode=request.mode_name)

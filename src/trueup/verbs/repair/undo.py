@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,8 @@ def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...]
             check_same_databases(head["tables"], tables)
         rows = None
         if request.execute:
-            path = undo_path(request.undo, request.folder, [(each["schema"], each["table"]) for each in head["tables"]])
-            rows = Rows(path, tables, task=task.task_id, mode=f"undo of {request.file}")
+            new_path = partial(undo_path, request.folder, [(each["schema"], each["table"]) for each in head["tables"]])
+            rows = Rows(request.undo, new_path, tables, task=task.task_id, mode=f"undo of {request.file}")
             stack.callback(rows.close)
         every = [Decisions(number, layouts, rows) for number, layouts in enumerate(tables)]
         progress.stage("reading", 0)

@@ -23,7 +23,7 @@ import json
 import os
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -44,14 +44,15 @@ _BEFORE, _AFTER, _END = b"b", b"a", b"e\n"
 class UndoFile:
     """Writes an undo file."""
 
-    def __init__(self, path: Path, nodes: tuple[str, ...], head: Mapping[str, Any]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, nodes: tuple[str, ...], head: Mapping[str, Any], another: Callable[[], Path] | None = None
+    ) -> None:
+        """`another` returns the next name if another process takes this one; without it, that is an error."""
+        self.path, self._another = path, another
         self._numbers = {node: str(number).encode() for number, node in enumerate(nodes)}
         self._lock = threading.Lock()
         if path.exists():
-            raise StoreError(
-                f"the file {path} exists, and an undo file is never overwritten", cure="give another path with --undo"
-            )
+            raise self._exists()
         try:
             self._part = PartFile(path)
             self._file = gzip.GzipFile(fileobj=self._part.file, mode="wb", compresslevel=1, mtime=0)
@@ -76,10 +77,19 @@ class UndoFile:
         try:
             self._file.write(_END)
             self._file.close()
-            self._part.keep()
+            self._keep_new()
             self._part.file.close()
         except OSError as error:
             raise self._error(error) from None
+
+    def _keep_new(self) -> None:
+        while True:
+            try:
+                return self._part.keep(new=True)
+            except FileExistsError:
+                if self._another is None:
+                    raise self._exists() from None
+            self.path = self._part.path = self._another()
 
     def after(self, table: int, node: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Add the guards of rows of a table that were written on a node; when this returns they are on the disk."""
@@ -114,6 +124,11 @@ class UndoFile:
         with suppress(OSError, ValueError):
             self._file.close()
         self._part.discard()
+
+    def _exists(self) -> StoreError:
+        return StoreError(
+            f"the file {self.path} exists, and an undo file is never overwritten", cure="give another path with --undo"
+        )
 
     def _error(self, error: OSError) -> StoreError:
         return StoreError(f"cannot write the undo file {self.path}: {error.strerror}", cure=cure_for(error))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -125,3 +127,78 @@ def test_applications_see_nothing_but_a_short_wait(nodes: Nodes, monkeypatch: py
     expected = [(item, f"name {item}", applications.increments[item], item) for item in range(1, 71)]
     assert nodes[2].execute("SELECT * FROM items ORDER BY id") == expected
     assert nodes[2].execute("SELECT count(*) FROM child") == [(applications.children,)]
+
+
+def _wait_until_a_repair_waits(database: Database) -> None:
+    query = "SELECT FROM pg_stat_activity WHERE application_name ~ '^trueup repair' AND wait_event_type = 'Lock'"
+    until = time.monotonic() + 60
+    with psycopg.connect(database.uri, autocommit=True) as connection:
+        while not connection.execute(query).fetchall():
+            assert time.monotonic() < until, "the repair does not wait"
+
+
+@contextmanager
+def _repair_that_waits(nodes: Nodes, database: Database, statement: str) -> Iterator[psycopg.Connection[Any]]:
+    """Run the block in a transaction after a statement, while a repair waits for that transaction."""
+    report, results = nodes.diff(exclude_columns=["hits"] if nodes.table == "items" else []), list[Any]()
+    with psycopg.connect(database.uri) as application:
+        application.execute(statement)
+        repair = threading.Thread(
+            target=lambda: results.append(nodes.repair(report, source_of_truth="n1", execute=True))
+        )
+        repair.start()
+        try:
+            _wait_until_a_repair_waits(database)
+            yield application
+            application.commit()
+        finally:
+            application.rollback()
+            repair.join()
+    assert results[0].failed == {}
+    assert results[0].left_counts == {"the row changed while the repair ran": 1}
+
+
+@pytest.mark.parametrize("item", [1, 71])
+def test_no_deadlock_with_a_session_that_refers_to_a_row_and_updates_it(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, item: int
+) -> None:
+    """Row 1 gets another unique value, row 71 is deleted: both need the stronger lock from the start."""
+    nodes[2].execute("UPDATE items SET place = 100 WHERE id = 1")
+    with _repair_that_waits(nodes, nodes[2], f"INSERT INTO child VALUES ({item})") as application:
+        application.execute(f"UPDATE items SET hits = 1 WHERE id = {item}")
+    assert "deadlock" not in caplog.text
+    assert nodes[2].execute(f"SELECT hits, (SELECT count(*) FROM child) FROM items WHERE id = {item}") == [(1, 1)]
+
+
+def test_a_row_that_keeps_its_parent_does_not_wait_for_it(nodes_with: NodesWith) -> None:
+    """As the server does it: an application locks a parent first, and then writes the rows that refer to it."""
+    tables = """
+    CREATE TABLE parent (id int PRIMARY KEY);
+    CREATE TABLE items (id int PRIMARY KEY, parent int REFERENCES parent, v int)
+    """
+    parents = "INSERT INTO parent VALUES (1), (2), (3); INSERT INTO items VALUES "
+    nodes = nodes_with(tables, f"{parents} (1, 1, 1), (2, 2, 2)", f"{parents} (1, 1, 0), (2, 3, 2)")
+    with psycopg.connect(nodes[2].uri) as application:
+        application.execute("SELECT FROM parent WHERE id IN (1, 3) FOR UPDATE")
+        result = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True, lock_timeout=1)
+    assert result.verdict == "REPAIRED"
+    assert nodes.rows()[1] == [(1, 1, 1), (2, 2, 2)]
+
+
+def test_a_row_that_is_moved_to_another_partition_is_left(
+    nodes_with: NodesWith, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server ends the transaction that waits for such a row; the node is written with another one."""
+    tables = """
+    CREATE TABLE parts (id int, part int, v int) PARTITION BY LIST (part);
+    CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1);
+    CREATE TABLE parts_2 PARTITION OF parts FOR VALUES IN (2)
+    """
+    rows = "INSERT INTO parts SELECT i, 1, {} FROM generate_series(1, 9) i"
+    nodes = nodes_with(tables, rows.format("i"), rows.format("0"), name="parts")
+    nodes.diff = partial(nodes.diff, key=["id"])  # type: ignore[method-assign]
+    with _repair_that_waits(nodes, nodes[2], "UPDATE parts SET part = 2 WHERE id = 5"):
+        pass
+    assert "trying again" in caplog.text
+    expected = [(number, 2 if number == 5 else 1, 0 if number == 5 else number) for number in range(1, 10)]
+    assert nodes.rows()[1] == expected

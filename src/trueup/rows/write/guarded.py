@@ -76,16 +76,27 @@ def read_hashes(connection: Connection, spec: TableSpec, keys: Sequence[KeyValue
     return hashes
 
 
-def lock_unchanged(connection: Connection, spec: TableSpec, expected: Expected) -> set[bytes]:
+def lock_unchanged(
+    connection: Connection, spec: TableSpec, expected: Expected, *, with_keys: bool = False
+) -> set[bytes]:
     """Lock the rows in the order of their keys, and return the ids of those that changed.
 
-    The lock is that of an UPDATE: other sessions can insert rows that refer to these. Call it outside of a savepoint:
-    a row that is locked in one subtransaction and written in another gets two holders, which takes more time.
+    The lock is that of an UPDATE: other sessions can insert rows that refer to these. `with_keys`: it is that of a
+    DELETE, which an UPDATE of a unique value takes too. A weaker lock now and this one later would be a deadlock with
+    a session that inserted a row which refers to this one, and now updates this one.
+
+    Call it outside of a savepoint: a row that is locked in one subtransaction and written in another gets two holders,
+    which takes more time.
     """
     if not expected.keys:
         return set()
-    locked = sql.SQL("SELECT {}, {} AS hash FROM {} WHERE {} ORDER BY {} FOR NO KEY UPDATE").format(
-        key_texts(spec), row_hash(spec), table_name(spec), among(spec, expected.keys), order_by(spec)
+    locked = sql.SQL("SELECT {}, {} AS hash FROM {} WHERE {} ORDER BY {} FOR {}").format(
+        key_texts(spec),
+        row_hash(spec),
+        table_name(spec),
+        among(spec, expected.keys),
+        order_by(spec),
+        sql.SQL("UPDATE" if with_keys else "NO KEY UPDATE"),
     )
     query = sql.SQL("SELECT count(*), coalesce(sum(hash), 0) FROM ({}) locked").format(locked)
     if tuple(one_row(connection.execute(query))) == expected.digest:

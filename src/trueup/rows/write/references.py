@@ -19,8 +19,9 @@ from trueup.rows.spec import TableSpec
 from trueup.rows.write.stage import stage_keys
 from trueup.rows.write.target import Target, column_list, same_key, table_name
 
-# Batches of keys whose rows were written and of keys whose rows were deleted; each fits into one statement.
-KeyBatches = Callable[[], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues]]]]
+# Batches of keys whose rows were written and of keys whose rows were deleted; each fits into one statement. Of the
+# updated rows, only those in which one of these columns changed are needed (None: all).
+KeyBatches = Callable[["Sequence[str] | None"], Iterable[tuple[Sequence[KeyValues], Sequence[KeyValues]]]]
 
 
 def check_references(connection: Connection, spec: TableSpec, batches: KeyBatches) -> None:
@@ -33,14 +34,16 @@ def check_references(connection: Connection, spec: TableSpec, batches: KeyBatche
         if key.child in tables or key.child in parts:
             # The foreign keys of a partitioned table are those of its partitions, which may have others of their own.
             own = key if key.child in parts else replace(key, child=(spec.schema, spec.table))
-            for written, _ in batches():
+            # Like the server: a row that keeps its parent does not lock it, so that a session which has locked the
+            # parent and then updates this row does not wait for us while we wait for it.
+            for written, _ in batches(key.child_columns):
                 if written:
                     lock_parents(connection, own, among=among(spec, written))
                     _check(key, orphans(connection, own, among=among(spec, written), limit=1))
         if key.parent in tables or key.parent in parts:
             _check_children(connection, spec, key, batches)
     for name, columns in deferrable_constraints(connection, spec, kinds=("p", "u")):
-        for written, _ in batches():
+        for written, _ in batches(None):
             if written:
                 _check_unique(connection, spec, name, columns, written)
 
@@ -110,7 +113,7 @@ def _check_children(connection: Connection, spec: TableSpec, key: ForeignKey, ba
         return
     places = {part.column.name: place for place, part in enumerate(spec.key)}
     order = [places[name] for name in key.parent_columns]
-    for _, deleted in batches():
+    for _, deleted in batches(()):
         if not deleted:
             continue
         values = sql.SQL(", ").join(

@@ -1,4 +1,4 @@
-"""The indexes in which two rows may not have the same value, or conflicting ones."""
+"""The indexes in which two rows may not have the same value, or conflicting ones; and the columns of partition keys."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def unique_indexes(connection: Connection, spec: TableSpec) -> list[UniqueIndex]
         load("trueup.rows.write", "unique.sql")["indexes"], {"schema": spec.schema, "table": spec.table}
     ).fetchall()
     return [UniqueIndex(None if columns is None else tuple(columns), by_value) for columns, by_value in rows]
+
+
+def partition_keys(connection: Connection, spec: TableSpec) -> list[tuple[str, ...] | None]:
+    """Return the columns of the partition keys of a table and its partitions (None: not known)."""
+    rows = connection.execute(
+        load("trueup.rows.write", "unique.sql")["partition_keys"], {"schema": spec.schema, "table": spec.table}
+    ).fetchall()
+    return [None if columns is None else tuple(columns) for (columns,) in rows]

@@ -14,3 +14,11 @@ SELECT CASE WHEN bool_or(a.attgenerated <> '') IS NOT TRUE THEN array_agg(DISTIN
    AND i.indrelid IN (SELECT format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass UNION ALL
                       SELECT p.relid FROM pg_partition_tree(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) p)
  GROUP BY i.indexrelid
+
+-- name: partition_keys
+-- Per partitioned table, of the table and its partitions: the columns of the partition key (NULL: not known).
+SELECT CASE WHEN p.partexprs IS NULL THEN
+            (SELECT array_agg(a.attname::text) FROM pg_attribute a
+              WHERE a.attrelid = p.partrelid AND a.attnum = ANY (p.partattrs::int2[])) END AS columns
+  FROM pg_partition_tree(format('%%I.%%I', %(schema)s::text, %(table)s::text)::regclass) t
+  JOIN pg_partitioned_table p ON p.partrelid = t.relid

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
 from trueup.db.commit import CommitUnknown
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
-from trueup.errors import TrueupError
+from trueup.engine.progress import Silent
+from trueup.errors import QueryError, TrueupError
 from trueup.report.repair import written_counts
 from trueup.task.open import OpenTask
 from trueup.task.together import together
@@ -21,6 +23,12 @@ from trueup.verbs.repair.result import Ending, text_of
 from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_node import NOTHING_HERE, Written, write_node
 from trueup.verbs.repair.writes import Left
+
+# A deadlock, and a row that another session moved to another partition: rolled back, and worth another attempt.
+_AGAIN = ("40P01", "40001")
+_ATTEMPTS = 5
+
+_log = logging.getLogger(__name__)
 
 # The cure for a failure before the first write.
 NOTHING_WRITTEN = "nothing was written on any node; run the command again"
@@ -100,11 +108,12 @@ class _Writer:
     def __init__(self, works: Sequence[NodeWork], undo: UndoFile, task: OpenTask) -> None:
         self.works, self._undo, self._task = works, undo, task
         self._opened: list[Connection] = []
+        self._is_cancelled = False
         self.node = works[0].node.name
 
     def write(self) -> list[Written] | TrueupError:
         try:
-            written = write_node(self.works, self._undo, self._task.progress, self._opened)
+            written = self._write()
         except TrueupError as error:
             return error
         # At once: Ctrl-C or an error of a later step must not hide that this node was written.
@@ -112,7 +121,22 @@ class _Writer:
         self._task.written.append(f"node {self.node} was written ({counts}; undo file: {self._undo.path})")
         return written
 
+    def _write(self) -> list[Written]:
+        """Write the node; once more if the server ended the transaction because of what other sessions wrote."""
+        progress = self._task.progress
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return write_node(self.works, self._undo, progress, self._opened)
+            except QueryError as error:
+                if error.sqlstate not in _AGAIN or self._is_cancelled:
+                    raise
+                _log.warning("%s; %s; trying again", error, NOTHING_HERE, extra={"node": self.node})
+            # The rows were counted.
+            progress = Silent()
+        return write_node(self.works, self._undo, progress, self._opened)
+
     def cancel(self) -> None:
+        self._is_cancelled = True
         for connection in self._opened:
             with suppress(Exception):
                 connection.cancel_safe(timeout=5)

@@ -10,7 +10,7 @@ row then finds the row, and rows that refer to it keep their parent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from itertools import islice
@@ -54,7 +54,7 @@ from trueup.rows.write.guarded import (
 from trueup.rows.write.references import acted_on, check_references, lock_for_deferrable
 from trueup.rows.write.target import Target
 from trueup.rows.write.triggers import application_path
-from trueup.rows.write.unique import UniqueIndex, unique_indexes
+from trueup.rows.write.unique import UniqueIndex, partition_keys, unique_indexes
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.node_work import NodeWork
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, UndoFile
@@ -79,6 +79,8 @@ class TableWriter:
         self.is_active = False
         # Missing keys and the extra keys that equal them: such a row gets another key in place.
         self._renamed: dict[bytes, bytes] = {}
+        # What `_may_be_replaced` returned.
+        self._replaced: dict[tuple[int, ...], bool] = {}
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -101,7 +103,9 @@ class TableWriter:
             lock_for_deferrable(connection, work.guard)
         for writes in work.spool:
             if work.spool.counts["update"]:
-                self.changed |= lock_unchanged(connection, work.guard, writes.expected("update", "delete"))
+                ending, staying = writes.by_lock(self._may_be_replaced)
+                self.changed |= lock_unchanged(connection, work.guard, ending, with_keys=True)
+                self.changed |= lock_unchanged(connection, work.guard, staying)
             self.changed |= existing(connection, work.guard, writes.expected("insert"))
             self._progress.advance(len(writes.keys))
         if work.spool.counts["insert"] and work.spool.counts["delete"] and not work.layout.fixed[work.node.name]:
@@ -190,7 +194,7 @@ class TableWriter:
     def check(self) -> None:
         """Check what silenced triggers do not check."""
         if self.work.silent:
-            check_references(self._connection, self.work.guard, partial(self._keys))
+            check_references(self._connection, self.work.guard, self._keys)
 
     def note(self, undo: UndoFile) -> None:
         """Add to the undo file the hashes of written rows that were not known before, or that a trigger changed."""
@@ -212,18 +216,51 @@ class TableWriter:
             return nullcontext()
         return application_path(self._connection, self.work.schemas)
 
-    def _acts(self) -> Iterator[tuple[KeyValues, Act]]:
-        """Yield key and act of every row that is written."""
+    def _acts(self, columns: Collection[str] | None = None) -> Iterator[tuple[KeyValues, Act]]:
+        """Yield key and act of every row that is written; `columns`: see `_keys`."""
+        names = self.work.target("update").columns
+        if columns is not None and not set(columns) <= set(names):
+            # A generated column changes with others.
+            columns = None
         for writes in self.work.spool:
-            for key, name, act in zip(writes.keys, writes.ids, writes.acts, strict=True):
-                if name not in self.changed:
+            for key, name, act, places in zip(writes.keys, writes.ids, writes.acts, writes.places, strict=True):
+                if name in self.changed:
+                    continue
+                is_other = (
+                    act == "update" and columns is not None and not any(names[place] in columns for place in places)
+                )
+                if not is_other or self._may_be_replaced(places):
                     yield key, act
 
-    def _keys(self) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
-        """Yield batches of keys whose rows were written and of keys whose rows were deleted."""
-        acts = self._acts()
+    def _keys(self, columns: Collection[str] | None) -> Iterator[tuple[list[KeyValues], list[KeyValues]]]:
+        """Yield batches of keys whose rows were written and of keys whose rows were deleted.
+
+        `columns`: of the updated rows, only those in which one of these columns changed, and those that may have been
+        deleted and inserted.
+        """
+        acts = self._acts(columns)
         while batch := list(islice(acts, KEYS_PER_STATEMENT)):
             yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
+
+    @cached_property
+    def _unique(self) -> list[UniqueIndex]:
+        return unique_indexes(self._connection, self.work.guard)
+
+    @cached_property
+    def _replacing(self) -> list[tuple[str, ...] | None]:
+        """Columns whose change may delete and insert a row, or ends a unique value (None: any column)."""
+        keys = partition_keys(self._connection, self.work.guard)
+        return [self.work.layout.fixed[self.work.node.name], *(index.columns for index in self._unique), *keys]
+
+    def _may_be_replaced(self, places: tuple[int, ...]) -> bool:
+        """Return whether a row may be deleted and inserted, or lose a unique value, if these fields of it change."""
+        found = self._replaced.get(places)
+        if found is None:
+            names = self.work.target("update").columns
+            changed = {names[place] for place in places}
+            found = any(columns is None or not changed.isdisjoint(columns) for columns in self._replacing)
+            self._replaced[places] = found
+        return found
 
     def _to_delete(self, writes: Writes) -> Expected:
         return writes.expected("delete").without(self.changed | set(self._renamed.values()))
@@ -239,7 +276,7 @@ class TableWriter:
         old = set(found.values())
         for writes in self.work.spool if found else ():
             expected = writes.expected("delete").without(acts["delete"] - old)
-            self.changed |= lock_unchanged(self._connection, self.work.guard, expected)
+            self.changed |= lock_unchanged(self._connection, self.work.guard, expected, with_keys=True)
         self._renamed = {new: name for new, name in found.items() if name not in self.changed}
         # The new row cannot be inserted beside a row that changed.
         self.changed |= found.keys() - self._renamed.keys()
@@ -326,11 +363,7 @@ class TableWriter:
 
     def _update_silently(self) -> None:
         staged, sent = self._stage(("update",))
-        indexes = [
-            index
-            for index in unique_indexes(self._connection, self.work.guard)
-            if any(index.is_touched_by(columns) for columns in staged.sets)
-        ]
+        indexes = [index for index in self._unique if any(index.is_touched_by(columns) for columns in staged.sets)]
         if not indexes:
             check_arrived(sent, self._write_staged(staged))
             return

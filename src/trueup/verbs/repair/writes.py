@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.rows.keys import KeyValues
@@ -42,7 +42,23 @@ class Writes:
 
     def expected(self, *acts: Act) -> Expected:
         """Return the rows before, of these acts."""
-        places = [place for place, act in enumerate(self.acts) if act in acts]
+        return self._expected([place for place, act in enumerate(self.acts) if act in acts])
+
+    def by_lock(self, is_replaced: Callable[[tuple[int, ...]], bool]) -> tuple[Expected, Expected]:
+        """Return the rows before of updates and deletes: those whose key may end, and the others.
+
+        `is_replaced` returns whether a row in which the fields of these places change may be deleted or lose a unique
+        value.
+        """
+        ending, staying = [], []
+        for place, act in enumerate(self.acts):
+            if act == "delete" or (act == "update" and is_replaced(self.places[place])):
+                ending.append(place)
+            elif act == "update":
+                staying.append(place)
+        return self._expected(ending), self._expected(staying)
+
+    def _expected(self, places: Sequence[int]) -> Expected:
         return Expected(
             [self.ids[place] for place in places],
             [self.keys[place] for place in places],

@@ -28,6 +28,19 @@ DENIED = {
     ),
 }
 
+# Functions of pg_catalog whose result depends on a setting of the session that no trigger function sets; and those that
+# do so if their first argument is not a configuration.
+_READS_SETTING = {"current_setting", "get_current_ts_config"}
+_NEEDS_CONFIGURATION = {
+    *("to_tsvector", "json_to_tsvector", "jsonb_to_tsvector", "ts_headline"),
+    *("to_tsquery", "plainto_tsquery", "phraseto_tsquery", "websearch_to_tsquery"),
+}
+
+
+def reads_setting(name: str, arguments: str) -> bool:
+    """Return whether a function of pg_catalog returns another value in a session with other settings."""
+    return name in _READS_SETTING or (name in _NEEDS_CONFIGURATION and not arguments.startswith("regconfig"))
+
 
 def add_types(connection: Connection, calls: Calls) -> None:
     """Add the parts of types, and what the checks of domains call, until nothing is new."""

@@ -16,7 +16,7 @@ from psycopg.rows import class_row
 
 from trueup.config.model import Node
 from trueup.config.settings import ExpressionSettings
-from trueup.db.called import DENIED, add_types
+from trueup.db.called import DENIED, add_types, reads_setting
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_code import foreign_code
 from trueup.db.names import display_name
@@ -60,8 +60,8 @@ class Function:
         qualified = (display_name(self.schema, self.name), f"{self.schema}.{self.name}")
         return (self.name, *qualified) if self.is_built_in else qualified
 
-    def problem(self, allowed: ExpressionSettings) -> str | None:
-        """Return why the function is refused, or None."""
+    def problem(self, allowed: ExpressionSettings, *, in_trigger: bool = False) -> str | None:
+        """Return why the function is refused, or None; `in_trigger`: it runs in the sessions of writers."""
         if set(self.names) & set(allowed.functions):
             return None
         if self.is_built_in:
@@ -69,6 +69,8 @@ class Function:
                 return "is volatile: it may write, or return another value for the same row"
             if self.is_internal:
                 return "is internal"
+            if in_trigger and reads_setting(self.name, self.arguments):
+                return "depends on a setting of the session that writes"
             return DENIED.get(self.name)
         # The owner of an extension can add functions to it, also functions of other roles.
         if self.extension and self.extension in allowed.extensions and self.is_of_superuser:
@@ -138,7 +140,9 @@ def examine(
         problems.append(f"it runs with the rights of {definer} and may read only columns of this table, by their names")
     if problems:
         return Examined(f"{expression.what}: {'; '.join(problems)}; the expression: {_shown(expression)}")
-    names = tuple(function.names[0] for function in functions if function.problem(ExpressionSettings()))
+    names = tuple(
+        function.names[0] for function in functions if function.problem(ExpressionSettings(), in_trigger=bool(definer))
+    )
     return Examined(None, names, guard)
 
 
@@ -172,7 +176,7 @@ class _Unreadable(Exception):
 
 def _problem(function: Function, allowed: ExpressionSettings, definer: str) -> str | None:
     shown = f"{function.names[0]}({function.arguments})"
-    problem = function.problem(allowed)
+    problem = function.problem(allowed, in_trigger=bool(definer))
     if problem:
         return f"it calls {shown}, which {problem} (to allow it: --allow-functions {function.names[0]})"
     if definer and not (function.is_built_in or function.is_of_superuser or function.owner == definer):

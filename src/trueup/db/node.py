@@ -28,6 +28,7 @@ PINNED: tuple[LiteralString, ...] = (
     "SET extra_float_digits = 3",
     "SET bytea_output = 'hex'",
     "SET xmlbinary = 'base64'",
+    "SET xmloption = 'content'",
     "SET standard_conforming_strings = on",
     "SET quote_all_identifiers = off",
     # How literals are parsed: NULL in an array, and `= NULL` in a filter.
@@ -46,6 +47,9 @@ PINNED: tuple[LiteralString, ...] = (
 # Settings that some services do not allow; probes compare what they change.
 OPTIONAL: tuple[LiteralString, ...] = (
     "SET lc_monetary = 'C'",
+    # Names of months in to_char, and abbreviations of time zones in literals.
+    "SET lc_time = 'C'",
+    "SET timezone_abbreviations = 'Default'",
     "SET jit = off",
     # The server ends a query soon after its client was killed (PostgreSQL 14 and newer).
     "SET client_connection_check_interval = '2s'",

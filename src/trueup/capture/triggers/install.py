@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 
 # Increased with every change of the folder sql that changes what is in a database.
 VERSION = 5
+# Settings of the functions that evaluate keys, predicates and routings: what is captured must not depend on the session
+# that writes. Sessions of trueup have the same values, see PINNED in trueup.db.node.
+SETTINGS: LiteralString = (
+    "SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres' SET extra_float_digits = 3"
+    " SET bytea_output = 'hex' SET xmlbinary = 'base64' SET xmloption = 'content' SET lc_monetary = 'C'"
+    " SET lc_time = 'C' SET standard_conforming_strings = on SET quote_all_identifiers = off SET array_nulls = on"
+    " SET transform_null_equals = off"
+)
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
 # 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
@@ -189,4 +197,4 @@ def _filled(session: Session, file: str) -> LiteralString:
 
 def _sql(text: str, session: Session) -> LiteralString:
     # The name of the schema was checked and needs no quotes; files of the package are trusted.
-    return text.replace("@schema@", session.schema)  # type: ignore[return-value, unused-ignore]
+    return text.replace("@schema@", session.schema).replace("@settings@", SETTINGS)  # type: ignore[return-value, unused-ignore]

@@ -3,8 +3,7 @@ CREATE OR REPLACE FUNCTION @schema@.tube_backfill_step3(
     max_keys bigint DEFAULT NULL
 ) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = off
-SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres' SET extra_float_digits = 3
-SET bytea_output = 'hex' SET lc_monetary = 'C' AS $$
+@settings@ AS $$
 DECLARE
     s @schema@.sources := @schema@.tube_source(tube, "table");
     t @schema@.tubes := @schema@.tube_get(tube);

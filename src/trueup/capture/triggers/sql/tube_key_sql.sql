@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_key_sql(
-    s @schema@.sources, OUT is_integer boolean, OUT expression text, OUT names text[], OUT pins text
+    s @schema@.sources, OUT is_integer boolean, OUT expression text, OUT names text[], OUT is_plain boolean
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -21,12 +21,8 @@ BEGIN
         WHEN cardinality(names) = 1 THEN texts[1]
         ELSE format('json_build_array(%s)::text', array_to_string(texts, ', '))
     END;
-    -- The text of a value must not depend on the settings of the writing session.
-    pins := CASE
-        WHEN types <@ '{smallint,integer,bigint,oid,text,varchar,bpchar,name,uuid,numeric,boolean}'::regtype[] THEN ''
-        ELSE $pins$ SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres'
-             SET extra_float_digits = 3 SET bytea_output = 'hex' SET lc_monetary = 'C'$pins$
-    END;
+    -- Whether no setting of a session changes the text of a value.
+    is_plain := types <@ '{smallint,integer,bigint,oid,text,varchar,bpchar,name,uuid,numeric,boolean}'::regtype[];
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_key_sql(@schema@.sources) IS

@@ -2,8 +2,7 @@ CREATE OR REPLACE FUNCTION @schema@.tube_pods_insert(
     tube text, "table" regclass, query text, shard bigint DEFAULT NULL, op "char" DEFAULT 'T'
 ) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET DateStyle = 'ISO, YMD' SET TimeZone = 'UTC' SET IntervalStyle = 'postgres' SET extra_float_digits = 3
-SET bytea_output = 'hex' SET lc_monetary = 'C' AS $$
+@settings@ AS $$
 DECLARE
     s @schema@.sources := @schema@.tube_source(tube, "table");
     t @schema@.tubes := @schema@.tube_get(tube);

@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import tempfile
+import threading
 from base64 import b64decode
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -21,6 +22,8 @@ from chdb.session import Session
 opened: Any = Session
 folder = sys.argv[1]
 clickhouse = opened(folder)
+# Clients keep their connections, each with a thread; chdb has one query at a time.
+one_at_a_time = threading.Lock()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,6 +47,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_POST(self) -> None:
+        with one_at_a_time:
+            self.answer()
+
+    def answer(self) -> None:
         params = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
         body = self.body()
         if b64decode(self.headers.get("Authorization", "").removeprefix("Basic ")) != b"me:ge heim/123":
@@ -79,7 +86,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 sys.stdout.write(f"{server.server_port}\n")
 sys.stdout.flush()
 server.serve_forever()

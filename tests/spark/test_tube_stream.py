@@ -23,11 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import trueup
 from support.fixtures import Databases, Spark
+from support.spark import JVM_OPTIONS
 from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import Keys
 from trueup.capture.triggers.hold import HoldLost
 from trueup.capture.triggers.shape import Shapes, tables_of
 from trueup.config.settings import SparkSettings
+from trueup.engine.java import find_java
 from trueup.engine.work import Room
 from trueup.sinks import open_sink
 from trueup.sinks.base import Mark
@@ -218,27 +220,48 @@ def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases
 
 
 PROGRAM = """
-import os, signal, sys
-from trueup.engine.session import start_session
-spark = start_session(slots=2)
+import os, signal
+from pyspark.sql import SparkSession
+import trueup
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+trueup.register(spark, nodes={{"n1": {uri!r}}})
 def each(frame, number):
     with open({out!r}, "a") as out:
         out.write(f"{{number}} {{sorted(row.key[0] for row in frame.collect())}}\\n")
     if {die!r}:
         os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
-stream = spark.readStream.format("trueup_tube").option("address", {uri!r}).load("t")
+stream = spark.readStream.format("trueup_tube").option("node", "n1").load("t")
 stream.writeStream.foreachBatch(each).option("checkpointLocation", {checkpoint!r}).start().awaitTermination()
 """
 
 
+def _not_activated(folder: Path) -> dict[str, str]:
+    """Return an environment as of a virtual environment that is not activated: python3 of the PATH has no packages."""
+    folder.mkdir()
+    (folder / "python3").write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S "$@"\n')
+    (folder / "python3").chmod(0o755)
+    fast = f"--conf spark.ui.enabled=false --driver-java-options '{JVM_OPTIONS}' pyspark-shell"
+    unset = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH")
+    return {
+        **{name: value for name, value in os.environ.items() if name not in unset},
+        "PATH": f"{folder}:/usr/bin:/bin",
+        "JAVA_HOME": str(find_java()),
+        "PYSPARK_SUBMIT_ARGS": fast,
+    }
+
+
 def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, tmp_path: Path) -> None:
-    """After a kill within a batch, with more keys touched, the first batch is the same as before."""
+    """After a kill within a batch, with more keys touched, the first batch is the same as before.
+
+    The killed program runs in a virtual environment that is not activated.
+    """
     database, tube = items
     database.execute("INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 9) g")
     checkpoint, out = tmp_path / "c", tmp_path / "out"
     program = PROGRAM.format(out=str(out), die=True, uri=database.uri, checkpoint=str(checkpoint))
-    done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, capture_output=True, text=True)
+    command, environment = [sys.executable, "-c", program], _not_activated(tmp_path / "bin")
+    done = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert out.read_text(encoding="utf-8").startswith("0 ['1', '2', '3'")
     database.execute(
@@ -271,3 +294,16 @@ def test_a_table_with_a_problem_is_set_aside(items: Items, spark: Spark, tmp_pat
         writer.trigger(availableNow=True).start().awaitTermination(60)
     assert set(copy.rows) == {(1, "1")}
     assert database.execute("SELECT count(*) FROM tube.pods_t WHERE op <> '!'") == [(1,)]
+
+
+def test_a_python_without_trueup_is_named(spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user chose another Python for the workers: the error says what to set."""
+    bare = _not_activated(tmp_path / "bin")["PATH"].partition(":")[0] + "/python3"
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", bare)
+    with pytest.raises(trueup.TrueupError, match=r"bin/python3, which does not have trueup") as caught:
+        trueup.register(spark)
+    assert f"set PYSPARK_PYTHON={sys.executable} before the Spark session is started" in caught.value.cure
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "nothing"))
+    with pytest.raises(trueup.TrueupError, match="which does not exist"):
+        trueup.register(spark)

@@ -1,9 +1,9 @@
 """The engine: runs picklable tasks on Spark, or on threads of this process, and yields their answers.
 
 Reading order: `work` (tasks, answers, room), `slots` (how many tasks at once), `local` (threads), `spark` (waves of
-Spark jobs), `envelope` (what is sent to the workers), `session` and `java` (start Spark), `jvm` (its Java process),
-`scratch` (temporary folders), `failures` (errors of the environment, and defects), `choose` (threads or Spark),
-`progress` (what is shown meanwhile), `memory` (the garbage collector during large runs).
+Spark jobs), `envelope` (what is sent to the workers), `session` and `java` (start Spark), `python` (the Python of its
+workers), `jvm` (its Java process), `scratch` (temporary folders), `failures` (errors of the environment, and defects),
+`choose` (threads or Spark), `progress` (what is shown meanwhile), `memory` (the garbage collector during large runs).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trueup.config.settings import SparkSettings
 from trueup.engine.local import LocalEngine
+from trueup.engine.python import use_this_python
 from trueup.engine.session import existing_session, start_session
 from trueup.engine.slots import Share, cores_here
 from trueup.engine.spark import SparkEngine
@@ -73,6 +74,7 @@ class EngineStarter:
 
     def _start(self, session: SparkSession | None) -> Engine:
         if session is not None:
+            use_this_python(session)
             return SparkEngine(session, self._share, owned=False)
         settings = self._settings
         slots = self._share.of(cores_here())

@@ -2,7 +2,8 @@
 
 Reading order: `base` (the protocol), `function` (your own Python function), `keys` and `options` (shared by sinks),
 `postgres` and `postgres_target`, `redis` and `redis_client`, `columns` (documents as Arrow) with `clickhouse`,
-`parquet` and `delta`, `documents` (rows as JSON) and `http` with `bulk`.
+`staging` (files of Spark tasks before the commit), `parquet` and `delta`, `documents` (rows as JSON) and `http` with
+`bulk`.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ def _redis(address: str, values: Mapping[str, Any]) -> Sink:
 
 
 def _clickhouse(address: str, values: Mapping[str, Any]) -> Sink:
-    from trueup.sinks.clickhouse import OPTIONS, ClickHouseSink
+    from trueup.sinks.clickhouse import OPTIONS, ClickHouseServerSink
 
     _need("clickhouse_connect", "sinks")
     place, options = split_address(address, "ClickHouse", values, ours=OPTIONS)
-    return ClickHouseSink(place, options, embedded=False)
+    return ClickHouseServerSink(place, options, embedded=False)
 
 
 def _chdb(address: str, values: Mapping[str, Any]) -> Sink:

@@ -15,7 +15,19 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from trueup.capture.triggers.document import Document, Identity, Mark, SourceTable
 from trueup.errors import TrueupError
 
-__all__ = ["Document", "Identity", "Mark", "Shards", "Sink", "SinkDown", "SinkRejected", "SourceTable"]
+__all__ = [
+    "CommittingSink",
+    "Document",
+    "Identity",
+    "Mark",
+    "Shards",
+    "Sink",
+    "SinkDown",
+    "SinkRejected",
+    "SourceTable",
+    "Target",
+    "TaskWriter",
+]
 
 Shards: TypeAlias = "Sequence[int] | Literal['all']"
 
@@ -78,3 +90,38 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close the connections; no write follows."""
+
+
+class Target(Protocol):
+    """What documents are written to: a sink, or the writer of a task."""
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """Write or delete each document of the batch, as `Sink.write` does."""
+
+
+class TaskWriter(Target, Protocol):
+    """Writes the documents of one task of Spark. It is pickled on the driver."""
+
+    def flush(self) -> None:
+        """Write what is kept in memory; called after each chunk of documents. Raises SinkDown."""
+
+    def finish(self) -> Sequence[Any]:
+        """Close the connections and return what `commit` needs."""
+
+
+@runtime_checkable
+class CommittingSink(Protocol):
+    """A sink that a single process writes on threads, but that tasks of Spark can write if the driver commits.
+
+    A task may run twice, or be still running when its batch is over: what it writes must have no effect that the
+    driver did not commit, or must be outdated by the next batch.
+    """
+
+    def begin(self, tables: Sequence[str]) -> TaskWriter:
+        """Start a batch with keys of these tables, on the driver; return the writer for its tasks."""
+
+    def part_of(self, table: str, key: tuple[str, ...], parts: int) -> int:
+        """Return the number of the task, below `parts`, that has to write a key, with all its shards."""
+
+    def commit(self, results: Sequence[Any]) -> None:
+        """Make visible what the writers of all tasks returned; raise SinkDown if the batch must be repeated."""

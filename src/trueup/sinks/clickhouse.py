@@ -3,6 +3,9 @@
 Every write inserts new versions; a deleted row is a version marked as deleted. `SELECT … FINAL` shows the current
 rows. The version continues from the largest one in the table. Numbers of pods cannot be used, because they are not in
 the order of writes. A single process writes, in few large inserts, as recommended for ClickHouse.
+
+Tasks of Spark insert the version that the driver chose for the batch: what a task inserts that is still running when
+the next batch is written is outdated.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import re
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,8 +27,8 @@ from trueup.db.clickhouse import Backend, Embedded, Server, identifier, literal,
 from trueup.db.names import parse_table_name
 from trueup.errors import CheckFailed, NodeError, QueryError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SinkRejected, SourceTable
-from trueup.sinks.columns import AT, SEQ, SHARD, Columns
-from trueup.sinks.keys import fixed_shard
+from trueup.sinks.columns import AT, SEQ, SHARD, Columns, by_table
+from trueup.sinks.keys import fixed_shard, key_text
 from trueup.sinks.options import Options
 
 if TYPE_CHECKING:
@@ -95,13 +99,17 @@ class ClickHouseSink:
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Insert once per table, atomically; a repeated batch only adds a version."""
-        by_table: dict[str, list[Document]] = {}
-        for document in batch:
-            by_table.setdefault(document.table, []).append(document)
-        rows = {table: self._tables[table][1].table(documents, mark) for table, documents in by_table.items()}
+        self.write_version(batch, mark, {})
+
+    def write_version(self, batch: Sequence[Document], mark: Mark, versions: Mapping[str, int]) -> None:
+        """Insert once per table, with the version of its table, or with the next one."""
+        grouped = by_table(batch)
+        rows = {table: self._tables[table][1].table(documents, mark) for table, documents in grouped.items()}
         with self._errors(batch):
-            for table, documents in by_table.items():
-                self._insert(self._tables[table][0], rows[table], [document.row is None for document in documents])
+            for table, documents in grouped.items():
+                version = versions.get(table) or self._next_version(table)
+                gone = [document.row is None for document in documents]
+                self._insert(self._tables[table][0], rows[table], gone, version)
 
     def older(
         self,
@@ -141,13 +149,15 @@ class ClickHouseSink:
             self._opened.close()
             self._opened = None
 
-    def _insert(self, name: str, rows: pa.Table, gone: list[bool]) -> None:
+    def _next_version(self, table: str) -> int:
+        # At least the clock, because a replica may lag behind.
+        largest = self._rows(f"SELECT max({VERSION}) FROM {self._name(self._tables[table][0])}")[0][0] or 0
+        return max(int(largest) + 1, time.time_ns())
+
+    def _insert(self, name: str, rows: pa.Table, gone: list[bool], version: int) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        # At least the clock, because a replica may lag behind.
-        largest = self._rows(f"SELECT max({VERSION}) FROM {self._name(name)}")[0][0] or 0
-        version = max(largest + 1, time.time_ns())
         rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.uint64()))
         rows = rows.append_column(DELETED, pa.array(gone).cast(pa.uint8()))
         with tempfile.TemporaryDirectory(prefix="trueup-sink-") as folder:
@@ -237,6 +247,42 @@ class ClickHouseSink:
             if not self._embedded:
                 self.close()
             raise SinkDown(error.message, cure=error.cure) from None
+
+
+class ClickHouseServerSink(ClickHouseSink):
+    """Tables of a server, which tasks of Spark can write too."""
+
+    def begin(self, tables: Sequence[str]) -> ClickHouseWriter:
+        """Return the writer of a batch, with the next version of each table."""
+        with self._errors():
+            return ClickHouseWriter(self, {table: self._next_version(table) for table in tables})
+
+    def part_of(self, table: str, key: tuple[str, ...], parts: int) -> int:
+        """Distribute by a hash of the key."""
+        return zlib.crc32(key_text(key).encode()) % parts
+
+    def commit(self, results: Sequence[Any]) -> None:
+        """Do nothing: every insert is atomic, and a batch that is repeated has a later version."""
+
+
+class ClickHouseWriter:
+    """Inserts the documents of a task through its own copy of the sink."""
+
+    def __init__(self, sink: ClickHouseSink, versions: Mapping[str, int]) -> None:
+        self._sink = sink
+        self._versions = versions
+
+    def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+        """Insert once per table."""
+        self._sink.write_version(batch, mark, self._versions)
+
+    def flush(self) -> None:
+        """Do nothing: the documents are in the table."""
+
+    def finish(self) -> Sequence[Any]:
+        """Close the connection."""
+        self._sink.close()
+        return ()
 
 
 def _type(field: pa.Field, is_ours: bool) -> str:

@@ -122,6 +122,14 @@ class Columns:
         return datetime(year, month, day, hour, minute, second, int((match[7] or "0").ljust(6, "0")), zone)
 
 
+def by_table(batch: Sequence[Document]) -> dict[str, list[Document]]:
+    """Return the documents of a batch by table."""
+    grouped: dict[str, list[Document]] = {}
+    for document in batch:
+        grouped.setdefault(document.table, []).append(document)
+    return grouped
+
+
 def _decimal(kind: str) -> tuple[int, int] | None:
     size = decimal_size(kind)
     return size if size and 0 <= size[1] <= size[0] <= LARGEST_DECIMAL else None

@@ -10,8 +10,9 @@ import json
 import os
 import re
 import uuid
+import zlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
@@ -26,9 +27,10 @@ import pyarrow.parquet as pq
 from trueup.config.files import make_folder, sync_folder
 from trueup.errors import StoreError
 from trueup.sinks.base import Document, Mark, Shards, SinkDown, SourceTable
-from trueup.sinks.columns import AT, SEQ, SHARD, Columns
-from trueup.sinks.keys import Place, fixed_shard
+from trueup.sinks.columns import AT, SEQ, SHARD, Columns, by_table
+from trueup.sinks.keys import Place, fixed_shard, key_text
 from trueup.sinks.options import Options
+from trueup.sinks.staging import FileWriter, Staging, write_file
 
 OP, VERSION, DELETED = "trueup_op", "trueup_version", "trueup_deleted"
 _IDENTITY = b"trueup.identity"
@@ -44,12 +46,15 @@ class ParquetSink:
         self._native = options.choice("types", "exact", "native") == "native"
         self._moves = options.yes_no("moves", True)
         options.end()
+        self._staging = Staging(self.folder)
         self._tables: dict[str, Columns] = {}
         self._page: tuple[tuple[str, int, datetime], list[Place]] | None = None
 
     def setup(self, tables: Sequence[SourceTable]) -> None:
-        """Create the folders."""
+        """Create the folders, and remove files of earlier runs that were not committed."""
         with self._errors():
+            for _ in self._staging.left():
+                pass
             for source in tables:
                 make_folder(self._path(source.table), mode=0o700)
                 for part in self._path(source.table).glob(".*.part"):
@@ -58,13 +63,30 @@ class ParquetSink:
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Add one file per table, atomically; a repeated batch only adds a version."""
-        by_table: dict[str, list[Document]] = {}
-        for document in batch:
-            by_table.setdefault(document.table, []).append(document)
-        rows = {table: self._tables[table].table(documents, mark) for table, documents in by_table.items()}
+        grouped = by_table(batch)
+        rows = {table: self._tables[table].table(documents, mark) for table, documents in grouped.items()}
         with self._errors():
-            for table, documents in by_table.items():
+            for table, documents in grouped.items():
                 self._add(self._path(table), rows[table], documents, self._tables[table])
+
+    def begin(self, tables: Sequence[str]) -> ParquetWriter:
+        """Return the writer of a batch; all its files have the next version of their table."""
+        with self._errors():
+            versions = {table: _next_version(self._path(table)) for table in tables}
+            return ParquetWriter(self._staging.begin(), {table: self._tables[table] for table in tables}, versions)
+
+    def part_of(self, table: str, key: tuple[str, ...], parts: int) -> int:
+        """Distribute by a hash of the key."""
+        return zlib.crc32(key_text(key).encode()) % parts
+
+    def commit(self, results: Sequence[tuple[str, Path]]) -> None:
+        """Move the files of a batch into the folders of their tables."""
+        with self._errors():
+            for table, path in results:
+                os.replace(path, self._path(table) / path.name)
+            for table in {table for table, _ in results}:
+                sync_folder(self._path(table))
+            self._staging.end()
 
     def older(
         self,
@@ -83,8 +105,9 @@ class ParquetSink:
         return page(self._page[1], shards, after, limit, routed=self._tables[table].routed)
 
     def close(self) -> None:
-        """Free the cached page."""
+        """Free the cached page, and remove files that were not committed."""
         self._page = None
+        self._staging.close()
 
     def _older(self, table: str, start_seq: int, started_at: datetime) -> list[Place]:
         key = self._tables[table].source.key
@@ -92,18 +115,9 @@ class ParquetSink:
         return older_places(state, key, start_seq, started_at)
 
     def _add(self, folder: Path, rows: pa.Table, documents: Sequence[Document], columns: Columns) -> None:
-        # Read every time: another job may have written in the meantime.
-        version = max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
-        rows = rows.append_column(OP, pa.array([document.op for document in documents]))
-        rows = rows.append_column(DELETED, pa.array([document.row is None for document in documents]))
-        rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.int64()))
-        rows = rows.replace_schema_metadata({_IDENTITY: json.dumps(columns.identity)})
-        name = f"{version:012d}-{uuid.uuid4().hex[:8]}.parquet"
+        changes, name = _changes(rows, documents, columns, _next_version(folder))
         part = folder / f".{name}.part"
-        with part.open("wb") as file:
-            pq.write_table(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(part, changes)
         os.replace(part, folder / name)
         sync_folder(folder)
 
@@ -119,6 +133,39 @@ class ParquetSink:
                 f"the folder {self.folder} cannot be written or read: {error}",
                 cure="check the free space and the permissions",
             ) from None
+
+
+class ParquetWriter(FileWriter):
+    """Writes files of changes for the tasks of one batch."""
+
+    def __init__(self, folder: Path, columns: Mapping[str, Columns], versions: Mapping[str, int]) -> None:
+        super().__init__(folder, columns)
+        self._versions = versions
+        self._written: list[tuple[str, Path]] = []
+
+    def store(self, table: str, documents: Sequence[Document], rows: pa.Table) -> None:
+        """Write a file."""
+        changes, name = _changes(rows, documents, self.columns[table], self._versions[table])
+        write_file(self.folder / name, changes)
+        self._written.append((table, self.folder / name))
+
+    def finish(self) -> Sequence[tuple[str, Path]]:
+        """Return table and path of each file."""
+        return self._written
+
+
+def _next_version(folder: Path) -> int:
+    """Return the version after the largest one; read every time, because another job may have written."""
+    return max((_version(path) for path in folder.glob("*.parquet")), default=0) + 1
+
+
+def _changes(rows: pa.Table, documents: Sequence[Document], columns: Columns, version: int) -> tuple[pa.Table, str]:
+    """Return rows as changes with operation and version, and the name of a new file for them."""
+    rows = rows.append_column(OP, pa.array([document.op for document in documents]))
+    rows = rows.append_column(DELETED, pa.array([document.row is None for document in documents]))
+    rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.int64()))
+    rows = rows.replace_schema_metadata({_IDENTITY: json.dumps(columns.identity)})
+    return rows, f"{version:012d}-{uuid.uuid4().hex[:8]}.parquet"
 
 
 def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -> pa.Table:

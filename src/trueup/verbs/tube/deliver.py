@@ -8,7 +8,7 @@ from trueup.capture.triggers.batch import Refused, written
 from trueup.capture.triggers.document import Document, Mark
 from trueup.capture.triggers.shape import Shape
 from trueup.config.secrets import mask
-from trueup.sinks.base import Sink, SinkDown, SinkRejected
+from trueup.sinks.base import SinkDown, SinkRejected, Target
 
 # Documents of a batch that are written alone: if the sink refuses all of them, it is down.
 _PROBES = 20
@@ -23,7 +23,7 @@ class RefusesAll(SinkDown):
 class Delivery:
     """One chunk of documents and its result."""
 
-    def __init__(self, sink: Sink, mark: Mark, shapes: Mapping[int, Shape], *, refusals: int = 0) -> None:
+    def __init__(self, sink: Target, mark: Mark, shapes: Mapping[int, Shape], *, refusals: int = 0) -> None:
         self._sink = sink
         self._mark = mark
         self._sources = {shape.table: source for source, shape in shapes.items() if shape.relation is not None}

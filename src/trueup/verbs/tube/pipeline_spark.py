@@ -1,4 +1,8 @@
-"""The background steps of a batch as Spark tasks, which read the rows and write them to their copy of the sink."""
+"""The background steps of a batch as Spark tasks, which read the rows and write them.
+
+They write to their own copies of the sink, or, if the sink has to be committed by the driver, through the writer of the
+batch: the driver commits what all tasks have written, if it still holds its locks.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,10 @@ import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from trueup.capture.triggers.batch import Batch, Keys, places
+from trueup.capture.triggers.batch import Batch, Keys, places, texts
 from trueup.capture.triggers.document import Mark, SourceTable
 from trueup.capture.triggers.enrich import RETRIES, Groups, enriched
 from trueup.capture.triggers.hold import check_generation
@@ -17,7 +22,7 @@ from trueup.capture.triggers.shape import Shape, tables_of
 from trueup.config.model import Node
 from trueup.db.reader import borrow
 from trueup.engine.work import Engine, Failure, Room, Tasks
-from trueup.sinks.base import Sink
+from trueup.sinks.base import CommittingSink, Sink, TaskWriter
 from trueup.verbs.tube.deliver import Delivery
 from trueup.verbs.tube.model import Job
 from trueup.verbs.tube.pipeline import EnrichedBatch, LocalPipeline, Outcome
@@ -34,14 +39,24 @@ class SparkTask:
     keys: Keys
     shapes: Mapping[int, Shape]
     mark: Mark
-    sink: bytes
+    # Not shown: it may contain a password.
+    sink: bytes = field(repr=False)
     tables: tuple[SourceTable, ...]
     refusals: int
     max_bytes: int
+    # Pickled, for each task its own: the writer of a sink that the driver commits.
+    writer: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the writer of a task returned."""
+
+    results: Sequence[Any]
 
 
 class SparkPipeline:
-    """Spark tasks that read, write and return the refused keys. Each shard is in exactly one task."""
+    """Spark tasks that read, write and return the refused keys. Each shard is in exactly one task, or each key."""
 
     keys_at_once = 200_000
     seconds_at_once = 3.0
@@ -85,17 +100,49 @@ class SparkPipeline:
             enriched.refusals,
             self._job.options.max_bytes,
         )
-        tasks = [replace(task, keys=keys) for keys in split_keys(enriched.batch.keys, self._engine.slots)]
-        outcome = Outcome(refused=list(enriched.batch.unreadable))
+        sink = self._job.sink
+        if isinstance(sink, CommittingSink) and not self._pickled:
+            outcome, results = self._run(self._tasks_of_writer(sink, task, enriched))
+            self._check_locks()
+            sink.commit(results)
+        else:
+            parts = split_keys(enriched.batch.keys, self._engine.slots)
+            outcome, _ = self._run([replace(task, keys=keys) for keys in parts])
+        outcome.refused += enriched.batch.unreadable
+        return outcome
+
+    def _tasks_of_writer(self, sink: CommittingSink, task: SparkTask, enriched: EnrichedBatch) -> list[SparkTask]:
+        shapes, keys = enriched.shapes, enriched.batch.keys
+        tables = sorted({shapes[source].table for source in keys if shapes[source].relation is not None})
+        writer = pickle.dumps(sink.begin(tables))
+        parts: list[Keys] = [{} for _ in range(self._engine.slots)]
+        for source, operations in keys.items():
+            table = shapes[source].table
+            for (shard, key), op in operations.items():
+                part = sink.part_of(table, texts(key), len(parts)) if table in tables else 0
+                parts[part].setdefault(source, {})[shard, key] = op
+        return [replace(task, keys=part, writer=writer) for part in parts if part]
+
+    def _run(self, tasks: Sequence[SparkTask]) -> tuple[Outcome, list[Any]]:
+        """Run the tasks; return what they did, and what the driver has to commit."""
+        outcome, results = Outcome(), list[Any]()
         failures: list[Failure] = []
         for result in self._engine.run(deliver_task, Tasks(tasks)):
             if isinstance(result, Failure):
                 failures.append(result)
+            elif isinstance(result, Written):
+                results += result.results
             else:
                 outcome.add(result)
         if failures:
             raise failures[0].error
-        return outcome
+        return outcome, results
+
+    def _check_locks(self) -> None:
+        """Raise HoldLost if another worker has the locks; with a session of its own, because the job uses its own."""
+        with Session(self._node, self._job.session.schema) as session:
+            for partition, generation in self._generations:
+                check_generation(session, self._job.tube, partition, generation)
 
     def close(self) -> None:
         """Wait for the running wave."""
@@ -106,7 +153,7 @@ class SparkPipeline:
 _sinks: dict[tuple[bytes, tuple[SourceTable, ...]], Sink] = {}
 
 
-def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome]:
+def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome | Written]:
     """Read the rows of the keys of a task and write them, as long as the driver holds its locks."""
     outcome = Outcome()
     with (
@@ -114,14 +161,19 @@ def deliver_task(task: SparkTask, room: Room) -> Iterator[Outcome]:
         borrow(task.node, None, application="trueup tube run", retries=RETRIES) as reader,
     ):
         groups = Groups(LocalPipeline.keys_at_once, task.max_bytes)
-        sink = _sink_of(task)
+        writer: TaskWriter | None = pickle.loads(task.writer) if task.writer else None
+        sink = writer or _sink_of(task)
         for chunk in enriched(reader, task.keys, task.shapes, groups, outcome.refused):
             for partition, generation in task.generations:
                 check_generation(session, task.tube, partition, generation)
             delivery = Delivery(sink, task.mark, task.shapes, refusals=task.refusals)
             delivery.write(chunk)
+            if writer is not None:
+                writer.flush()
             outcome.add(delivery)
     yield outcome
+    if writer is not None:
+        yield Written(writer.finish())
 
 
 def _sink_of(task: SparkTask) -> Sink:

@@ -13,6 +13,7 @@ from trueup.engine.failures import known_error
 from trueup.engine.slots import cores_here
 from trueup.engine.work import Engine
 from trueup.errors import CheckFailed, NodeError, QueryError, TrueupError
+from trueup.sinks.base import CommittingSink
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.tube.model import Job, Stopped, Summary
@@ -132,9 +133,10 @@ def _engine(job: Job, copies: bytes) -> Iterator[Engine | None]:
     """Start Spark if it is requested or a cluster is configured; else None, for threads, which start faster."""
     settings = job.options.spark
     use_spark = settings.engine == "spark" or (settings.engine == "auto" and bool(settings.master or settings.remote))
-    if use_spark and not copies:
+    if use_spark and not copies and not isinstance(job.sink, CommittingSink):
         if settings.engine == "spark":
             raise CheckFailed(["this sink can be written by a single process only"], cure="use --engine local")
+        job.say("this sink can be written by a single process only: threads of this process are used, not Spark")
         use_spark = False
     if not use_spark:
         yield None

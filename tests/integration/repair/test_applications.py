@@ -137,6 +137,45 @@ def _wait_until_a_repair_waits(database: Database) -> None:
             assert time.monotonic() < until, "the repair does not wait"
 
 
+def test_rows_whose_unique_values_a_changed_row_has_are_left_too(
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows 1 and 2 swap, 3 to 5 rotate; 6 is extra with the value of the missing 7; 8 arrives while 9 is inserted."""
+    table = "CREATE TABLE items (id int PRIMARY KEY, place int UNIQUE, v int)"
+    start = "INSERT INTO items VALUES (1, {}, 0), (2, {}, 0), (3, {}, 0), (4, {}, 0), (5, {}, 0), "
+    nodes = nodes_with(
+        table,
+        start.format(1, 2, 3, 4, 5) + "(7, 6, 0), (8, 8, 0), (9, 9, 0)",
+        start.format(2, 1, 4, 5, 3) + "(6, 6, 0)",
+    )
+    report = nodes.diff()
+    nodes[2].execute("UPDATE items SET v = 1 WHERE id IN (1, 6)")
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert done.left_counts == {
+        "the row changed since the report was written": 2,
+        "a row that was left has a unique value that this row would get": 2,
+    }
+    assert (done.verdict, done.failed) == ("REMAINS", {})
+    repaired = [(1, 2, 1), (2, 1, 0), (3, 3, 0), (4, 4, 0), (5, 5, 0), (6, 6, 1), (8, 8, 0), (9, 9, 0)]
+    assert nodes.rows()[1] == repaired
+    # An undo does the same, and both leave a row that is inserted at the same moment.
+    nodes[2].execute("UPDATE items SET v = 2 WHERE id = 4")
+    undone = nodes.undo(done, execute=True)
+    assert sorted(each.key["id"] for each in undone.left) == ["3", "4", "5"]
+    assert not undone.failed
+
+    def insert_then_see_none(*_: object) -> set[bytes]:
+        nodes[2].execute("INSERT INTO items VALUES (8, 80)")
+        return set()
+
+    monkeypatch.setattr(write_table, "existing", insert_then_see_none)
+    done = nodes.repair(nodes.diff(), source_of_truth="n1", execute=True)
+    assert [each.key for each in done.left] == [{"id": "8"}]
+    assert nodes[2].execute("SELECT id, place FROM items ORDER BY id") == [
+        (number, 80 if number == 8 else 6 if number == 7 else number) for number in (1, 2, 3, 4, 5, 7, 8, 9)
+    ]
+
+
 @contextmanager
 def _repair_that_waits(nodes: Nodes, database: Database, statement: str) -> Iterator[psycopg.Connection[Any]]:
     """Run the block in a transaction after a statement, while a repair waits for that transaction."""

@@ -18,8 +18,10 @@ from psycopg import sql
 from trueup.db.casts import is_scalar
 from trueup.db.connection import Connection, one_row
 from trueup.rows.encode import base_value, text_of
+from trueup.rows.keys import canonical
 from trueup.rows.spec import ColumnSpec
 from trueup.rows.write.copy import send_lines
+from trueup.rows.write.copy_text import key_id
 from trueup.rows.write.target import Target, column_list, same_key_value
 from trueup.rows.write.unique import UniqueIndex
 
@@ -134,6 +136,50 @@ def replace_touching(connection: Connection, staged: Staged, indexes: Sequence[U
     ]
     query = sql.SQL("UPDATE {} SET number = 0 WHERE number = ANY({})").format(staged.name, sql.Literal(numbers))
     return connection.execute(query).rowcount
+
+
+def taken_values(
+    connection: Connection, staged: Staged, indexes: Sequence[UniqueIndex], *, are_new: bool
+) -> list[tuple[str, bytes, bytes]]:
+    """Return the staged rows whose new unique values another row has, which is not staged.
+
+    Each is its place in the staging table (for `unstage`), its id, and the id of the other row. `are_new`: the staged
+    rows are inserted, so that a row with the same key is another row as well.
+    """
+    spec, found = staged.target.spec, list[tuple[str, bytes, bytes]]()
+    own = [text_of(replace(part.column, name=f"k{place}"), "s") for place, part in enumerate(spec.key)]
+    other = [text_of(part.column, "t") for part in spec.key]
+    for index in indexes:
+        if index.columns is None or index.is_partial or not index.by_value:
+            continue
+        if not set(index.columns) <= set(staged.target.columns):
+            continue
+        numbers = [number for number in _numbered(staged) if index.is_touched_by(staged.sets[number - 1])]
+        query = sql.SQL(
+            "SELECT s.ctid::text, {texts} FROM {staged} s JOIN {table} t ON {taken}"
+            " WHERE s.number = ANY({numbers}) AND NOT {known}"
+        ).format(
+            texts=sql.SQL(", ").join([*own, *other]),
+            staged=staged.name,
+            table=staged.target.name,
+            taken=sql.SQL(" AND ").join(_same_value(staged, column) for column in index.columns),
+            numbers=sql.Literal([INSERTED, *numbers]),
+            known=sql.SQL("false")
+            if are_new
+            else sql.SQL("EXISTS (SELECT FROM {} h WHERE {})").format(staged.name, _same_row(staged, "t", "h")),
+        )
+        width = len(spec.key) + 1
+        found += [
+            (row[0], key_id(canonical(spec, row[1:width])), key_id(canonical(spec, row[width:])))
+            for row in connection.execute(query).fetchall()
+        ]
+    return found
+
+
+def unstage(connection: Connection, staged: Staged, places: Iterable[str]) -> None:
+    """Remove rows, given by their places, from the staging table."""
+    query = sql.SQL("DELETE FROM {} WHERE ctid = ANY({}::tid[])").format(staged.name, sql.Literal(list(places)))
+    connection.execute(query)
 
 
 def _same_row(staged: Staged, row: str, change: str) -> sql.Composed:

@@ -17,6 +17,7 @@ class UniqueIndex:
     columns: tuple[str, ...] | None
     # Whether it excludes exactly rows with equal values in these columns.
     by_value: bool
+    is_partial: bool
 
     def is_touched_by(self, columns: Sequence[str]) -> bool:
         """Return whether an UPDATE of these columns can change a value of the index."""
@@ -28,7 +29,7 @@ def unique_indexes(connection: Connection, spec: TableSpec) -> list[UniqueIndex]
     rows = connection.execute(
         load("trueup.rows.write", "unique.sql")["indexes"], {"schema": spec.schema, "table": spec.table}
     ).fetchall()
-    return [UniqueIndex(None if columns is None else tuple(columns), by_value) for columns, by_value in rows]
+    return [UniqueIndex(None if columns is None else tuple(columns), *kind) for columns, *kind in rows]
 
 
 def partition_keys(connection: Connection, spec: TableSpec) -> list[tuple[str, ...] | None]:

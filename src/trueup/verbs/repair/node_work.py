@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from trueup.config.model import Node
@@ -32,6 +33,8 @@ class NodeWork:
     schemas: tuple[str, ...] | None
     under_origin: bool
     lock_timeout: float
+    # The ids of rows that the decisions leave as they are on this node.
+    left: Set[bytes]
     # Another session of the node, which asks who holds a lock.
     watcher: Connection
 

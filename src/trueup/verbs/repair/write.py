@@ -12,6 +12,7 @@ from trueup.db.snapshot import Control
 from trueup.engine.progress import Silent
 from trueup.errors import QueryError, TrueupError
 from trueup.report.repair import written_counts
+from trueup.rows.write.copy_text import key_id
 from trueup.task.open import OpenTask
 from trueup.task.together import together
 from trueup.verbs.repair.check_writes import Checked, check_writes
@@ -24,6 +25,7 @@ from trueup.verbs.repair.undo_file import UndoFile
 from trueup.verbs.repair.write_node import NOTHING_HERE, Written, write_node
 from trueup.verbs.repair.writes import Left
 
+_BLOCKED = "a row that was left has a unique value that this row would get"
 # A deadlock, and a row that another session moved to another partition: rolled back, and worth another attempt.
 _AGAIN = ("40P01", "40001")
 _ATTEMPTS = 5
@@ -73,6 +75,7 @@ def write_nodes(
                 written = outcome[place]
                 ending.written[writer.node] = {act: written.counts[act] for act in ACTS}
                 ending.decisions.left += [Left(key, (writer.node,), changed) for key in written.changed]
+                ending.decisions.left += [Left(key, (writer.node,), _BLOCKED) for key in written.blocked]
 
 
 def _failure(error: TrueupError) -> str:
@@ -98,6 +101,7 @@ def _work(
         rights.schemas,
         under_origin=node.name in checked.under_origin,
         lock_timeout=writing.lock_timeout,
+        left={key_id(each.key) for each in ending.decisions.left if node.name in each.nodes},
         watcher=control.connection,
     )
 

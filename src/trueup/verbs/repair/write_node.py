@@ -29,11 +29,15 @@ NOTHING_HERE = "nothing was written on this node"
 
 @dataclass
 class Written:
-    """What was written to a table; `changed`: keys of rows that changed after they were read and were left."""
+    """What was written to a table, and keys of rows that were left.
+
+    `changed`: those that changed after they were read; `blocked`: those whose new unique value such a row has.
+    """
 
     node: str
     counts: Counter[Act] = field(default_factory=Counter)
     changed: list[KeyValues] = field(default_factory=list)
+    blocked: list[KeyValues] = field(default_factory=list)
 
 
 def write_node(
@@ -97,7 +101,8 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
 
 
 def _written(table: TableWriter) -> Written:
-    return Written(table.work.node.name, table.counts, [key_of(name) for name in sorted(table.changed)])
+    changed, blocked = sorted(table.changed - table.blocked), sorted(table.blocked)
+    return Written(table.work.node.name, table.counts, list(map(key_of, changed)), list(map(key_of, blocked)))
 
 
 @contextmanager

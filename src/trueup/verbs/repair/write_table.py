@@ -18,7 +18,7 @@ from itertools import islice
 import psycopg
 from psycopg.errors import ExclusionViolation, ForeignKeyViolation, RestrictViolation, UniqueViolation
 
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.node import error_from_server
 from trueup.engine.progress import Progress
@@ -34,6 +34,8 @@ from trueup.rows.write.changes import (
     replace_touching,
     stage_changes,
     staged_line,
+    taken_values,
+    unstage,
     update_staged,
     upsert_staged,
 )
@@ -75,6 +77,8 @@ class TableWriter:
         self._connection, self.work, self._progress = connection, work, progress
         # The ids of rows that changed after they were read.
         self.changed: set[bytes] = set()
+        # Those among them that did not change: a row that was left has a unique value that they would get.
+        self.blocked: set[bytes] = set()
         # Whether a statement of this table runs; another thread names the table while it waits for a lock.
         self.is_active = False
         # Missing keys and the extra keys that equal them: such a row gets another key in place.
@@ -332,7 +336,7 @@ class TableWriter:
                 batch += [
                     staged_line(renamed, self._renamed[name], line[:-1] + missing + b"\n")
                     for name, line in zip(writes.ids, writes.after, strict=True)
-                    if name in self._renamed and line is not None
+                    if "update" in acts and name in self._renamed and line is not None
                 ]
                 sent += len(batch)
                 yield b"".join(batch)
@@ -371,14 +375,20 @@ class TableWriter:
             with self._connection.transaction():
                 arrived = self._write_staged(staged)
         except (UniqueViolation, ExclusionViolation):
+            left = len(self.changed)
             arrived = self._write_colliding(staged, indexes)
+            sent -= len(self.changed) - left
         check_arrived(sent, arrived)
 
     def _write_colliding(self, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
-        """Write rows whose unique values change places: replace those in the way, else those that may be."""
+        """Write rows whose unique values change places: replace those in the way, else those that may be.
+
+        A row whose new value is that of a row that was left is left as well.
+        """
         by_value = [index for index in indexes if index.by_value]
         others = [index for index in indexes if not index.by_value]
         replaces = (
+            partial(self._leave_blocked, staged),
             partial(replace_holders, self._connection, staged, by_value),
             partial(replace_touching, self._connection, staged, others),
             partial(replace_touching, self._connection, staged, indexes),
@@ -389,6 +399,28 @@ class TableWriter:
                     return self._write_staged(staged)
         # Another row of the table has the value: this raises.
         return self._write_staged(staged)
+
+    def _leave_blocked(self, staged: Staged, *, are_new: bool = False) -> int:
+        """Leave the staged rows whose new unique values rows have that were left; return their number.
+
+        `are_new`: see `taken_values`. A row with the key of a new one was inserted by another session a moment ago.
+        """
+        number = 0
+        while True:
+            taken = taken_values(self._connection, staged, self._unique, are_new=are_new)
+            arrived = {place: name for place, name, holder in taken if are_new and holder == name}
+            left = self.changed | self.work.left
+            blocked = {place: name for place, name, holder in taken if holder in left and place not in arrived}
+            if not arrived and not blocked:
+                return number
+            unstage(self._connection, staged, [*arrived, *blocked])
+            self.changed.update(arrived.values(), blocked.values())
+            self.blocked.update(blocked.values())
+            for new, old in self._renamed.items():
+                if old in self.blocked:
+                    self.blocked.add(new)
+                    self.changed.add(new)
+            number += len(arrived) + len(blocked)
 
     def _write_staged(self, staged: Staged) -> int:
         with self._path():
@@ -414,10 +446,21 @@ class TableWriter:
                 sent += len(batch)
                 yield b"".join(batch)
 
-        if self.work.spool.counts["insert"]:
-            with self._path():
+        if not self.work.spool.counts["insert"]:
+            return
+        try:
+            with self._connection.transaction(), self._path():
                 arrived = send_lines(self._connection, rows_in(target), lines())
-            check_arrived(sent, arrived)
+        except UniqueViolation:
+            if not one_value(self._connection.execute("SELECT has_database_privilege(current_database(), 'TEMP')")):
+                raise
+            staged, sent = self._stage(("insert",))
+            left = self._leave_blocked(staged, are_new=True)
+            if not left:
+                raise
+            with self._path():
+                arrived = insert_staged(self._connection, staged) + left
+        check_arrived(sent, arrived)
 
     def _hashes_now(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield id and hash of the rows as they are now in this transaction; raise if one was not written."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -157,6 +161,63 @@ def test_a_session_lost_during_commit(pair: Pair, monkeypatch: pytest.MonkeyPatc
     if way == "down":
         again = pair.run(verb)
         assert (again.code, last_task()[0]) == (0, "COMPLETED"), again
+
+
+@pytest.mark.parametrize("verb", ["repair", "undo"])
+def test_ctrl_c_during_commit(pair: Pair, verb: str) -> None:
+    """The server commits, and its answer arrives after Ctrl-C, or never."""
+    pair.restore(verb)
+    before = pair.rows()
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        # The session is lost after the signal was handled.
+        time.sleep(0.2)
+
+    port, when = pair.nodes[1].server.port, commit_of_writes()
+    with closing(CuttingProxy(port, way="unanswered", when=when, during=interrupt)) as proxy:
+        ran = pair.run(verb, proxy)
+    assert pair.rows() != before
+    assert (ran.code, last_task()[0]) == (130, "INTERRUPTED"), ran
+    for text in (ran.err, last_task()[1]):
+        assert "stopped by the user; node n2 was written (" in text, ran
+
+
+def test_an_undo_file_that_vanishes_before_the_commit(pair: Pair) -> None:
+    pair.restore("repair")
+    before = pair.rows()
+
+    def remove(data: bytes) -> bool:
+        if b"FOR NO KEY UPDATE" in data:
+            for path in Path(pair.report).parent.glob("*_undo-*.gz"):
+                path.unlink()
+        return False
+
+    with closing(CuttingProxy(pair.nodes[1].server.port, when=remove)) as proxy:
+        ran = pair.run("repair", proxy)
+    assert pair.rows() == before
+    assert (ran.code, last_task()[0]) == (2, "FAILED"), ran
+    assert "nothing was written on this node" in ran.out
+    assert "cannot write the undo file" in ran.out
+
+
+def test_a_repair_of_a_run_that_fails(pair: Pair) -> None:
+    """The tables of a run are tasks of their own: what to do is said once, for all of them."""
+    for node in pair.nodes:
+        node.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    pair.nodes[0].execute("INSERT INTO other VALUES (1)")
+    pair.restore("repair")
+    found = pair.cli("diff", "--schema", "public", "--engine", "local", "--recheck", "0", *pair.addresses())
+    pair.report = found.out.split("next: trueup repair ")[1].split()[0]
+    before = pair.rows()
+    # While the tables are checked.
+    with closing(CuttingProxy(pair.nodes[1].server.port, when=lambda data: b"RECURSIVE" in data)) as proxy:
+        ran = pair.run("repair", proxy)
+    check_honest(ran, is_changed=pair.rows() != before, writes=True)
+    assert ran.err.count("run the command again") == 1, ran
+    assert "unchanged or completely written" not in ran.err
+    with TaskStore() as store:
+        assert [task.task_status for task in store.list(limit=3)] == ["FAILED"] * 3
 
 
 @contextmanager

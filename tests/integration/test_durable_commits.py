@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
+import psycopg
 import pytest
 
+from support.cut import CuttingProxy
 from support.fixtures import Databases
+from support.servers import Backup, fail_over
 from support.sync import make_pair
 from support.validate import PG_BIN, Copy
 from trueup.api.tube import Tube
 from trueup.config.model import Node
+from trueup.db import commit
+from trueup.db.commit import CommitUnknown, confirmed_transaction
 from trueup.db.node import connect
 from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
 
 _numbers = itertools.count(1)
 
@@ -101,3 +108,66 @@ def test_a_session_keeps_a_stricter_setting(target: Database) -> None:
         target.execute(f"ALTER DATABASE {target.name} SET synchronous_commit = {setting}")
         with connect(Node("n1", target.uri), application="test", read_only=False) as connection:
             assert connection.execute("SHOW synchronous_commit").fetchone() == (expected,)
+
+
+@pytest.fixture
+def is_committing(target: Database, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], bool]:
+    """An empty table, and how to recognize the COMMIT of `_insert`."""
+    monkeypatch.setattr(commit, "ASK_SECONDS", 0.5)
+    target.execute("CREATE TABLE t (id int)")
+    target.execute("CHECKPOINT")
+    return lambda data: b"COMMIT\x00" in data
+
+
+def _insert(target: Database, proxy: CuttingProxy) -> None:
+    node = Node("n", proxy.address(target.uri))
+    with closing(connect(node, application="t", read_only=False)) as connection, confirmed_transaction(connection):
+        connection.execute("INSERT INTO public.t VALUES (1)")
+
+
+def test_a_crash_before_the_commit(target: Database, is_committing: Callable[[bytes], bool]) -> None:
+    """The transaction is known to be rolled back, also if its id is assigned again."""
+    with (
+        closing(CuttingProxy(target.server.port, when=is_committing, during=lambda: _crash(target.server))) as proxy,
+        pytest.raises(psycopg.OperationalError),
+    ):
+        _insert(target, proxy)
+    assert target.execute("SELECT FROM t") == []
+
+
+def test_a_crash_after_the_commit(target: Database, is_committing: Callable[[bytes], bool]) -> None:
+    """The id of the transaction may have been assigned again, so it is not known that this one was committed."""
+
+    def crash() -> None:
+        assert wait_until(lambda: target.execute("SELECT FROM t") != [], 10)
+        _crash(target.server)
+
+    with (
+        closing(CuttingProxy(target.server.port, way="unanswered", when=is_committing, during=crash)) as proxy,
+        pytest.raises(CommitUnknown, match="the server was restarted"),
+    ):
+        _insert(target, proxy)
+    assert target.execute("SELECT FROM t") == [()]
+
+
+def test_a_failover_during_the_commit(target: Database, is_committing: Callable[[bytes], bool]) -> None:
+    """The standby does not have the transaction, and assigns its id to another one."""
+    backup = Backup(target.server)
+    with closing(CuttingProxy(target.server.port, way="unanswered", when=is_committing)) as proxy, ExitStack() as stack:
+        stack.callback(backup.remove)
+        standby = stack.enter_context(backup.standby())
+        stack.callback(target.server.restart)
+        standby.stop()
+        copy = standby.database(target.name)
+
+        def promote() -> None:
+            assert wait_until(lambda: target.execute("SELECT FROM t") != [], 10)
+            fail_over(target.server, standby)
+            for _ in range(3):
+                copy.execute("CREATE TABLE other (); DROP TABLE other")
+            proxy.to = standby.port
+
+        proxy.during = promote
+        with pytest.raises(CommitUnknown, match="is on timeline 2, before on 1"):
+            _insert(target, proxy)
+        assert copy.execute("SELECT FROM t") == []

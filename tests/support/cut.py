@@ -10,7 +10,7 @@ from typing import Literal
 
 # What happens to the request at which connections break, and to new connections afterwards:
 # `unsent`: the server does not get it; `unanswered`: the server gets it and its answer is dropped. New connections are
-# accepted. `down`: as `unanswered`, and new connections are refused.
+# accepted. `down`: as `unanswered`, and new connections are refused. `during` is called before the clients notice.
 Way = Literal["unsent", "unanswered", "down"]
 
 
@@ -18,14 +18,24 @@ class CuttingProxy:
     """Forwards bytes to a server on this machine; the first request, counted from 1, is that of the first connect."""
 
     def __init__(
-        self, port: int, *, at: int = 0, way: Way = "unsent", when: Callable[[bytes], bool] | None = None
+        self,
+        port: int,
+        *,
+        at: int = 0,
+        way: Way = "unsent",
+        when: Callable[[bytes], bool] | None = None,
+        during: Callable[[], None] = lambda: None,
     ) -> None:
-        self._to = port
+        # The port of the server; another one after a failover.
+        self.to = port
+        self._first = port
         self._at = at
         self._way = way
         self._when = when
+        self.during = during
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        self._broken: list[socket.socket] = []
         # The requests so far, and the one at which connections broke.
         self.requests = 0
         self.cut: bytes | None = None
@@ -35,7 +45,7 @@ class CuttingProxy:
 
     def address(self, uri: str) -> str:
         """Return the address of a database of the server, through this proxy."""
-        return uri.replace(f":{self._to}/", f":{self.port}/")
+        return uri.replace(f":{self._first}/", f":{self.port}/")
 
     def close(self) -> None:
         """Refuse new connections."""
@@ -47,7 +57,13 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._to))
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.to))
+                except ConnectionRefusedError:
+                    # The server restarts.
+                    _end(client)
+                    client.close()
+                    continue
                 for end in (client, server):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
@@ -64,21 +80,24 @@ class CuttingProxy:
                         self.requests == self._at or (self._when is not None and self._when(data))
                     )
                     if is_cut:
-                        self._break(data, client, server)
+                        self._break(data, server)
                         return
                 server.sendall(data)
         _end(client, server)
 
-    def _break(self, data: bytes, client: socket.socket, server: socket.socket) -> None:
+    def _break(self, data: bytes, server: socket.socket) -> None:
         self.cut = data
+        self._broken = list(self._open)
         if self._way == "down":
             self.close()
+        if self._way != "unsent":
+            server.sendall(data)
+        self.during()
         for end in self._open:
             if end is not server or self._way == "unsent":
                 _end(end)
         if self._way != "unsent":
             with contextlib.suppress(OSError):
-                server.sendall(data)
                 server.shutdown(socket.SHUT_WR)
 
     def _answers(self, server: socket.socket, client: socket.socket) -> None:
@@ -86,7 +105,8 @@ class CuttingProxy:
             while data := server.recv(1 << 20):
                 # After the cut, the server must be able to send its answer, so it is read and dropped.
                 with contextlib.suppress(OSError):
-                    client.sendall(data)
+                    if client not in self._broken:
+                        client.sendall(data)
         _end(client, server)
 
 

@@ -123,6 +123,9 @@ def _recorded(task: OpenTask) -> Iterator[OpenTask]:
             raise
         task.fail(INTERRUPTED if isinstance(known, Interrupted) else FAILED, str(known))
         known.message = "; ".join([known.message, *task.written])
+        if isinstance(known, Interrupted):
+            # Of a task that is a part of this one.
+            known.cure = known.cure or task.named(task.on_interrupt)
         if isinstance(known, _PASSING):
             known.cure = "; ".join(filter(None, (known.cure, task.named(task.on_failure))))
         if known is error:

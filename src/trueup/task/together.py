@@ -18,9 +18,11 @@ class _Cancellable(Protocol):
 def together(items: Sequence[A], ask: Callable[[A], B], *, cancel: Callable[[], object] | None = None) -> list[B]:
     """Call `ask` for each item in a thread of its own; return the answers in order.
 
+    Ctrl-C cancels the items, and is raised when all calls have ended: none of them is left in the middle.
+
     An error is raised when all calls have ended. `cancel` is called at the first error and ends the other calls.
     """
-    if len(items) == 1:
+    if len(items) == 1 and not isinstance(items[0], _Cancellable):
         return [ask(items[0])]
     with ThreadPoolExecutor(len(items), thread_name_prefix="trueup-node") as threads:
         futures = [threads.submit(ask, item) for item in items]

@@ -50,8 +50,8 @@ def run(
     started, first = datetime.now(timezone.utc), tables[0].request
     settings, folder = first.settings, Path(first.settings.report_dir or ".")
     application = f"trueup repair {task.short_id}"
-    steering = Steering(settings, task.request, task.progress, resume=INTERRUPTED)
-    task.on_failure = NOTHING_WRITTEN
+    steering = Steering(settings, task.request, task.progress, resume=NOTHING_WRITTEN)
+    task.on_failure = task.on_interrupt = NOTHING_WRITTEN
     with ExitStack() as stack:
         shared = stack.enter_context(open_engine(settings, first.spark))
         controls = stack.enter_context(open_nodes(nodes, application))
@@ -86,8 +86,8 @@ def run(
             changed=_CHANGED,
             application=application,
             task=task,
+            interrupted=INTERRUPTED,
         )
-        task.on_failure = INTERRUPTED
         if request.execute:
             for control in controls:
                 control.close()

@@ -66,7 +66,8 @@ def repair_run(
         results: list[RepairResult] = []
         failed = dict(whole.failed)
         with ExitStack() as stack:
-            parts = {table.name: stack.enter_context(_open(request, table, store)) for table in tables}
+            # What to do after a failure is said once, by the task of the run.
+            parts = {table.name: stack.enter_context(_open(request, table, store, then="")) for table in tables}
             if tables:
                 results, refused = run(request, tables, whole.nodes, plan, task, parts)
                 failed |= refused
@@ -101,7 +102,11 @@ def _part(table: RepairTable, task: OpenTask, folder: str) -> RepairTable:
 
 
 def _open(
-    request: RepairRequest, table: RepairTable, store: TaskStore, progress: Progress | None = None
+    request: RepairRequest,
+    table: RepairTable,
+    store: TaskStore,
+    progress: Progress | None = None,
+    then: str = INTERRUPTED,
 ) -> AbstractContextManager[OpenTask]:
     schema, name = (part.spellings()[0] for part in parse_table_name(table.name))
     return open_task(
@@ -112,5 +117,5 @@ def _open(
         table=name,
         context={**table.request.context(), **request.context(), "mode": "repair"},
         progress=progress,
-        on_interrupt=INTERRUPTED,
+        on_interrupt=then,
     )

@@ -118,7 +118,7 @@ def is_of_many(file: Path) -> bool:
 
 
 def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...], task: OpenTask) -> list[RepairResult]:
-    task.on_failure = NOTHING_WRITTEN
+    task.on_failure = task.on_interrupt = NOTHING_WRITTEN
     application, progress = f"trueup undo {task.short_id}", task.progress
     way = f"repair {head['task'][:8]}, {head['way']}"
     facts = Facts("undo", way, request.execute, request.folder, datetime.now(timezone.utc))
@@ -157,8 +157,8 @@ def _undo(request: UndoRequest, head: Mapping[str, Any], nodes: tuple[Node, ...]
             changed=_CHANGED,
             application=application,
             task=task,
+            interrupted=_INTERRUPTED,
         )
-        task.on_failure = _INTERRUPTED
         if request.execute:
             progress.stage("comparing keys", sum(decisions.keys for decisions in every))
             with failing(endings, "the comparison of the rows"):

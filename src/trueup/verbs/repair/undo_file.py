@@ -78,6 +78,7 @@ class UndoFile:
             self._file.write(_END)
             self._file.close()
             self._keep_new()
+            self._kept = os.fstat(self._part.file.fileno())
             self._part.file.close()
         except OSError as error:
             raise self._error(error) from None
@@ -118,6 +119,15 @@ class UndoFile:
             with suppress(OSError):
                 os.ftruncate(raw.fileno(), size)
             raise
+
+    def check_kept(self) -> None:
+        """Raise StoreError if the complete file is no longer under its name: nothing could be undone."""
+        try:
+            is_same = os.path.samestat(os.stat(self.path, follow_symlinks=False), self._kept)
+        except OSError as error:
+            raise self._error(error) from None
+        if not is_same:
+            raise StoreError(f"the undo file {self.path} was replaced", cure="run the command again")
 
     def discard(self) -> None:
         """Remove the file: nothing was written on any node."""

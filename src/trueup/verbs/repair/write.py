@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Event
 
 from trueup.db.commit import CommitUnknown
 from trueup.db.connection import Connection
@@ -45,13 +46,15 @@ def write_nodes(
     changed: str,
     application: str,
     task: OpenTask,
+    interrupted: str,
 ) -> None:
     """Write all tables of each node in a transaction of its own.
 
     A dry run, without `rows`, only checks the rights and the subscriptions.
 
     A node that fails does not stop the others. `changed` is the reason listed for rows that changed between reading
-    and writing. Raises CheckFailed, before anything is written, if a right is missing or a subscription would stop.
+    and writing, `interrupted` what to do if the task ends early from here on. Raises CheckFailed, before anything is
+    written, if a right is missing or a subscription would stop.
     """
     checked = check_writes(endings, controls, writing)
     undo = rows.complete_undo_file() if rows else None
@@ -66,7 +69,14 @@ def write_nodes(
         if works:
             writers.append(_Writer(works, undo, task))
     task.progress.stage("writing", sum(work.spool.counts.total() for writer in writers for work in writer.works))
-    for writer, outcome in zip(writers, together(writers, lambda writer: writer.write()), strict=True):
+    task.on_failure = task.on_interrupt = interrupted
+    try:
+        outcomes = together(writers, lambda writer: writer.write())
+    except KeyboardInterrupt:
+        if not task.written and all(writer.is_over for writer in writers):
+            task.on_interrupt = NOTHING_WRITTEN
+        raise
+    for writer, outcome in zip(writers, outcomes, strict=True):
         for place, work in enumerate(writer.works):
             ending = endings[work.number]
             if isinstance(outcome, TrueupError):
@@ -112,12 +122,22 @@ class _Writer:
     def __init__(self, works: Sequence[NodeWork], undo: UndoFile, task: OpenTask) -> None:
         self.works, self._undo, self._task = works, undo, task
         self._opened: list[Connection] = []
-        self._is_cancelled = False
+        self._cancelled = Event()
         self.node = works[0].node.name
+        self.is_over = False
 
     def write(self) -> list[Written] | TrueupError:
         try:
+            return self._recorded()
+        finally:
+            self.is_over = True
+
+    def _recorded(self) -> list[Written] | TrueupError:
+        try:
             written = self._write()
+        except CommitUnknown as error:
+            self._task.written.append(f"{error} (undo file: {self._undo.path})")
+            return error
         except TrueupError as error:
             return error
         # At once: Ctrl-C or an error of a later step must not hide that this node was written.
@@ -130,17 +150,18 @@ class _Writer:
         progress = self._task.progress
         for _ in range(_ATTEMPTS - 1):
             try:
-                return write_node(self.works, self._undo, progress, self._opened)
+                return write_node(self.works, self._undo, progress, self._opened, self._cancelled.is_set)
             except QueryError as error:
-                if error.sqlstate not in _AGAIN or self._is_cancelled:
+                if error.sqlstate not in _AGAIN or self._cancelled.is_set():
                     raise
                 _log.warning("%s; %s; trying again", error, NOTHING_HERE, extra={"node": self.node})
             # The rows were counted.
             progress = Silent()
-        return write_node(self.works, self._undo, progress, self._opened)
+        return write_node(self.works, self._undo, progress, self._opened, self._cancelled.is_set)
 
     def cancel(self) -> None:
-        self._is_cancelled = True
+        # Asked before the commit: a session may have no statement now that could be cancelled.
+        self._cancelled.set()
         for connection in self._opened:
             with suppress(Exception):
                 connection.cancel_safe(timeout=5)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+
+import psycopg
 
 from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
 from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.node import connect, error_from_server
+from trueup.engine.failures import error_of
 from trueup.engine.progress import Progress
-from trueup.errors import TrueupError
+from trueup.errors import Interrupted, TrueupError
 from trueup.rows.keys import KeyValues
 from trueup.rows.write.copy_text import key_of
 from trueup.rows.write.origin import origin_transaction
@@ -41,12 +44,16 @@ class Written:
 
 
 def write_node(
-    works: Sequence[NodeWork], undo: UndoFile, progress: Progress, opened: list[Connection]
+    works: Sequence[NodeWork],
+    undo: UndoFile,
+    progress: Progress,
+    opened: list[Connection],
+    is_stopped: Callable[[], bool],
 ) -> list[Written]:
     """Write all tables of a node and commit; an error leaves the node as it was, except CommitUnknown.
 
     Where triggers fire, parents come before the tables that refer to them. The session is added to `opened`, so that
-    another thread can cancel it.
+    another thread can cancel it; `is_stopped` is asked before the commit.
     """
     first = works[0]
     connection = connect(first.node, application=first.application, read_only=False)
@@ -56,11 +63,16 @@ def write_node(
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         with _lock_waits(connection, tables), _transaction(connection, first):
             _write(connection, tables, undo)
+            undo.check_kept()
+            if is_stopped():
+                raise Interrupted("stopped by the user")
     except TrueupError as error:
         error.node = error.node or first.node.name
         raise
-    except Exception as error:
+    except psycopg.Error as error:
         raise error_from_server(error, first.node) from None
+    except Exception as error:
+        raise error_of(error) from error
     finally:
         connection.close()
     return [_written(table) for table in tables]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from support.fixtures import Databases
 from support.sqlite_sink import SqliteSink
@@ -11,10 +14,30 @@ from support.switchover import Moving
 from support.sync import make_pair
 from support.validate import Copy
 from trueup.api.tube import Tube
+from trueup.errors import CheckFailed
+from trueup.sinks.base import Document, Mark
+from trueup.testing.postgres import Database
 
 WITHOUT_IDENTITY = """SELECT c.oid::regclass::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname ~ '^(trueup|tube)' AND c.relkind = 'r' AND c.relreplident <> 'f'
    AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary)"""
+
+
+def with_column_lists(source: Database, tube: Tube, path: str) -> None:
+    """With a column list, the server refuses to delete pods: before the start of a job, and while it runs."""
+    make = "CREATE PUBLICATION limited FOR TABLE tube.pods_t (seq, shard)"
+
+    class Publishing(SqliteSink):
+        def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
+            source.execute(make)
+
+    for sink, before in ((SqliteSink(path), make), (Publishing(path), "")):
+        source.execute(f"{before}; INSERT INTO t VALUES (100)")
+        with pytest.raises(CheckFailed, match="publication limited has a column list") as caught:
+            tube.run(sink, until_empty=True)
+        assert caught.value.cure == "run ALTER PUBLICATION limited DROP TABLE tube.pods_t"
+        source.execute("DROP PUBLICATION limited; DELETE FROM t WHERE id = 100")
+    tube.run(SqliteSink(path), until_empty=True)
 
 
 def test_a_publication_for_all_tables_that_is_created_later(databases: Databases, tmp_path: Path) -> None:
@@ -27,6 +50,7 @@ def test_a_publication_for_all_tables_that_is_created_later(databases: Databases
     tube = Tube("t", source.uri)
     tube.ensure()
     tube.attach("public.t", shard=1)
+    with_column_lists(source, tube, str(tmp_path / "other.db"))
     copy.create("public.t", changes="changelog", syncer="sync:main")
     copy.go_on()
     pair.both("CREATE PUBLICATION everything FOR ALL TABLES")

@@ -11,7 +11,7 @@ from trueup.api.parameters import configuration
 from trueup.capture.triggers import backfill, install, pods, tubes
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.install import Installed
-from trueup.capture.triggers.model import Attached, Backfill, Pod, Stats, TubeInfo
+from trueup.capture.triggers.model import Attached, Backfill, Ensured, Pod, Stats, TubeInfo
 from trueup.capture.triggers.session import Session
 from trueup.capture.triggers.tubes import PATIENCE
 from trueup.config.load import load
@@ -107,13 +107,16 @@ class Tube:
     def ensure(
         self,
         *,
-        partitions: int = 1,
-        predicate: str = "",
-        pod_size: int = 250,
+        partitions: int | None = None,
+        predicate: str | None = None,
+        pod_size: int | None = None,
         allow_functions: Sequence[str] = (),
-    ) -> None:
-        """Create the tube, or change its settings; `allow_functions` names functions that the predicate may call."""
-        tubes.ensure(
+    ) -> Ensured:
+        """Create the tube (1 partition, pods of 250 keys), or change those settings of an existing one that are given.
+
+        An empty predicate removes it; `allow_functions` names functions that the predicate may call.
+        """
+        return tubes.ensure(
             self.session,
             self.name,
             partitions=partitions,
@@ -136,12 +139,15 @@ class Tube:
         *,
         shard: int | None = None,
         routing: str = "",
-        predicate: str = "",
-        capture: str = "statement",
+        predicate: str | None = None,
+        capture: str | None = None,
         allow_functions: Sequence[str] = (),
         timeout: float = PATIENCE,
     ) -> Attached:
-        """Attach a table. Without `shard` and `routing`, the shard is the number in the name of schema or table."""
+        """Attach a table. Without `shard` and `routing`, the shard is the number in the name of schema or table.
+
+        A table that is attached already keeps what is not given; an empty predicate removes its predicate.
+        """
         return tubes.attach(
             self.session,
             self.name,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from trueup.cli.options import COUNT, POSITIVE, SHARED, choice, flag, interval_option, option, timeout_option
+from trueup.cli.options import COUNT, POSITIVE, SHARED, flag, interval_option, option, timeout_option
 from trueup.cli.output import show
 from trueup.cli.tube_options import FILTER, FORCE, LOCK_TIMEOUT, ON, SHARD, open_node, open_tube, tube_options
 from trueup.cli.tube_run import dead_letters, run
@@ -94,25 +94,30 @@ def list_(as_json: bool, **options: Any) -> None:
 @tube_options(
     option(
         *("--partitions", "N"),
-        "Number of workers that can share the tube; the partition of a shard is shard modulo N.",
-        *(1, POSITIVE),
+        "Number of workers that can share the tube; the partition of a shard is shard modulo N. [default: 1]",
+        kind=POSITIVE,
     ),
     FILTER,
     SHARED["allow_functions"],
-    option("--pod-size", "N", "Keys per pod.", 250, POSITIVE),
+    option("--pod-size", "N", "Keys per pod. [default: 250]", kind=POSITIVE),
     ON,
 )
 def ensure(name: str, as_json: bool, **options: Any) -> None:
-    """Create TUBE, or change the settings of an existing one.
+    """Create TUBE, or change the settings of an existing one; those that are not given stay as they are.
 
     \b
     Examples:
       trueup tube ensure search
       trueup tube ensure search --partitions 3 --filter "NOT is_draft"
     """
+    from dataclasses import asdict
+
     with open_tube(name, options) as chosen:
-        chosen.ensure(**options)
-    show({"tube": name}, f"the tube {name} exists", as_json=as_json)
+        done = chosen.ensure(**options)
+    text = f"created the tube {name}" if done.is_new else f"the tube {name} exists and is unchanged"
+    if done.changed:
+        text = "\n  ".join([f"changed the tube {name}", *done.changed])
+    show(asdict(done), text, as_json=as_json)
 
 
 @tube.command()
@@ -143,9 +148,10 @@ def drop(name: str, as_json: bool, **options: Any) -> None:
     option("--routing", "SQL", "An expression over the row that returns its shard.", ""),
     FILTER,
     SHARED["allow_functions"],
-    choice(
-        *("--capture", ["statement", "row"]),
-        "row is slower; use it for tables whose writers fire no statement triggers.",
+    option(
+        *("--capture", None),
+        "row is slower; use it for tables whose writers fire no statement triggers. [default: statement]",
+        kind=click.Choice(["statement", "row"]),
     ),
     LOCK_TIMEOUT,
     ON,
@@ -153,7 +159,7 @@ def drop(name: str, as_json: bool, **options: Any) -> None:
 def attach(name: str, table: str, as_json: bool, **options: Any) -> None:
     """Attach TABLE to TUBE: every touched key is recorded from now on.
 
-    Called again, it creates the triggers of new partitions and changes the filter.
+    Called again, it creates the triggers of new partitions, and changes the filter if one is given.
 
     \b
     Examples:

@@ -17,7 +17,10 @@ FORCE = flag("--force", "Drop waiting pods as well.")
 LOCK_TIMEOUT = timeout_option(30.0)
 SHARD = option("--shard", "N", "The shard. [default: the shard of the table]", kind=int)
 FILTER = option(
-    "--filter", "SQL", "Only rows that meet this condition before or after the change.", "", key="predicate"
+    "--filter",
+    "SQL",
+    "Only rows that meet this condition before or after the change; '' removes the condition.",
+    key="predicate",
 )
 
 

@@ -117,6 +117,30 @@ def test_tubes_by_name(tube_db: TubeDatabase) -> None:
         tube_db.tube.ensure(partitions=0)
 
 
+def test_what_is_not_given_stays_as_it_is(tube_db: TubeDatabase) -> None:
+    tube_db.run(
+        "CREATE TABLE parent (id int PRIMARY KEY, n int); CREATE TABLE items (PRIMARY KEY (id)) INHERITS (parent);"
+        " CREATE FUNCTION even(n int) RETURNS bool LANGUAGE sql IMMUTABLE RETURN n % 2 = 0"
+    )
+    tube = tube_db.of("kept")
+    made = tube.ensure(partitions=3, predicate="public.even(n)", allow_functions=["public.even"])
+    assert (made.is_new, made.partitions, made.pod_size, made.changed) == (True, 3, 250, ())
+    tube.attach("items", shard=4, predicate="n > 0", capture="row")
+    assert tube.ensure().changed == ()
+    assert tube.ensure(pod_size=100).changed == ("pod_size: 250 -> 100",)
+    again = tube.attach("items")
+    assert (again.shard, again.predicate, again.capture) == (4, "n > 0", "row")
+    tube_db.run("INSERT INTO items VALUES (1, 1), (2, 2), (3, -2)")
+    assert [pod.ids for pod in tube.claim(1)] == [(2,)]
+    assert tube.attach("items", predicate="").predicate is None
+    assert tube.ensure(predicate="").changed == ("predicate: public.even(n) -> none",)
+    info = tube.info()
+    assert info is not None
+    assert (info.partitions, info.predicate, info.pod_size, info.tables[0].predicate) == (3, None, 100, None)
+    tube_db.run("INSERT INTO items VALUES (5, -1)")
+    assert [pod.ids for pod in tube.claim(1)] == [(2,), (5,)]
+
+
 @pytest.mark.parametrize(
     ("table", "shard"),
     [("public.orders_0012", 12), ("sh0042.users", 42), ("sh7.users_7", 7), ("sh1.users_2", None), ("v2.a3b", 2)],

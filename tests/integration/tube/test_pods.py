@@ -65,7 +65,7 @@ def test_one_worker_per_partition(items: TubeDatabase) -> None:
         pid = items.tube.session.connection.info.backend_pid
         with (
             pytest.raises(
-                CheckFailed, match=rf"partition 0 of the tube t is locked by process {pid} \(postgres, trueup"
+                CheckFailed, match=rf"partition 0 of the tube t is locked by server process {pid} \(postgres, trueup"
             ),
             other.lock(0, wait=0.3),
         ):
@@ -118,7 +118,7 @@ def test_explicit_touches_are_routed(tube_db: TubeDatabase) -> None:
     assert sorted((pod.shard, pod.ids) for pod in tube_db.take()) == [(5, (1,)), (6, (2,))]
     with pytest.raises(QueryError, match="cannot be computed") as caught:
         tube_db.tube.touch("docs", [1, 99])
-    assert caught.value.cure == "specify the shard"
+    assert caught.value.cure == "specify the shard with --shard"
     tube_db.tube.touch("docs", [99], shard=8)
     tube_db.tube.touch_query("docs", "SELECT tenant, id FROM public.docs")
     assert sorted((pod.shard, pod.ids) for pod in tube_db.take()) == [(5, (1,)), (6, (2,)), (8, (99,))]

@@ -106,7 +106,7 @@ def test_tables_with_problems_are_set_aside(tube_db: TubeDatabase, sink: SqliteS
     assert len(values["problems"]) == len(BROKEN)
     for table, (_, _, _, cure) in BROKEN.items():
         if cure == "ATTACH":
-            tube_db.tube.attach(table, shard=0)
+            tube_db.tube.attach(table, shard=0, predicate="")
         elif cure == "DETACH":
             assert tube_db.tube.detach(f"public.{table}")
         else:

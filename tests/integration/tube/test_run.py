@@ -27,6 +27,7 @@ from trueup.capture.triggers.hold import Hold, HoldLost
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.store import TaskStore
+from trueup.verbs.tube import waiting
 from trueup.verbs.tube.model import Summary
 
 ROOT = str(Path(__file__).parents[2])
@@ -263,8 +264,16 @@ def test_a_thousand_shards(tube_db: TubeDatabase, sqlite_sink: SqliteSink) -> No
     assert summary.removed > 500
 
 
-def test_a_sink_that_is_down_or_rejects_documents(items: TubeDatabase, sqlite_sink: SqliteSink) -> None:
+def test_a_sink_that_is_down_or_rejects_documents(
+    items: TubeDatabase, sqlite_sink: SqliteSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     items.run("INSERT INTO items SELECT g, g FROM generate_series(1, 300) g")
+    monkeypatch.setattr(waiting, "_FIRST_SECONDS", 0.3)
+    with pytest.raises(CheckFailed, match="the sink was not reached since the start of the job") as caught:
+        items.tube.run("postgresql://nobody@127.0.0.1:1/nothing")
+    assert caught.value.cure.startswith("check the address")
+    assert len(items.pods()) == 2
+    monkeypatch.undo()
     sqlite_sink.fault("down")
     with following(items, sqlite_sink, attempts=3, retry_pause=0.05) as job:
         until(lambda: (items.tube.stats()[0].waiting or "").startswith("the sink is down: out of order"))

@@ -152,6 +152,21 @@ def published_problem(connection: Connection, table: str) -> str:
     return f"publication {row[0]} of database {row[1]} contains {table}: its subscribers stop if they lack it; {CURE}"
 
 
+def refuse_column_lists(connection: Connection, schema: str) -> None:
+    """Raise CheckFailed if the column list of a publication makes deletes fail in a table of a schema of trueup."""
+    if connection.info.server_version < 150000:
+        return
+    rows = connection.execute(_statement("limited"), {"schema": schema}).fetchall()
+    if rows:
+        raise CheckFailed(
+            [
+                f"publication {name} has a column list for {table}: the server refuses to delete rows"
+                for name, table in rows
+            ],
+            cure="; ".join(f"run ALTER PUBLICATION {name} DROP TABLE {table}" for name, table in rows),
+        )
+
+
 def drop_from_publication(connection: Connection, name: str, tables: Sequence[tuple[str, str]]) -> None:
     """Take tables out of a publication, if it has them."""
     rows = connection.execute(_statement("members"), {"publication": name}).fetchall()

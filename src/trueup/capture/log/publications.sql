@@ -77,3 +77,14 @@ SELECT p.pubname::text, current_database()::text FROM pg_publication_tables p
                 WHERE s.database = current_database() AND s.plugin = 'pgoutput'
                   AND NOT starts_with(s.slot_name::text, 'trueup_'))
  ORDER BY 1
+
+-- name: limited
+-- Publications with which rows of tables of trueup cannot be deleted: their column list does not cover the replica identity.
+SELECT p.pubname::text, format('%%I.%%I', n.nspname, c.relname)
+  FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND (p.pubdelete OR p.pubupdate)
+  JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = %(schema)s
+ WHERE EXISTS (SELECT FROM pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attnum <> ALL (r.prattrs::int2[])
+                  AND (c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary
+                                                          AND a.attnum = ANY (i.indkey::int2[]))))
+ ORDER BY 1, 2

@@ -42,6 +42,18 @@ class TubeInfo:
 
 
 @dataclass(frozen=True)
+class Ensured:
+    """A tube that exists now: its settings, and what of them was changed, as `name: before -> after`."""
+
+    tube: str
+    is_new: bool
+    partitions: int
+    predicate: str | None
+    pod_size: int
+    changed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Pod:
     """Touched keys of one table and shard, or a control pod with a payload."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from psycopg import sql
 
-from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables
+from trueup.capture.log.publications import ensure_identities, published_problem, refuse_all_tables, refuse_column_lists
 from trueup.capture.triggers.batch import written
 from trueup.capture.triggers.expressions import check_new
 from trueup.capture.triggers.install import installed_version, uninstall
-from trueup.capture.triggers.model import Attached, Backfill, Stats, TubeInfo
+from trueup.capture.triggers.model import Attached, Backfill, Ensured, Stats, TubeInfo
 from trueup.capture.triggers.problems import find_problems, unreadable
 from trueup.capture.triggers.session import Session, block, check_range
 from trueup.capture.triggers.shape import Shapes
@@ -31,28 +32,42 @@ def ensure(
     session: Session,
     tube: str,
     *,
-    partitions: int = 1,
-    predicate: str = "",
-    pod_size: int = 250,
+    partitions: int | None = None,
+    predicate: str | None = None,
+    pod_size: int | None = None,
     allow_functions: Sequence[str] = (),
-) -> None:
-    """Create a tube, or change the settings of an existing one; functions of the predicate may have to be allowed."""
-    check_range("the number of partitions", partitions, 1, 1024)
-    check_range("the pod size", pod_size, 1, 10_000)
+) -> Ensured:
+    """Create a tube, or change the settings of an existing one; functions of the predicate may have to be allowed.
+
+    An existing tube keeps what is None; an empty predicate removes its predicate.
+    """
+    check_range("the number of partitions", 1 if partitions is None else partitions, 1, 1024)
+    check_range("the pod size", 1 if pod_size is None else pod_size, 1, 10_000)
     with session.errors():
         refuse_all_tables(session.connection, f"{session.schema}.pods_{tube}")
     problem = problem_with(predicate) if predicate else None
     if problem:
         raise CheckFailed([f"predicate: it is not one expression: {problem}"], cure="write one condition")
-    allowed = list(session.expressions.with_functions(allow_functions).functions)
     with session.errors(), session.connection.transaction():
+        before = _settings(session, tube)
+        of_tube, stored_functions = _predicate(session, tube)
+        if predicate is None:
+            kept, allow_functions = of_tube or "", [*stored_functions, *allow_functions]
+        else:
+            kept = predicate
+        allowed = list(session.expressions.with_functions(allow_functions).functions)
         # The tables of a new tube are checked when they are attached.
         for source, table, of_table, routing, stored in _attached_tables(session, tube):
-            texts = {"predicate of the tube": predicate, "predicate": of_table, "routing": routing}
+            texts = {"predicate of the tube": kept, "predicate": of_table, "routing": routing}
             _store(session, source, *check_new(session, table, texts, [*stored, *allow_functions]))
-        session.call("tube_ensure_exists", tube, partitions, predicate or None, pod_size)
+        session.call("tube_ensure_exists", tube, partitions, predicate, pod_size)
         query = sql.SQL("UPDATE {} SET allow_functions = %s WHERE tube = %s").format(session.name("tubes"))
-        session.rows(query, [allowed if predicate else [], tube])
+        session.rows(query, [allowed if kept else [], tube])
+        after = _settings(session, tube)
+    changed = [
+        f"{name}: {was or 'none'} -> {after[name] or 'none'}" for name, was in before.items() if was != after[name]
+    ]
+    return Ensured(tube, not before, **after, changed=tuple(changed))
 
 
 def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:
@@ -86,23 +101,29 @@ def attach(
     *,
     shard: int | None = None,
     routing: str = "",
-    predicate: str = "",
-    capture: str = "statement",
+    predicate: str | None = None,
+    capture: str | None = None,
     allow_functions: Sequence[str] = (),
     patience: float = PATIENCE,
 ) -> Attached:
     """Attach a table to a tube: its triggers record the key of every changed row from now on.
 
+    A table that is attached already keeps what is not given; an empty predicate removes its predicate.
     Raise CheckFailed if an expression calls a function that is not allowed: see `db.expressions`.
     """
     name = session.find_table(table)
     with session.errors(), session.connection.transaction():
         of_tube, allowed_by_tube = _predicate(session, tube)
+        kept, kept_routing, kept_functions = _kept(session, tube, name)
         allowed, guard = check_new(
             session,
             name,
-            {"predicate of the tube": of_tube, "predicate": predicate, "routing": routing},
-            [*allowed_by_tube, *allow_functions],
+            {
+                "predicate of the tube": of_tube,
+                "predicate": kept if predicate is None else predicate,
+                "routing": routing or (kept_routing if shard is None else None),
+            },
+            [*allowed_by_tube, *kept_functions, *allow_functions],
         )
         source = session.call(
             "tube_table_ensure_attached",
@@ -110,12 +131,12 @@ def attach(
             name,
             shard,
             routing or None,
-            predicate or None,
+            predicate,
             capture,
             timedelta(seconds=patience),
         )
+        _store(session, source, allowed, guard)
         if guard:
-            _store(session, source, allowed, guard)
             session.call("tube_trigger_functions", source)
         # Within the transaction: a table whose rows cannot be read is not attached.
         if reason := unreadable(session, Shapes(session, tube).get([source])[source]):
@@ -190,8 +211,12 @@ def cover_each(session: Session, tube: str, *, patience: float) -> dict[int, str
 
 
 def published(session: Session, tube: str) -> str:
-    """Return which publication contains the pods of a tube, and the cure; an empty text if none does."""
+    """Return which publication contains the pods of a tube, and the cure; an empty text if none does.
+
+    Raise CheckFailed if pods cannot be deleted because of a publication.
+    """
     with session.errors():
+        refuse_column_lists(session.connection, session.schema)
         return published_problem(session.connection, f"{session.schema}.pods_{tube}")
 
 
@@ -273,6 +298,22 @@ def _predicate(session: Session, tube: str) -> tuple[str | None, list[str]]:
     query = sql.SQL("SELECT predicate, allow_functions FROM {} WHERE tube = %s").format(session.name("tubes"))
     rows = session.rows(query, [tube])
     return rows[0] if rows else (None, [])
+
+
+def _settings(session: Session, tube: str) -> dict[str, Any]:
+    """Return the settings of a tube; empty if it does not exist."""
+    query = sql.SQL("SELECT partitions, predicate, pod_size FROM {} WHERE tube = %s").format(session.name("tubes"))
+    return next(iter(session.records(query, [tube])), {})
+
+
+def _kept(session: Session, tube: str, table: str) -> tuple[str | None, str | None, list[str]]:
+    """Return predicate, routing and allowed functions of a table that is attached; else nothing."""
+    query = sql.SQL(
+        'SELECT predicate, routing, allow_functions FROM {} WHERE tube = %s AND "table" = %s::regclass'
+        " AND detached_at IS NULL"
+    ).format(session.name("sources"))
+    rows = session.rows(query, [tube, table])
+    return rows[0] if rows else (None, None, [])
 
 
 def _store(session: Session, source: int, allowed: Sequence[str], guard: str | None) -> None:

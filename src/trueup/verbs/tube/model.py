@@ -68,6 +68,9 @@ class Job:
     stop: threading.Event
     # Reports progress to the task store; set by `restart.run_as_task`.
     heartbeat: Callable[[], None] = lambda: None
+    # Whether the sink was reached since the start: only then an outage is waited for without an end.
+    sink_was_reached: bool = False
+    sink_down_since: float = 0.0
     summary: Summary = field(init=False)
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 
+from trueup.capture.triggers import tubes
 from trueup.config.secrets import mask
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
@@ -71,6 +72,11 @@ def run(job: Job) -> Summary:
             except Exception as failure:
                 error = known_error(failure)
                 if not had_locks or not _passes(error):
+                    # No write is running any more, and the session may be used further.
+                    with suppress(NodeError, QueryError):
+                        job.hold.release()
+                        # The pods could not be deleted: the raw error names no cure.
+                        tubes.published(job.session, job.tube)
                     raise
                 if time.monotonic() - attempt_at > _STABLE_SECONDS:
                     pause = Pause()

@@ -68,7 +68,8 @@ class Run:
 
     def _setup(self) -> None:
         """Announce the attached tables to the sink. Nothing may be written at the same time."""
-        self.aside.refuse(self.waiting.while_down(lambda: set_up(self.pipeline, self.aside.without(self.shapes.all()))))
+        shapes = self.aside.without(self.shapes.all())
+        self.aside.refuse(self.waiting.while_down(lambda: set_up(self.pipeline, shapes), uses=bool(shapes)))
         self.shapes.changed = False
 
     def _write(self, enriched: EnrichedBatch) -> Future[Outcome]:

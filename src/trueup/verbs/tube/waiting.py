@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from trueup.capture.triggers.enrich import TEMPORARY
 from trueup.config.wording import counted
-from trueup.errors import QueryError
+from trueup.errors import CheckFailed, QueryError
 from trueup.sinks.base import SinkDown
 from trueup.verbs.tube.aside import Aside
 from trueup.verbs.tube.letters import Letters
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 _BEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 30.0
+# A sink that this job has never reached is not waited for without an end: its address may be wrong.
+_FIRST_SECONDS = 20.0
 
 
 class Waiting:
@@ -52,19 +54,36 @@ class Waiting:
             self.beat()
         return future.result()
 
-    def while_down(self, attempt: Callable[[], T], *, refused: Callable[[SinkDown], None] = lambda error: None) -> T:
-        """Call `attempt` until the sink accepts it; `refused` is called with each error."""
+    def while_down(
+        self, attempt: Callable[[], T], *, refused: Callable[[SinkDown], None] = lambda error: None, uses: bool = True
+    ) -> T:
+        """Call `attempt` until the sink accepts it; `refused` is called with each error.
+
+        A sink that was never reached is not waited for; `uses` is False if `attempt` may not need the sink.
+        """
         pause = Pause()
         while True:
             try:
                 result = attempt()
             except SinkDown as error:
+                self._raise_if_never_reached(error)
                 self._job.summary.outages += not pause.times
                 refused(error)
                 self._pause(f"the sink is down: {error}", pause)
             else:
+                self._job.sink_was_reached |= uses
                 self._resume()
                 return result
+
+    def _raise_if_never_reached(self, error: SinkDown) -> None:
+        job, now = self._job, time.monotonic()
+        job.sink_down_since = job.sink_down_since or now
+        if not job.sink_was_reached and now - job.sink_down_since >= _FIRST_SECONDS:
+            raise CheckFailed(
+                [f"the sink was not reached since the start of the job: {error.message}"],
+                cure=f"check the address; {error.cure}" if error.cure else "check the address, and start the job again",
+                node=error.node,
+            ) from None
 
     def while_locked(self, attempt: Callable[[], T], *, check: Callable[[QueryError], None]) -> T:
         """Call `attempt` until the rows can be read: a table may be locked, or the server may be out of resources.

@@ -18,7 +18,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = 'start a new one with tube_backfill_step1';
     ELSIF b.start_seq IS NOT NULL AND b.finished_at IS NULL THEN
         RAISE EXCEPTION 'a backfill of % started at % is not finished', s."table", b.started_at
-            USING ERRCODE = 'object_in_use', HINT = 'continue it, or cancel it with tube_backfill_cancel';
+            USING ERRCODE = 'object_in_use', HINT = 'continue it with trueup tube backfill, or start again with --restart (in SQL: tube_backfill_cancel)';
     END IF;
     DELETE FROM @schema@.backfills x WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
     INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at, columns)

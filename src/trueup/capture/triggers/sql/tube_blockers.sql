@@ -7,7 +7,7 @@ BEGIN
                    WHEN p.gid IS NOT NULL THEN
                        format('prepared transaction %L of %s, prepared %s', p.gid, p.owner,
                               date_trunc('second', p.prepared))
-                   ELSE format('process %s (%s in database %s%s)%s', l.pid, a.usename, a.datname,
+                   ELSE format('server process %s (%s in database %s%s)%s', l.pid, a.usename, a.datname,
                                ', ' || nullif(a.application_name, ''),
                                ', open since ' || date_trunc('second', a.xact_start))
                    END, '; ')

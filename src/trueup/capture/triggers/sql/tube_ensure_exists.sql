@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_ensure_exists(
-    tube text, partitions integer DEFAULT 1, predicate text DEFAULT NULL, pod_size integer DEFAULT 250
+    tube text, partitions integer DEFAULT NULL, predicate text DEFAULT NULL, pod_size integer DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -11,9 +11,10 @@ BEGIN
         RAISE EXCEPTION 'invalid name of a tube: %', coalesce(quote_literal(tube), 'NULL')
             USING ERRCODE = 'invalid_name', HINT = 'use at most 30 lower-case letters, digits and _; do not start with a digit';
     END IF;
-    predicate := nullif(btrim(predicate), '');
     -- Waits for a session that creates the same tube.
-    INSERT INTO @schema@.tubes VALUES (tube, partitions, predicate, pod_size) ON CONFLICT ON CONSTRAINT tubes_pkey DO NOTHING;
+    INSERT INTO @schema@.tubes
+    VALUES (tube, coalesce(partitions, 1), nullif(btrim(predicate), ''), coalesce(pod_size, 250))
+    ON CONFLICT ON CONSTRAINT tubes_pkey DO NOTHING;
     IF FOUND THEN
         EXECUTE format(
             'CREATE TABLE %s (seq bigint NOT NULL DEFAULT nextval(%L), shard bigint NOT NULL,'
@@ -28,10 +29,14 @@ BEGIN
         EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', pods);
         EXECUTE format('COMMENT ON TABLE %s IS %L', pods, format('Pods of the tube %s.', tube));
         EXECUTE format('CREATE INDEX ON %s (source) WHERE op = ''!''', pods);
-        PERFORM @schema@.tube_order_index(tube, partitions);
+        PERFORM @schema@.tube_order_index(tube, coalesce(partitions, 1));
         RETURN;
     END IF;
     SELECT t.* INTO old FROM @schema@.tubes t WHERE t.tube = tube_ensure_exists.tube FOR NO KEY UPDATE;
+    -- NULL keeps a setting; an empty text removes the predicate.
+    partitions := coalesce(partitions, old.partitions);
+    predicate := nullif(btrim(coalesce(predicate, old.predicate)), '');
+    pod_size := coalesce(pod_size, old.pod_size);
     UPDATE @schema@.tubes t
        SET partitions = tube_ensure_exists.partitions, predicate = tube_ensure_exists.predicate,
            pod_size = tube_ensure_exists.pod_size
@@ -50,4 +55,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_ensure_exists(text, integer, text, integer) IS
-    'Creates a tube, or changes the partitions, the predicate and the pod size of an existing one.';
+    'Creates a tube, or changes the partitions, the predicate and the pod size of an existing one. '
+    'What is NULL stays as it is; an empty text removes the predicate.';

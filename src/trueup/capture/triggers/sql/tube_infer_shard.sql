@@ -9,11 +9,11 @@ BEGIN
       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = "table";
     IF coalesce(by_schema, by_table) IS NULL THEN
         RAISE EXCEPTION 'no shard specified for %, and its name contains no number', "table"
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify a shard number or a routing expression';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify --shard or --routing';
     ELSIF by_schema::bigint <> by_table::bigint THEN
         RAISE EXCEPTION 'no shard specified for %, and schema and table contain different numbers: % and %',
             "table", by_schema, by_table
-            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify the shard number';
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'specify --shard or --routing';
     END IF;
     RETURN coalesce(by_schema, by_table)::bigint;
 END

@@ -4,7 +4,7 @@ BEGIN
     RETURN coalesce((
         SELECT string_agg(DISTINCT format('%s uses %s',
                    CASE WHEN l.pid IS NOT NULL
-                        THEN format('process %s (%s%s)', l.pid, a.usename, ', ' || nullif(a.application_name, ''))
+                        THEN format('server process %s (%s%s)', l.pid, a.usename, ', ' || nullif(a.application_name, ''))
                         ELSE format('prepared transaction %L', p.gid) END, l.relation::regclass), '; ')
           FROM pg_locks l
           LEFT JOIN pg_stat_activity a ON a.pid = l.pid

@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_table_ensure_attached(
     tube text, "table" regclass, shard bigint DEFAULT NULL, routing text DEFAULT NULL, predicate text DEFAULT NULL,
-    capture text DEFAULT 'statement', patience interval DEFAULT '30 s'
+    capture text DEFAULT NULL, patience interval DEFAULT '30 s'
 ) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -15,15 +15,13 @@ BEGIN
     -- Workers that insert dead letters do not wait for this lock.
     PERFORM FROM @schema@.tubes t WHERE t.tube = tube_table_ensure_attached.tube FOR NO KEY UPDATE;
     routing := nullif(btrim(routing), '');
-    predicate := nullif(btrim(predicate), '');
-    IF capture IS NULL OR capture NOT IN ('statement', 'row') THEN
-        RAISE EXCEPTION 'capture must be ''statement'' or ''row'', not %', coalesce(quote_literal(capture), 'NULL')
+    IF capture NOT IN ('statement', 'row') THEN
+        RAISE EXCEPTION 'capture must be ''statement'' or ''row'', not %', quote_literal(capture)
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF shard IS NOT NULL AND routing IS NOT NULL THEN
         RAISE EXCEPTION 'a shard and a routing expression cannot be combined'
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM @schema@.tube_table_check("table", capture);
     -- The sink has documents of another table under this name: of one that was dropped, or renamed.
     FOR former IN SELECT x.* FROM @schema@.sources x
                    WHERE x.tube = tube_table_ensure_attached.tube AND x.detached_at IS NULL
@@ -37,17 +35,20 @@ BEGIN
     SELECT x.* INTO s FROM @schema@.sources x WHERE x.tube = tube_table_ensure_attached.tube
        AND x."table" = tube_table_ensure_attached."table" ORDER BY x.source DESC LIMIT 1;
     is_new := NOT FOUND OR s.detached_at IS NOT NULL;
+    -- An attached table keeps what is not given; an empty text removes the predicate.
+    capture := coalesce(capture, CASE WHEN NOT is_new THEN s.capture END, 'statement');
+    predicate := nullif(btrim(coalesce(predicate, CASE WHEN NOT is_new THEN s.predicate END)), '');
+    PERFORM @schema@.tube_table_check("table", capture);
     IF shard IS NULL AND routing IS NULL AND is_new THEN
         shard := @schema@.tube_infer_shard("table");
     ELSIF shard IS NULL AND routing IS NULL THEN
-        -- An attached table keeps its shard or routing.
         shard := s.shard;
         routing := s.routing;
     END IF;
     has_other_key := s.source IS NOT NULL AND @schema@.tube_key_numbers(s) <> numbers;
     IF NOT is_new AND (s.shard IS DISTINCT FROM shard OR s.routing IS DISTINCT FROM routing OR s.capture <> capture) THEN
         RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
-            USING ERRCODE = 'duplicate_object', HINT = 'detach it, attach it again and run a backfill';
+            USING ERRCODE = 'duplicate_object', HINT = 'run trueup tube detach, then trueup tube attach and trueup tube backfill';
     END IF;
     IF has_other_key THEN
         -- Waiting pods have the former key: the table gets another number, and the backfill below replaces them.

@@ -6,7 +6,7 @@ DECLARE
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_table_problem.source;
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
-        RETURN 'the table does not exist any more: detach it';
+        RETURN 'the table does not exist any more: run trueup tube detach';
     END IF;
     PERFORM @schema@.tube_table_check(s."table", s.capture);
     IF NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = s."table" AND i.indisunique AND i.indisvalid
@@ -15,21 +15,22 @@ BEGIN
                       AND NOT EXISTS (SELECT FROM pg_attribute a
                                        WHERE a.attrelid = i.indrelid AND NOT a.attnotnull
                                          AND a.attnum = ANY ((i.indkey::smallint[])[0:i.indnkeyatts - 1]))) THEN
-        RETURN 'its key has changed: attach it again, which schedules a backfill';
+        RETURN 'its key has changed: run trueup tube attach, which schedules a backfill';
     ELSIF @schema@.tube_key_renamed(s) THEN
-        RETURN 'a key column was renamed, and another column has its name: run trueup tube run, or attach the table again';
+        RETURN 'a key column was renamed, and another column has its name: run trueup tube run or trueup tube attach';
     END IF;
     IF EXISTS (SELECT FROM unnest(s.covered) was(place)
                 WHERE was.place NOT IN (SELECT * FROM @schema@.tube_relations(s."table"))) THEN
-        RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run, or attach the'
-               ' table again';
+        RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run or trueup'
+               ' tube attach';
     END IF;
     missing := cardinality(@schema@.tube_trigger_ddl(source));
     IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"
                                       AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN
-        RETURN 'its triggers do not exist: attach it again, then run a backfill';
+        RETURN 'its triggers do not exist: run trueup tube attach, then trueup tube backfill';
     ELSIF missing > 0 THEN
-        RETURN 'triggers are missing or disabled, possibly of new partitions: attach it again, then run a backfill';
+        RETURN 'triggers are missing or disabled, possibly of new partitions: run trueup tube attach, then trueup tube'
+               ' backfill';
     END IF;
     RETURN NULL;
 EXCEPTION WHEN wrong_object_type OR undefined_column THEN

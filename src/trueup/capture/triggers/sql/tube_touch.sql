@@ -22,7 +22,7 @@ BEGIN
        INTO found_rows USING keys;
     IF found_rows < (SELECT count(DISTINCT k) FROM unnest(keys) k) THEN
         RAISE EXCEPTION 'some of these keys do not exist in %, so their shard cannot be computed', s."table"
-            USING ERRCODE = 'no_data_found', HINT = 'specify the shard';
+            USING ERRCODE = 'no_data_found', HINT = 'specify the shard with --shard';
     END IF;
     RETURN @schema@.tube_pods_insert(tube, "table", format('SELECT %s, %s FROM %s r WHERE %s::text = ANY (%L::text[])',
         @schema@.tube_shard_sql(s.source), key.expression, s."table", key.expression, keys));

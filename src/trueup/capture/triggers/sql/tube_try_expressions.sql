@@ -8,7 +8,7 @@ BEGIN
                    @schema@.tube_shard_sql(source), s."table", @schema@.tube_where(source));
 EXCEPTION WHEN syntax_error_or_access_rule_violation THEN
     RAISE EXCEPTION 'invalid predicate or routing for %: %', s."table", SQLERRM
-        USING ERRCODE = SQLSTATE, HINT = 'use one expression over columns; write functions and types with their schema';
+        USING ERRCODE = SQLSTATE, HINT = 'use one expression over columns, with the schemas of functions and types; --filter '''' removes the predicate';
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_try_expressions(integer) IS

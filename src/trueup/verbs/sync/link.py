@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from trueup.capture.log.publications import ensure_identities
+from trueup.capture.log.publications import ensure_identities, refuse_column_lists
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
 from trueup.db.connection import Connection, node_of, one_row, one_value
@@ -148,6 +148,7 @@ def _link(
         tables = changelog.attached(log, name, plan.tables)
     history.reader(name).done(marker, stored.mark)
     ensure_identities(to_target, STATE_SCHEMA)
+    refuse_column_lists(from_source, LOG_SCHEMA)
     warn_unsafe(to_target, target.name)
     state.check_role(to_target, stored.id, target.name)
     definition = one_value(from_source.execute(*shape_query(name, tables)))

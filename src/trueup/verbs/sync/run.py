@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from trueup.capture.log.publications import published_problem, refuse_column_lists
+from trueup.capture.log.publications import published_problem
 from trueup.config.wording import counted
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
@@ -93,7 +93,6 @@ def run(
                 open_link(request.source, request.target, request.name) as link,
                 Runner(link, request, progress) as runner,
             ):
-                refuse_column_lists(link.source, LOG_SCHEMA)
                 if problem := published_problem(link.source, f"{LOG_SCHEMA}.pods_{request.name}"):
                     progress.say(problem)
                 for now in _rounds(runner, until, totals, began):

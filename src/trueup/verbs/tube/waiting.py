@@ -21,7 +21,7 @@ T = TypeVar("T")
 _BEAT_SECONDS = 1.0
 _PROGRESS_SECONDS = 30.0
 # A sink that this job has never reached is not waited for without an end: its address may be wrong.
-_FIRST_SECONDS = 20.0
+FIRST_SECONDS = 20.0
 
 
 class Waiting:
@@ -78,7 +78,7 @@ class Waiting:
     def _raise_if_never_reached(self, error: SinkDown) -> None:
         job, now = self._job, time.monotonic()
         job.sink_down_since = job.sink_down_since or now
-        if not job.sink_was_reached and now - job.sink_down_since >= _FIRST_SECONDS:
+        if not job.sink_was_reached and now - job.sink_down_since >= FIRST_SECONDS:
             raise CheckFailed(
                 [f"the sink was not reached since the start of the job: {error.message}"],
                 cure=f"check the address; {error.cure}" if error.cure else "check the address, and start the job again",

@@ -85,7 +85,21 @@ def batch_of(claimed: Sequence[tuple[int, Pod]], shapes: Mapping[int, Shape]) ->
         for key in _keys(pod, shapes[pod.source], batch.unreadable):
             operations[shard, key] = op
     batch.without_superseded(shapes)
+    for source, operations in batch.keys.items():
+        if shapes[source].shard_sql is None:
+            batch.keys[source] = _each_key_once(operations)
     return batch
+
+
+def _each_key_once(operations: dict[tuple[int, Key], str]) -> dict[tuple[int, Key], str]:
+    """Return the keys of a table with a fixed shard, which is another one since it was attached again, in one shard.
+
+    Sinks identify the rows of such a table by the key alone.
+    """
+    if len({shard for shard, _ in operations}) < 2:
+        return operations
+    newest = {key: shard for shard, key in operations}
+    return {(shard, key): operations[shard, key] for key, shard in newest.items()}
 
 
 def _keys(pod: Pod, shape: Shape, unreadable: list[Refused]) -> Iterable[Key]:

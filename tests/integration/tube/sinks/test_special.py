@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from redis import Redis
 
 from support.fixtures import Databases
@@ -111,6 +112,27 @@ def test_values_of_every_type_are_exact(
     row = json.loads(body, parse_float=str, parse_int=str)
     assert (row["n"], row["nn"], row["i8"], row["b"]) == ("NaN", "Infinity", "-9223372036854775808", "1.0")
     assert row["odd % {name}"] == expected["odd % {name}"]
+
+
+def test_keys_in_the_former_and_the_present_shard(tube_db: TubeDatabase, databases: Databases, tmp_path: Path) -> None:
+    """A table is attached with another shard while touches wait: a batch has each row once."""
+    tube_db.run("CREATE TABLE things (id bigint PRIMARY KEY, name text)")
+    [target] = databases(1)
+    for number, address in enumerate((f"parquet:{tmp_path}", f"delta:{tmp_path / 'delta'}", target.uri)):
+        tube_db.tube.attach("things", shard=0)
+        tube_db.run(f"INSERT INTO things VALUES ({number}, 'a'), ({number + 10}, 'a')")
+        tube_db.tube.detach("things")
+        tube_db.tube.attach("things", shard=1)
+        tube_db.run("UPDATE things SET name = 'b' WHERE id < 10")
+        assert tube_db.tube.run(address, until_empty=True).written == number + 2
+        tube_db.tube.detach("things")
+    assert sorted(current_state(tmp_path / "public.things")["id"].to_pylist()) == [0, 10]
+    assert sorted(DeltaTable(str(tmp_path / "delta" / "public.things")).to_pyarrow_table()["id"].to_pylist()) == [
+        0,
+        1,
+        11,
+    ]
+    assert target.execute("SELECT id, name FROM things ORDER BY 1") == [(0, "b"), (1, "b"), (2, "b"), (12, "a")]
 
 
 def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databases: Databases) -> None:

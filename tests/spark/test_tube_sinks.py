@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from deltalake import DeltaTable
 
 from trueup.api.tube import Tube
 from trueup.config.settings import SparkSettings
+from trueup.errors import CheckFailed
 from trueup.sinks import open_sink
 from trueup.sinks.base import CommittingSink, Document, Mark, TaskWriter
 from trueup.sinks.parquet import current_state
 from trueup.sinks.staging import Staging
 from trueup.testing.postgres import Database
+from trueup.verbs.tube.model import Job
 
 if TYPE_CHECKING:
     # Workers import this module, but not the helpers of the tests.
@@ -165,6 +168,8 @@ def test_a_clickhouse_server(source: Database, spark: Spark, tmp_path: Path) -> 
             assert _rows_of(address, "spark") == _rows_of(address, "threads")
         log = [json.loads(line)["sql"] for line in (tmp_path / "house.log").read_text().splitlines()]
         assert sum("INSERT INTO `spark`.`things`" in statement for statement in log) >= 4, "two tasks per batch"
+        for process in psutil.Process().children(recursive=True):
+            assert not any("heim" in text for text in (*process.cmdline(), *process.environ().values()))
     finally:
         server.kill()
         server.communicate()
@@ -216,3 +221,15 @@ def test_a_driver_killed_during_the_commit(kind: str, source: Database, spark: S
     things, parts = read(folder, "things"), read(folder, "parts")
     assert [len(things), len(parts), sum("'later'" in row for row in things)] == [201, 150, 5]
     assert _left(folder) == []
+
+
+def test_a_sink_for_a_single_process(source: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark is refused if it was asked for; if a cluster is only configured, the job says that it uses threads."""
+    lines: list[str] = []
+    monkeypatch.setattr(Job, "say", lambda job, text: lines.append(text))
+    with Tube("spark", source.uri) as tube:
+        with pytest.raises(CheckFailed, match="single process only"):
+            tube.run(f"chdb:{tmp_path}", until_empty=True, spark=SPARK)
+        configured = SparkSettings(engine="auto", master="spark://127.0.0.1:1")
+        tube.run(f"chdb:{tmp_path}", until_empty=True, spark=configured)
+    assert any("threads of this process are used" in line for line in lines)

@@ -28,7 +28,7 @@ class Document:
     """One key of a batch with the current row.
 
     Values are int, float, bool, str or None. A value without an exact JSON form (numeric, date and time, bytea, array,
-    json, NaN and infinity) is the text that PostgreSQL writes.
+    json, NaN and infinity) is the text that PostgreSQL writes: see the table in docs/sinks.md.
     """
 
     table: str

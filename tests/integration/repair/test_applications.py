@@ -31,8 +31,10 @@ INSERT INTO items SELECT i, CASE WHEN i <= 40 THEN 'other' ELSE 'name ' || i END
     CASE WHEN i BETWEEN 31 AND 40 THEN 71 - i ELSE i END FROM generate_series(1, 60) i;
 INSERT INTO items SELECT i, 'extra', 0, i FROM generate_series(71, 80) i
 """
-# Rows that an application uses: all but those that come, go, or swap a unique value.
-USED = [*range(1, 31), *range(41, 61)]
+# Rows that an application updates: all but those that come or go. Rows that refer to a row which gets another unique
+# value wait until the commit.
+USED = [*range(1, 61)]
+REFERRED = [*range(1, 31), *range(41, 61)]
 
 
 class Applications:
@@ -49,7 +51,8 @@ class Applications:
 
     @contextmanager
     def running(self) -> Iterator[Applications]:
-        threads = [threading.Thread(target=self._run, args=(work,)) for work in (self._count, self._refer)]
+        work = ((self._count, USED), (self._refer, REFERRED))
+        threads = [threading.Thread(target=self._run, args=each) for each in work]
         for thread in threads:
             thread.start()
         try:
@@ -59,12 +62,12 @@ class Applications:
             for thread in threads:
                 thread.join()
 
-    def _run(self, work: Callable[[psycopg.Cursor[Any], int], None]) -> None:
+    def _run(self, work: Callable[[psycopg.Cursor[Any], int], None], items: list[int]) -> None:
         with psycopg.connect(self._database.uri, autocommit=True) as connection, connection.cursor() as cursor:
             self.pids.append(connection.info.backend_pid)
             try:
                 while not self._stopped.is_set():
-                    for item in USED:
+                    for item in items:
                         work(cursor, item)
             except psycopg.Error as error:
                 self.errors.append(str(error))
@@ -86,7 +89,7 @@ class Applications:
         query = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%s) AND wait_event_type = 'Lock'"
         children, waiting = self.children, 0
         with psycopg.connect(self._database.uri, autocommit=True) as connection:
-            while waiting == 0 or (waiting == 1 and self.children < children + len(USED)):
+            while waiting == 0 or (waiting == 1 and self.children < children + len(REFERRED)):
                 waiting = one_value(connection.execute(query, [self.pids]))
         assert waiting == 1
 
@@ -127,6 +130,34 @@ def test_applications_see_nothing_but_a_short_wait(nodes: Nodes, monkeypatch: py
     expected = [(item, f"name {item}", applications.increments[item], item) for item in range(1, 71)]
     assert nodes[2].execute("SELECT * FROM items ORDER BY id") == expected
     assert nodes[2].execute("SELECT count(*) FROM child") == [(applications.children,)]
+
+
+def test_rows_that_swap_unique_values_are_updated_in_place(
+    nodes_with: NodesWith, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the values may be NULL: an update that waits for such a row finds it."""
+    table = "CREATE TABLE items (id int PRIMARY KEY, a int NOT NULL, place int, n int DEFAULT 0, UNIQUE (a, place))"
+    rows = "INSERT INTO items VALUES (1, 1, {}), (2, 1, {}), (3, 1, {})"
+    nodes = nodes_with(table, rows.format(1, 2, 3), rows.format(2, 3, 1))
+    report, found = nodes.diff(), list[int]()
+
+    def update_and_wait() -> None:
+        with psycopg.connect(nodes[2].uri, application_name="trueup repair, an application") as connection:
+            found.append(connection.execute("UPDATE items SET n = n + 1").rowcount)
+
+    application = threading.Thread(target=update_and_wait)
+
+    def check_when_it_waits(*args: Any) -> None:
+        check_references(*args)
+        application.start()
+        _wait_until_a_repair_waits(nodes[2])
+
+    monkeypatch.setattr(write_table, "check_references", check_when_it_waits)
+    done = nodes.repair(report, source_of_truth="n1", execute=True)
+    application.join()
+    assert done.written["n2"] == {"insert": 0, "update": 3, "delete": 0}
+    assert found == [3]
+    assert nodes.rows()[1] == [(1, 1, 1, 1), (2, 1, 2, 1), (3, 1, 3, 1)]
 
 
 def _wait_until_a_repair_waits(database: Database) -> None:

@@ -103,6 +103,35 @@ def insert_staged(connection: Connection, staged: Staged) -> int:
     return connection.execute(_insert(staged, sql.SQL(""))).rowcount
 
 
+def park_holders(connection: Connection, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
+    """Set a unique value to NULL where another staged row takes it, in rows that get another one; return their number.
+
+    Then `update_staged` can give each row its value in place. Rows whose columns may not be NULL stay as they are.
+    """
+    parked = 0
+    for index in indexes:
+        numbers = [number for number in _numbered(staged) if index.is_touched_by(staged.sets[number - 1])]
+        for name in index.nullable if index.by_value and index.columns else ():
+            changing = [number for number in numbers if name in staged.sets[number - 1]]
+            if not changing:
+                continue
+            query = sql.SQL(
+                "UPDATE {table} t SET {column} = NULL FROM {staged} h WHERE {held} AND h.number = ANY({changing})"
+                " AND EXISTS (SELECT FROM {staged} s WHERE {taken} AND s.number = ANY({numbers}) AND NOT ({own}))"
+            ).format(
+                table=staged.target.name,
+                column=_name(name),
+                staged=staged.name,
+                held=_same_row(staged, "t", "h"),
+                changing=sql.Literal(changing),
+                taken=_same_values(staged, index),
+                numbers=sql.Literal(numbers),
+                own=_same_row(staged, "t", "s"),
+            )
+            parked += connection.execute(query).rowcount
+    return parked
+
+
 def replace_holders(connection: Connection, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
     """Replace the staged rows whose old unique values other staged rows take; return their number.
 
@@ -113,14 +142,13 @@ def replace_holders(connection: Connection, staged: Staged, indexes: Sequence[Un
         numbers = [number for number in _numbered(staged) if index.is_touched_by(staged.sets[number - 1])]
         if not numbers or index.columns is None:
             continue
-        taken = sql.SQL(" AND ").join(_same_value(staged, column) for column in index.columns)
         query = sql.SQL(
             "UPDATE {staged} h SET number = 0 FROM {table} t JOIN {staged} s ON {taken} AND s.number = ANY({numbers})"
             " WHERE h.number > 0 AND {held} AND NOT ({own})"
         ).format(
             staged=staged.name,
             table=staged.target.name,
-            taken=taken,
+            taken=_same_values(staged, index),
             numbers=sql.Literal(numbers),
             held=_same_row(staged, "t", "h"),
             own=_same_row(staged, "t", "s"),
@@ -162,7 +190,7 @@ def taken_values(
             texts=sql.SQL(", ").join([*own, *other]),
             staged=staged.name,
             table=staged.target.name,
-            taken=sql.SQL(" AND ").join(_same_value(staged, column) for column in index.columns),
+            taken=_same_values(staged, index),
             numbers=sql.Literal([INSERTED, *numbers]),
             known=sql.SQL("false")
             if are_new
@@ -185,6 +213,11 @@ def unstage(connection: Connection, staged: Staged, places: Iterable[str]) -> No
 def _same_row(staged: Staged, row: str, change: str) -> sql.Composed:
     spec = staged.target.spec
     return same_key_value(spec, row, change, names=[f"k{place}" for place in range(len(spec.key))])
+
+
+def _same_values(staged: Staged, index: UniqueIndex) -> sql.Composed:
+    """Return the condition that a row `t` has the values that the staged row `s` gets in the columns of an index."""
+    return sql.SQL(" AND ").join(_same_value(staged, column) for column in index.columns or ())
 
 
 def _same_value(staged: Staged, name: str) -> sql.Composed:

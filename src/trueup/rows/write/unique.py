@@ -18,6 +18,8 @@ class UniqueIndex:
     # Whether it excludes exactly rows with equal values in these columns.
     by_value: bool
     is_partial: bool
+    # Those of the columns that may be NULL.
+    nullable: Sequence[str]
 
     def is_touched_by(self, columns: Sequence[str]) -> bool:
         """Return whether an UPDATE of these columns can change a value of the index."""

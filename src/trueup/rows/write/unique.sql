@@ -1,9 +1,10 @@
 -- name: indexes
 -- Unique and exclusion indexes that are checked at once, of the table and its partitions: the columns that a value of
 -- the index depends on (NULL: not known), and whether equal values of these columns are what it excludes;
--- and whether it has only some of the rows.
+-- whether it has only some of the rows; and those of the columns that may be NULL.
 SELECT CASE WHEN bool_or(a.attgenerated <> '') IS NOT TRUE THEN array_agg(DISTINCT a.attname::text) END AS columns,
-       bool_and(i.indexprs IS NULL AND i.indisunique) AS by_value, bool_or(i.indpred IS NOT NULL) AS is_partial
+       bool_and(i.indexprs IS NULL AND i.indisunique) AS by_value, bool_or(i.indpred IS NOT NULL) AS is_partial,
+       coalesce(array_agg(DISTINCT a.attname::text) FILTER (WHERE NOT a.attnotnull), '{}') AS nullable
   FROM pg_index i
   CROSS JOIN LATERAL (
        SELECT k.attnum FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place) WHERE place <= i.indnkeyatts AND k.attnum > 0

@@ -30,6 +30,7 @@ from trueup.rows.write.changes import (
     delete_replaced,
     fill,
     insert_staged,
+    park_holders,
     replace_holders,
     replace_touching,
     stage_changes,
@@ -381,14 +382,22 @@ class TableWriter:
         check_arrived(sent, arrived)
 
     def _write_colliding(self, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
-        """Write rows whose unique values change places: replace those in the way, else those that may be.
+        """Write rows whose unique values change places.
 
-        A row whose new value is that of a row that was left is left as well.
+        A row whose new value is that of a row that was left is left as well. Values in the way become NULL first, else
+        the rows that are in the way, or may be, are deleted and inserted.
         """
         by_value = [index for index in indexes if index.by_value]
         others = [index for index in indexes if not index.by_value]
+        if self._leave_blocked(staged):
+            with suppress(UniqueViolation, ExclusionViolation), self._connection.transaction():
+                return self._write_staged(staged)
+        if not self.work.fires:
+            # A NULL that the table does not allow, or that counts as a value, is an error: then rows are replaced.
+            with suppress(psycopg.IntegrityError), self._connection.transaction():
+                park_holders(self._connection, staged, by_value)
+                return self._write_staged(staged)
         replaces = (
-            partial(self._leave_blocked, staged),
             partial(replace_holders, self._connection, staged, by_value),
             partial(replace_touching, self._connection, staged, others),
             partial(replace_touching, self._connection, staged, indexes),

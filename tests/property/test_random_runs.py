@@ -72,7 +72,7 @@ def fill(session: Connection, rows: Rows) -> None:
                 copy.write_row(row)
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=5, suppress_health_check=[HealthCheck.too_slow])
+@settings(derandomize=True, deadline=None, database=None, max_examples=3, suppress_health_check=[HealthCheck.too_slow])
 @given(first=databases(), second=databases(), fire=st.booleans(), truth=st.sampled_from(["n1", "n2"]))
 def test_random_rows_of_three_tables(nodes: Nodes, first: Rows, second: Rows, fire: bool, truth: str) -> None:
     sessions = [session for _, session in nodes]

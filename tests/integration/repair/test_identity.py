@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from support.repair import ITEMS, AtStage, Nodes, NodesWith
 from trueup.errors import CheckFailed
 from trueup.testing.postgres import Server
+from trueup.verbs.repair.settle import STALE
 
 FILL = "INSERT INTO items SELECT i, 'name ' || i, i FROM generate_series(1, 9) i"
 # Another table with the same name, columns and rows.
@@ -55,6 +59,30 @@ def test_an_undo_file_is_for_its_databases_and_its_table(nodes: Nodes, server: S
     nodes[2].execute(f"{ITEMS}; {FILL}")
     with pytest.raises(CheckFailed, match=f"node n2: public.items: the database {name} was created again"):
         nodes.undo(undone, execute=True)
+
+
+def test_a_table_that_was_created_again_since_the_diff(nodes: Nodes) -> None:
+    nodes[2].execute("INSERT INTO items VALUES (99, 'extra', 0)")
+    report, target = nodes.diff(), nodes.rows()[1]
+    # The source lost its rows: those of the target are not deleted because of that.
+    nodes[1].execute(REPLACE + "; DELETE FROM items")
+    for plan in ("tables: {items: {default: {keep: n1}}}", ""):
+        Path("plan.yaml").write_text(plan)
+        mode: dict[str, Any] = {"plan": "plan.yaml"} if plan else {"source_of_truth": "n1"}
+        left = nodes.repair(report, execute=True, **mode)
+        # The row 4 is on no node by now, and the row 99 was extra before.
+        assert (left.verdict, left.written["n2"]["delete"], left.left_counts) == ("REMAINS", 1, {STALE: 1})
+        assert nodes.rows()[1] == target[:-1]
+        nodes[2].execute("INSERT INTO items VALUES (99, 'extra', 0)")
+    assert nodes.repair(report, source_of_truth="n1", stale="apply", execute=True).written["n2"]["delete"] == 2
+    # The target has other rows than those of the report: none is written over.
+    nodes[1].execute(FILL)
+    nodes[2].execute(REPLACE + "; DELETE FROM items; INSERT INTO items VALUES (3, 'new', 1), (4, 'new', 1)")
+    target = nodes.rows()[1]
+    left = nodes.repair(report, source_of_truth="n1", execute=True)
+    assert (left.verdict, left.left_counts, nodes.rows()[1]) == ("REMAINS", {STALE: 2}, target)
+    again = nodes.rerun(report)
+    assert (again.verdict, again.since["n1/n2"]) == ("DIFFER", {"resolved": 1, "remains": 2, "new": 0})
 
 
 def test_a_table_that_is_replaced_between_reading_and_writing_is_not_written(nodes: Nodes) -> None:

@@ -38,8 +38,8 @@ def pair(databases: Databases) -> list[Database]:
     return nodes
 
 
-def diff(pair: list[Database], **options: Any) -> trueup.ManyResult:
-    return trueup.diff_many(nodes=addresses(pair), **zoo.RUN, **OPTIONS, **options)
+def diff(pair: list[Database], tables: list[str] | None = None) -> trueup.ManyResult:
+    return trueup.diff_many(nodes=addresses(pair), **{**zoo.RUN, **({"tables": tables} if tables else {})}, **OPTIONS)
 
 
 @pytest.mark.parametrize("fire", [False, True])
@@ -48,20 +48,35 @@ def test_parents_and_children_both_missing_and_extra(pair: list[Database], fire:
     before = [zoo.rows(node) for node in pair]
     run = diff(pair)
     options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", "fire_triggers": fire, **OPTIONS}
-    dry = trueup.repair_many(run.task_id[:8], **options)
-    assert (dry.verdict, dry.exit_code, dry.failed) == ("DRY RUN", 1, {})
-    assert [zoo.rows(node) for node in pair] == before
-
     done = trueup.repair_many(run.report, execute=True, **options)
     assert (done.verdict, done.exit_code) == ("REPAIRED", 0), run_text(done)
     assert zoo.rows(pair[1]) == zoo.rows(pair[0]) == before[0]
-    # A table without differences is not part of it; one undo file has the rows of all tables.
-    assert {table.table.removeprefix("public.") for table in done.tables} == set(zoo.NAMES)
-    assert {table.undo for table in done.tables} == {done.undo}
+    if not fire:
+        _check_records(done)
+    undo: dict[str, Any] = {"nodes": addresses(pair), "fire_triggers": fire}
+    undone = trueup.undo_many(done.undo, execute=True, **undo)
+    assert (undone.verdict, undone.exit_code) == ("UNDONE", 0), run_text(undone)
+    assert [zoo.rows(node) for node in pair] == before
+    if fire:
+        return
+    # The rows differ again, and a dry run writes nothing. The undo can be undone.
+    dry = trueup.repair_many(run.task_id[:8], **options)
+    assert (dry.verdict, dry.exit_code, dry.failed) == ("DRY RUN", 1, {})
     assert {table.table: table.planned for table in dry.tables} == {
         table.table: {"n1": {"insert": 0, "update": 0, "delete": 0}, **table.written} for table in done.tables
     }
-    assert diff(pair).verdict == "MATCH"
+    assert trueup.undo_many(undone.undo, **undo).verdict == "DRY RUN"
+    assert [zoo.rows(node) for node in pair] == before
+    assert trueup.undo_many(undone.undo, execute=True, **undo).verdict == "UNDONE"
+    assert zoo.rows(pair[1]) == before[0]
+    with pytest.raises(ConfigError, match="several tables"):
+        trueup.undo(done.undo, nodes=addresses(pair))
+
+
+def _check_records(done: trueup.RepairsResult) -> None:
+    # A table without differences is not part of it; one undo file has the rows of all tables.
+    assert {table.table.removeprefix("public.") for table in done.tables} == set(zoo.NAMES)
+    assert {table.undo for table in done.tables} == {done.undo}
     summary = json.loads(Path(done.report).read_text())
     assert (summary["verdict"], len(summary["tables"])) == ("REPAIRED", len(zoo.NAMES))
     with TaskStore() as store:
@@ -69,17 +84,6 @@ def test_parents_and_children_both_missing_and_extra(pair: list[Database], fire:
         parts = [part for part in store.list(limit=-1) if part.task_context.get("part_of") == parent.task_id]
     assert (parent.task_status, parent.diff_file_path) == ("COMPLETED", done.report)
     assert [part.task_status for part in parts if part.task_type == "TABLE_REPAIR"] == ["COMPLETED"] * len(zoo.NAMES)
-
-    undo: dict[str, Any] = {"nodes": addresses(pair), "fire_triggers": fire}
-    assert trueup.undo_many(done.undo, **undo).verdict == "DRY RUN"
-    undone = trueup.undo_many(done.undo, execute=True, **undo)
-    assert (undone.verdict, undone.exit_code) == ("UNDONE", 0), run_text(undone)
-    assert [zoo.rows(node) for node in pair] == before
-    # The undo can be undone.
-    assert trueup.undo_many(undone.undo, execute=True, **undo).verdict == "UNDONE"
-    assert zoo.rows(pair[1]) == before[0]
-    with pytest.raises(ConfigError, match="several tables"):
-        trueup.undo(done.undo, nodes=addresses(pair))
 
 
 def test_both_directions_and_what_cannot_be_repaired_is_named(pair: list[Database]) -> None:
@@ -173,7 +177,7 @@ def test_a_table_outside_of_the_run_and_all_or_nothing_per_node(pair: list[Datab
     zoo.create(pair)
     pair[0].execute("INSERT INTO outside VALUES (9); UPDATE kids SET other = 9 WHERE id = 20")
     before = zoo.rows(pair[1])
-    run = diff(pair)
+    run = diff(pair, ["far.parents", "public.kids", "public.a_grandkids", "public.tree", "public.parts"])
     options: dict[str, Any] = {"nodes": addresses(pair), "source_of_truth": "n1", "execute": True, **OPTIONS}
     for fire in (False, True):
         failed = trueup.repair_many(run.report, fire_triggers=fire, **options)
@@ -194,7 +198,8 @@ def test_a_table_outside_of_the_run_and_all_or_nothing_per_node(pair: list[Datab
         # It may not silence triggers: rows are written in the order of the foreign keys.
         done = trueup.repair_many(run.report, **options)
         assert done.verdict == "REPAIRED", run_text(done)
-        assert zoo.rows(pair[1]) == zoo.rows(pair[0])
+        after = [zoo.rows(node) for node in pair]
+        assert all(after[0][name] == after[1][name] for name in ("far.parents", "kids", "a_grandkids", "tree", "parts"))
     finally:
         pair[1].execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -214,6 +219,17 @@ def test_a_cycle_that_cannot_be_deferred(pair: list[Database]) -> None:
         trueup.repair_many(run.report, fire_triggers=True, execute=True, **options)
     dry = trueup.repair_many(run.report, fire_triggers=True, **options)
     assert "--execute would fail" in run_text(dry)
+    assert trueup.repair_many(run.report, execute=True, **options).verdict == "REPAIRED"
+
+    # An ON DELETE action cannot be deferred: it would delete rows of the other table before the repair does.
+    for node in pair:
+        node.execute("ALTER TABLE a DROP CONSTRAINT a_to_b")
+        node.execute("ALTER TABLE a ADD FOREIGN KEY (b) REFERENCES b ON DELETE CASCADE DEFERRABLE")
+    pair[1].execute("INSERT INTO a VALUES (8); INSERT INTO b VALUES (8, 8); UPDATE a SET b = id WHERE id = 8")
+    run = trueup.diff_many(schemas=["public"], nodes=addresses(pair), **OPTIONS)
+    failed = trueup.repair_many(run.report, fire_triggers=True, execute=True, **options)
+    assert "does not list, or deletes later" in failed.node_errors["n2"]
+    assert pair[1].execute("SELECT a.id, b.id FROM a JOIN b ON a.b = b.id ORDER BY 1") == [(1, 1), (8, 8)]
     assert trueup.repair_many(run.report, execute=True, **options).verdict == "REPAIRED"
 
 
@@ -274,7 +290,7 @@ SELECT count(*) FROM pg_stat_activity
 def test_a_repair_of_a_run_that_is_killed_wrote_all_tables_or_none(pair: list[Database]) -> None:
     zoo.create(pair)
     before = [zoo.rows(node) for node in pair]
-    run = diff(pair)
+    run = diff(pair, ["far.parents", "public.kids", "public.a_grandkids", "public.parts"])
     with psycopg.connect(pair[1].uri) as other, psycopg.connect(pair[1].uri, autocommit=True) as session:
         # The repair inserts this key after parents and children.
         other.execute("INSERT INTO a_grandkids VALUES (100, 1)")
@@ -298,4 +314,5 @@ def test_a_repair_of_a_run_that_is_killed_wrote_all_tables_or_none(pair: list[Da
         assert {task.task_status for task in store.list(limit=-1) if task.task_type in kinds} == {"FAILED"}
     again = trueup.repair_many(run.report, source_of_truth="n1", execute=True, nodes=nodes, **OPTIONS)
     assert again.verdict == "REPAIRED"
-    assert zoo.rows(pair[1]) == before[0]
+    after = zoo.rows(pair[1])
+    assert all(after[name] == before[0][name] for name in ("far.parents", "kids", "a_grandkids", "parts"))

@@ -68,6 +68,8 @@ class Settling:
                 before = old_hash.decode()
             if hashes and hashes[place][node] != before:
                 self._leave(place, node, _NO_HASH.get(hashes[place][node], STALE))
+            elif new is None and self._had_row(place, source):
+                self._leave(place, node, STALE)
             else:
                 entries.append(entry)
         return agree
@@ -81,6 +83,8 @@ class Settling:
             act: Act = "insert" if old is None else "delete" if new is None else "update"
             if act not in decision.allow:
                 self._leave(place, node, decision.why or f"no row is {DONE[act]} in this mode")
+            elif new is None and self._had_row(place, decision.source):
+                self._leave(place, node, STALE)
             elif new is None:
                 self._write(place, node, act, old, None, b"")
             elif batch.is_plain:
@@ -111,6 +115,13 @@ class Settling:
             return
         guard, before = (None, None) if old is None else (old.guard, old.fields)
         self.entries[node].append((act, self._batch.keys[place], self._batch.ids[place], guard, before, new, made))
+
+    def _had_row(self, place: int, node: int) -> bool:
+        """Return whether the report has a row of this node: if it is gone, its table may have been created again.
+
+        An extra row is deleted on other nodes only if it was extra in the report too.
+        """
+        return bool(self._hashes) and self._hashes[place][node] is not None
 
     def _leave(self, place: int, node: int, reason: str) -> None:
         self.left.append(Left(self._batch.keys[place], (self._batch.nodes[node],), reason))

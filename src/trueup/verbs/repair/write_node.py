@@ -11,6 +11,7 @@ import psycopg
 
 from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
+from trueup.db.foreign_keys import ForeignKey
 from trueup.db.lock_holders import limit_lock_waits, named_lock_holders
 from trueup.db.node import connect, error_from_server
 from trueup.engine.failures import error_of
@@ -89,19 +90,19 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
     for table in tables:
         with table.errors():
             table.lock()
-    waiting = []
-    for table in reversed(tables):
-        with table.errors():
-            # First, because another row may get a unique value of a row that is deleted.
-            if not table.delete_if_unreferenced(keys):
-                waiting.append(table)
+    # First, because another row may get a unique value of a row that is deleted.
+    waiting = [table for table in reversed(tables) if not _delete(table, keys)]
     for table in tables:
         with table.errors():
             table.upsert()
-    # A row that referred to these was updated by now.
-    for table in waiting:
-        with table.errors():
-            table.delete_referenced(keys)
+    # Rows that referred to these were updated by now, or are deleted in one of the next passes.
+    while waiting:
+        rest = [table for table in waiting if not _delete(table, keys)]
+        if len(rest) == len(waiting):
+            # It raises the error that says what is in the way.
+            with rest[0].errors():
+                rest.pop(0).delete_referenced(keys)
+        waiting = rest
     for table in tables:
         with table.errors():
             table.fire_deferred()
@@ -110,6 +111,11 @@ def _write(connection: Connection, tables: Sequence[TableWriter], undo: UndoFile
         with table.errors():
             table.note(undo)
             check_same_table(connection, table.work.layout.identities[table.work.node.name], table.work.layout.spec)
+
+
+def _delete(table: TableWriter, keys: Sequence[ForeignKey]) -> bool:
+    with table.errors():
+        return table.delete_if_unreferenced(keys)
 
 
 def _written(table: TableWriter) -> Written:

@@ -154,15 +154,16 @@ class TableWriter:
         return True
 
     def delete_referenced(self, keys: Sequence[ForeignKey] = ()) -> None:
-        """Delete like `delete`; raise if an ON DELETE action would change or delete a row that the repair does not."""
+        """Delete like `delete`; raise if an ON DELETE action would change or delete another row."""
         found = self._acted_on(keys)
         if found is not None:
             key, values = found
             raise QueryError(
-                f"foreign key {key} would change or delete a row that the repair does not list: ({', '.join(values)})"
-                f" refers to a row of {self.work.shown} that is deleted",
+                f"foreign key {key} would change or delete a row that the repair does not list, or deletes later:"
+                f" ({', '.join(values)}) refers to a row of {self.work.shown} that is deleted",
                 sqlstate="23503",
-                cure="run the diff again, and repair its report",
+                cure="run the diff again, and repair its report; if the tables refer to each other, write without"
+                " --fire-triggers, as a role that may set session_replication_role",
             )
         self.delete()
 

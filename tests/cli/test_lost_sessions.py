@@ -254,7 +254,7 @@ def test_the_cure_continues_a_diff(pair: Pair) -> None:
     pair.restore("diff")
     with closing(CuttingProxy(pair.nodes[1].server.port, when=lambda data: b"EXPLAIN" in data)) as proxy:
         ran = pair.run("diff", proxy)
-        found = re.search(r"trueup diff (--resume) (\w{8})$", ran.err, re.MULTILINE)
+        found = re.search(r"trueup diff (--resume) (\w{8}) --node n1=… --node n2=…$", ran.err, re.MULTILINE)
         assert found, ran
         again = pair.cli("diff", *found.groups(), *pair.addresses(proxy))
     assert (again.code, last_task()[0]) == (1, "COMPLETED"), again

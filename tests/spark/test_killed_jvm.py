@@ -48,7 +48,7 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
     assert (command.returncode, out) == (2, "")
     last = err[err.index("trueup: the Java") :]
     assert last.startswith("trueup: the Java process of Spark was killed (SIGKILL)\n  what to do: "), err
-    assert re.search(r"continue with: trueup diff --resume \w{8}\n$", last), err
+    assert re.search(r"continue with: trueup diff --resume \w{8} --node n1=… --node n2=…\n$", last), err
     assert not re.search("py4j|Traceback|defect", err), err
     with TaskStore() as store:
         (task,) = store.list()

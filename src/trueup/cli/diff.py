@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +22,7 @@ from trueup.cli.options import (
     selected_nodes,
 )
 from trueup.cli.output import show
-from trueup.errors import ConfigError
+from trueup.errors import ConfigError, TrueupError
 
 if TYPE_CHECKING:
     from trueup.report.model import DiffResult, ManyResult
@@ -97,7 +100,7 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
     nodes, inline = selected_nodes(arguments)
     config = load(arguments.pop("config"), nodes=inline)
     log_warnings(config)
-    with Shown(quiet=quiet) as progress:
+    with _resumed_with(inline), Shown(quiet=quiet) as progress:
         if task is not None:
             result = call.resume_any(task, config=config, task_db=arguments["task_db"], progress=progress)
         elif is_many:
@@ -106,8 +109,24 @@ def _run(verb: str, table: str | None, options: dict[str, Any]) -> int:
         else:
             compare = call.diff if verb == "diff" else call.check
             result = compare(str(table), config=config, nodes=nodes, progress=progress, **arguments)
-    show(result.as_json(), result_text(result), as_json=as_json, quiet=quiet)
+    show(result.as_json(), _with_nodes(result_text(result), inline), as_json=as_json, quiet=quiet)
     return result.exit_code
+
+
+@contextmanager
+def _resumed_with(inline: Mapping[str, str]) -> Iterator[None]:
+    """Add the options --node of this command to the command that continues it, in the cure of an error."""
+    try:
+        yield
+    except TrueupError as error:
+        error.cure = _with_nodes(error.cure, inline)
+        raise
+
+
+def _with_nodes(text: str, inline: Mapping[str, str]) -> str:
+    """Return a text in which commands with --resume name the nodes given by address; addresses may have passwords."""
+    nodes = "".join(f" --node {name}=…" for name in inline)
+    return re.sub(r"trueup \w+ --resume \w+", lambda command: command[0] + nodes, text)
 
 
 def _refuse_ignored_options() -> None:

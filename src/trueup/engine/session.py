@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.engine.java import find_java
-from trueup.engine.jvm import forget_ended
+from trueup.engine.jvm import forget_ended, why_ended
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import EngineError
 
@@ -130,11 +130,9 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
                 gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
                 context = SparkContext(gateway=gateway, conf=spark_conf)
             except Exception as error:
+                ended = why_ended()
                 forget_ended()
-                raise EngineError(
-                    f"Spark failed to start: {_first_error(log) or error}",
-                    cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
-                ) from error
+                raise _start_error(log, ended, error) from error
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)
@@ -164,7 +162,28 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\\s=:#!]", lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
+def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
+    """Return why Spark did not start: what Java wrote, or how its process ended."""
+    reason = "" if "killed" in ended else _first_error(log)
+    if not reason and (ended or "JAVA_GATEWAY_EXITED" in str(error)):
+        return EngineError(
+            f"Spark failed to start: its Java process {ended or 'was killed, or ended without a message'}",
+            cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
+            " the [spark] settings, or use --engine local",
+        )
+    return EngineError(
+        f"Spark failed to start: {reason or error}",
+        cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
+    )
+
+
 def _first_error(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    # Warnings are no reason. The last one is what the script prints if the launcher was killed.
+    noise = re.compile(
+        r"$|WARNING:|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
+        r"|.*: bad array subscript$"
+    )
+    lines = [line for line in lines if not noise.match(line)]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
     return (errors or lines or [""])[0][:300]

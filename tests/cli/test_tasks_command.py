@@ -235,7 +235,7 @@ def test_a_missing_report(cli: Cli, ran: dict[str, Any], tmp_path: Path) -> None
     assert found.code == 2
     assert ran["differ"]["report"] in found.err
     path = tmp_path / "damaged.json"
-    for text in ("{", "[]", "{}", '{"summary": {}, "diffs": {}}', "not JSON"):
+    for text in ("{", "[]", "{}", '{"summary": {}, "diffs": {}}', "not JSON", "[" * 100_000):
         path.write_text(text, encoding="utf-8")
         for output in ("text", "html"):
             found = cli("report", path, "--output", output)

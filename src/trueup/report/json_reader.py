@@ -123,7 +123,7 @@ def _load(path: Path) -> Any:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file, parse_constant=str)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _cannot_read(path, f"not JSON ({error})") from None
 
 
@@ -370,7 +370,7 @@ def showing(path: Path) -> Iterator[None]:
     """Turn errors about missing or damaged parts of a report into a StoreError."""
     try:
         yield
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise _cannot_read(path, f"a part is missing or damaged ({type(error).__name__}: {error})") from error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import pytest
 
 from trueup.engine.slots import Share
 from trueup.engine.spark import SparkEngine
@@ -51,6 +52,15 @@ def test_results_and_errors_of_tasks_are_returned(spark: Spark) -> None:
     assert isinstance(failures[13], QueryError)
     assert (failures[13].sqlstate, failures[13].node) == ("XX000", "n1")
     assert "ValueError" in str(failures[14])
+
+
+def test_no_trace_is_printed_when_java_is_killed_after_a_task(spark: Spark, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise EOFError
+    except EOFError:
+        # What the thread that reads counters calls when its connection ends.
+        spark.sparkContext._accumulatorServer.handle_error(None, ("127.0.0.1", 1))  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
 
 
 def test_tasks_added_during_the_run_are_run(spark: Spark) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _CONNECT_SECONDS = 5.0
@@ -41,6 +42,13 @@ def why_ended() -> str:
         if code > 0:
             return f"ended with exit code {code}"
     return "does not respond"
+
+
+def log_accumulator_errors(context: SparkContext) -> None:
+    """Let the thread that reads counters from Java log its errors: it would print a trace when Java is killed."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: _log.debug("no more counters of Spark", exc_info=True)
 
 
 def stop_session(session: SparkSession) -> None:

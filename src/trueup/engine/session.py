@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trueup.engine.java import find_java
-from trueup.engine.jvm import forget_ended, why_ended
+from trueup.engine.jvm import forget_ended, log_accumulator_errors, why_ended
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import EngineError
 
@@ -133,6 +133,7 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
                 ended = why_ended()
                 forget_ended()
                 raise _start_error(log, ended, error) from error
+    log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
     return SparkSession(context)

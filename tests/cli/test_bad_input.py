@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import socket
 import sqlite3
@@ -615,7 +616,9 @@ def test_an_unexpected_error_is_reported_as_a_defect(cli: Cli, monkeypatch: pyte
     monkeypatch.delenv("TRUEUP_TASKS_DB")
     ran = cli("tasks")
     assert ran.code == 2
-    assert ran.err.startswith("trueup: unexpected ValueError: could not use postgresql://u:***@h/d")
+    assert re.match(
+        r"trueup: unexpected ValueError at test_bad_input\.py:\d+: could not use postgresql://u:\*\*\*@h/d\n", ran.err
+    )
     assert "run again with -v" in ran.err
     assert "Traceback" not in ran.err
     ran = cli("-v", "tasks")

@@ -143,7 +143,7 @@ def test_a_copy_follows_the_table(spark: Spark, items: Items, tmp_path: Path) ->
         assert tube.stats()[0].worker is not None
         # A second driver stops with a clear error, in the process that Spark would start for it.
         reader = TubeSource({"address": database.uri, "tube": "t"}).streamReader(SCHEMA)
-        with pytest.raises(trueup.CheckFailed, match="partition 0 of the tube t is locked by process"):
+        with pytest.raises(trueup.CheckFailed, match="partition 0 of the tube t is locked by server process"):
             reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     until(lambda: tube.stats()[0].worker is None)
 

@@ -316,7 +316,7 @@ def test_two_jobs_on_one_tube(items: TubeDatabase, sqlite_sink: SqliteSink) -> N
     items.tube.ensure(partitions=2)
     with following(items, sqlite_sink, partitions=[0]):
         until(lambda: items.tube.stats()[0].worker is not None)
-        with pytest.raises(CheckFailed, match="partition 0 of the tube t is locked by process"):
+        with pytest.raises(CheckFailed, match="partition 0 of the tube t is locked by server process"):
             empty(items, sqlite_sink)
         empty(items, sqlite_sink, partitions=[1])
         with pytest.raises(CheckFailed, match="has no partition 2"):

@@ -345,7 +345,7 @@ def test_an_error_after_the_first_batch_is_raised(databases: Databases) -> None:
     batches = reader.read(reader.partitions()[0])
     next(batches)
     database.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'trueup source'")
-    with pytest.raises(NodeError, match="terminat|closed the connection"):
+    with pytest.raises(NodeError, match=r"terminat|closed the connection"):
         list(batches)
     with pytest.raises(QueryError, match="division by zero"):
         _direct(database, "items", filter="1 / (20000 - i) >= 0", batch_bytes=65536)

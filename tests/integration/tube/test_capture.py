@@ -156,7 +156,7 @@ def test_a_later_predicate_is_applied_to_old_and_new_rows(items: TubeDatabase) -
     items.tube.attach("items", shard=7, predicate="n > 0")
     items.run("UPDATE items SET n = n - 1")
     assert items.ids() == [1]
-    items.tube.attach("items", shard=7)
+    items.tube.attach("items", shard=7, predicate="")
     items.run("UPDATE items SET id = id + 10")
     assert items.ids() == [1, 2, 11, 12]
 

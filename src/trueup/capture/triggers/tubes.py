@@ -49,7 +49,10 @@ def ensure(
     if problem:
         raise CheckFailed([f"predicate: it is not one expression: {problem}"], cure="write one condition")
     with session.errors(), session.connection.transaction():
-        before = _settings(session, tube)
+        is_new = not _settings(session, tube)
+        # First the row of the tube, as `attach` does: otherwise they could wait for each other.
+        session.call("tube_ensure_exists", tube)
+        before = {} if is_new else _settings(session, tube)
         of_tube, stored_functions = _predicate(session, tube)
         if predicate is None:
             kept, allow_functions = of_tube or "", [*stored_functions, *allow_functions]
@@ -67,7 +70,7 @@ def ensure(
     changed = [
         f"{name}: {was or 'none'} -> {after[name] or 'none'}" for name, was in before.items() if was != after[name]
     ]
-    return Ensured(tube, not before, **after, changed=tuple(changed))
+    return Ensured(tube, is_new, **after, changed=tuple(changed))
 
 
 def drop(session: Session, tube: str, *, force: bool = False, patience: float = PATIENCE) -> bool:

@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -111,7 +112,7 @@ def _locked(run: Path) -> Iterator[bool]:
         os.close(lock)
 
 
-class FileWriter:
+class FileWriter(ABC):
     """Writes the documents of a task into files of the folder of its batch; pickled without documents."""
 
     def __init__(self, folder: Path, columns: Mapping[str, Columns]) -> None:
@@ -140,13 +141,13 @@ class FileWriter:
                 " local; check the free space and the permissions",
             ) from None
 
+    @abstractmethod
     def store(self, table: str, documents: Sequence[Document], rows: pa.Table) -> None:
         """Write the documents of a table; `rows` has one row per document, also for deleted rows."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self) -> Sequence[Any]:
         """Return what the driver has to commit."""
-        raise NotImplementedError
 
 
 def _once(columns: Columns, parts: Sequence[tuple[list[Document], pa.Table]]) -> tuple[list[Document], pa.Table]:

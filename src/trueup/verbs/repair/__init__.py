@@ -8,8 +8,9 @@ to end), `request` (the options and the tables), `prepare` (check each table), `
 (what all tasks decided), `identity` (which database they are of), `undo_file` (the old rows), `rights` (whether a node
 can be written), `lag` (subscriptions that are behind), `replication` (which subscriptions get what is written), `order`
 (of the foreign keys), `check_writes` (all checks before the first write), `node_work` (what a table gets, and how),
-`write_table` (the steps that write a table), `write_node` (one transaction per node), `write` (all nodes), `verify`
-(compare the keys again), `result` (the result and its report), `undo` (put the old rows back).
+`write_rows` (updates and inserts), `write_table` (the steps that write a table), `write_node` (one transaction per
+node), `write` (all nodes), `verify` (compare the keys again), `result` (the result and its report), `undo` (put the old
+rows back).
 """
 
 from __future__ import annotations

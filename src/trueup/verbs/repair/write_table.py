@@ -2,45 +2,25 @@
 
 `lock` compares the rows with what was read and locks them, `delete` and `upsert` write, in any order, `check` verifies
 the references, `note` completes the undo file. A row that changed after it was read is left as it is and listed.
-
-Rows that exist are updated in place, in exactly the columns that differ: a session that waits for the lock of such a
-row then finds the row, and rows that refer to it keep their parent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cached_property, partial
+from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 
 import psycopg
-from psycopg.errors import ExclusionViolation, ForeignKeyViolation, RestrictViolation, UniqueViolation
+from psycopg.errors import ForeignKeyViolation, RestrictViolation
 
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.node import error_from_server
 from trueup.engine.progress import Progress
 from trueup.errors import QueryError, TrueupError
 from trueup.rows.keys import KeyValues
-from trueup.rows.write.changes import (
-    INSERTED,
-    Staged,
-    delete_replaced,
-    fill,
-    insert_staged,
-    park_holders,
-    replace_holders,
-    replace_touching,
-    stage_changes,
-    staged_line,
-    taken_values,
-    unstage,
-    update_staged,
-    upsert_staged,
-)
-from trueup.rows.write.copy import check_arrived, rows_in, send_lines
 from trueup.rows.write.copy_text import key_of
 from trueup.rows.write.equal_keys import equal_keys
 from trueup.rows.write.guarded import (
@@ -56,17 +36,14 @@ from trueup.rows.write.guarded import (
 )
 from trueup.rows.write.references import acted_on, check_references, lock_for_deferrable
 from trueup.rows.write.target import Target
-from trueup.rows.write.triggers import application_path
-from trueup.rows.write.unique import UniqueIndex, partition_keys, unique_indexes
+from trueup.rows.write.unique import partition_keys
 from trueup.verbs.repair.modes import Act
 from trueup.verbs.repair.node_work import NodeWork
 from trueup.verbs.repair.undo_file import NOT_WRITTEN, UndoFile
+from trueup.verbs.repair.write_rows import RowWriter
 from trueup.verbs.repair.writes import Writes
 
 _DROPPED = "a trigger or a rule of the table interferes: disable it, or run without --fire-triggers"
-# Above this number of different sets of columns, all rows get one UPDATE of the columns of all sets. The rows are
-# locked and unchanged, so that the other columns get the values that they have.
-_MOST_SETS = 16
 # ON DELETE actions that write, as in pg_constraint: cascade, set null, set default.
 _ACTIONS = ("c", "n", "d")
 
@@ -76,16 +53,21 @@ class TableWriter:
 
     def __init__(self, connection: Connection, work: NodeWork, progress: Progress) -> None:
         self._connection, self.work, self._progress = connection, work, progress
-        # The ids of rows that changed after they were read.
-        self.changed: set[bytes] = set()
-        # Those among them that did not change: a row that was left has a unique value that they would get.
-        self.blocked: set[bytes] = set()
+        self._rows = RowWriter(connection, work)
         # Whether a statement of this table runs; another thread names the table while it waits for a lock.
         self.is_active = False
-        # Missing keys and the extra keys that equal them: such a row gets another key in place.
-        self._renamed: dict[bytes, bytes] = {}
         # What `_may_be_replaced` returned.
         self._replaced: dict[tuple[int, ...], bool] = {}
+
+    @property
+    def changed(self) -> set[bytes]:
+        """The ids of rows that changed after they were read."""
+        return self._rows.changed
+
+    @property
+    def blocked(self) -> set[bytes]:
+        """Those among `changed` that did not change: a row that was left has a unique value that they would get."""
+        return self._rows.blocked
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -109,9 +91,9 @@ class TableWriter:
         for writes in work.spool:
             if work.spool.counts["update"]:
                 ending, staying = writes.by_lock(self._may_be_replaced)
-                self.changed |= lock_unchanged(connection, work.guard, ending, with_keys=True)
-                self.changed |= lock_unchanged(connection, work.guard, staying)
-            self.changed |= existing(connection, work.guard, writes.expected("insert"))
+                self.changed.update(lock_unchanged(connection, work.guard, ending, with_keys=True))
+                self.changed.update(lock_unchanged(connection, work.guard, staying))
+            self.changed.update(existing(connection, work.guard, writes.expected("insert")))
             self._progress.advance(len(writes.keys))
         if work.spool.counts["insert"] and work.spool.counts["delete"] and not work.layout.fixed[work.node.name]:
             self._find_renamed()
@@ -122,7 +104,7 @@ class TableWriter:
         if not work.spool.counts["delete"]:
             return
         if work.fires:
-            self.changed |= delete_unchanged_together(connection, work.guard, self._deleted(), self._path)
+            self.changed.update(delete_unchanged_together(connection, work.guard, self._deleted(), self._rows.path))
             return
         for writes in work.spool:
             expected = self._to_delete(writes)
@@ -134,7 +116,7 @@ class TableWriter:
                     raise TrueupError(f"{len(expected.keys) - deleted} rows were not deleted", cure=_DROPPED)
             else:
                 # Without the right to UPDATE, rows cannot be locked.
-                self.changed |= delete_unchanged(connection, work.guard, expected)
+                self.changed.update(delete_unchanged(connection, work.guard, expected))
 
     def delete_if_unreferenced(self, keys: Sequence[ForeignKey] = ()) -> bool:
         """Delete like `delete`; return False, and delete nothing, if a row still refers to one of them.
@@ -181,20 +163,12 @@ class TableWriter:
 
     def upsert(self) -> None:
         """Update the rows that differ in place, and insert those that are missing."""
-        updates, is_one_copy = self.work.spool.counts["update"] or self._renamed, not self.work.has_own
-        if updates and not self.work.silent:
-            # One statement: its rows may refer to each other.
-            self._upsert_firing(("update", "insert") if is_one_copy else ("update",))
-        elif updates:
-            self._update_silently()
-        if not updates or self.work.silent or not is_one_copy:
-            # Without updates, this needs no right but INSERT.
-            self._insert()
+        self._rows.upsert()
 
     def fire_deferred(self) -> None:
         """Let deferred triggers fire before the commit: with their search_path, and before `note` reads the rows."""
         if self.work.fires:
-            with self._path():
+            with self._rows.path():
                 self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
     def check(self) -> None:
@@ -215,12 +189,6 @@ class TableWriter:
     def counts(self) -> Counter[Act]:
         """The number of rows per act."""
         return self.work.spool.counts if not self.changed else Counter(act for _, act in self._acts())
-
-    def _path(self) -> AbstractContextManager[None]:
-        """Return the search_path for statements that fire triggers."""
-        if not self.work.fires:
-            return nullcontext()
-        return application_path(self._connection, self.work.schemas)
 
     def _acts(self, columns: Collection[str] | None = None) -> Iterator[tuple[KeyValues, Act]]:
         """Yield key and act of every row that is written; `columns`: see `_keys`."""
@@ -249,14 +217,10 @@ class TableWriter:
             yield [key for key, act in batch if act != "delete"], [key for key, act in batch if act == "delete"]
 
     @cached_property
-    def _unique(self) -> list[UniqueIndex]:
-        return unique_indexes(self._connection, self.work.guard)
-
-    @cached_property
     def _replacing(self) -> list[tuple[str, ...] | None]:
         """Columns whose change may delete and insert a row, or ends a unique value (None: any column)."""
         keys = partition_keys(self._connection, self.work.guard)
-        return [self.work.layout.fixed[self.work.node.name], *(index.columns for index in self._unique), *keys]
+        return [self.work.layout.fixed[self.work.node.name], *(index.columns for index in self._rows.unique), *keys]
 
     def _may_be_replaced(self, places: tuple[int, ...]) -> bool:
         """Return whether a row may be deleted and inserted, or lose a unique value, if these fields of it change."""
@@ -269,7 +233,7 @@ class TableWriter:
         return found
 
     def _to_delete(self, writes: Writes) -> Expected:
-        return writes.expected("delete").without(self.changed | set(self._renamed.values()))
+        return writes.expected("delete").without(self.changed | set(self._rows.renamed.values()))
 
     def _find_renamed(self) -> None:
         """Find rows that get another key in place, and lock them."""
@@ -282,10 +246,10 @@ class TableWriter:
         old = set(found.values())
         for writes in self.work.spool if found else ():
             expected = writes.expected("delete").without(acts["delete"] - old)
-            self.changed |= lock_unchanged(self._connection, self.work.guard, expected, with_keys=True)
-        self._renamed = {new: name for new, name in found.items() if name not in self.changed}
+            self.changed.update(lock_unchanged(self._connection, self.work.guard, expected, with_keys=True))
+        self._rows.renamed = {new: name for new, name in found.items() if name not in self.changed}
         # The new row cannot be inserted beside a row that changed.
-        self.changed |= found.keys() - self._renamed.keys()
+        self.changed.update(found.keys() - self._rows.renamed.keys())
 
     def _deleted(self) -> Expected:
         batches = [self._to_delete(writes) for writes in self.work.spool]
@@ -294,183 +258,6 @@ class TableWriter:
             [key for batch in batches for key in batch.keys],
             [value for batch in batches for value in batch.hashes],
         )
-
-    # Updates and inserts.
-
-    @cached_property
-    def _sets(self) -> dict[tuple[int, ...], int]:
-        """The number of each set of changed places; 0: an UPDATE cannot set them, so the row is replaced."""
-        columns = self.work.target("update").columns
-        fixed = {columns.index(name) for name in self.work.layout.fixed[self.work.node.name]}
-        found = {places for writes in self.work.spool for places in writes.places if places}
-        changed = sorted(places for places in found if fixed.isdisjoint(places))
-        numbers = {places: 1 if len(changed) > _MOST_SETS else number for number, places in enumerate(changed, 1)}
-        return numbers | dict.fromkeys(found - set(changed), INSERTED)
-
-    def _stage(self, acts: Sequence[Act]) -> tuple[Staged, int]:
-        """Stage the rows of these acts; return their number."""
-        target, numbers = self.work.target(acts[0]), self._sets
-        columns: dict[int, set[int]] = {}
-        for places, number in numbers.items():
-            columns.setdefault(number, set()).update(places)
-        sets = [
-            tuple(target.columns[place] for place in sorted(columns[number]))
-            for number in range(1, max(columns, default=0) + 1)
-        ]
-        if self._renamed:
-            sets.append(tuple(column.name for column in self.work.layout.carried))
-        renamed = len(sets)
-        missing = b"\t\\N" * (len(target.columns) - len(self.work.layout.carried))
-        staged, sent = stage_changes(self._connection, target, sets), 0
-
-        left_out = self.changed | self._renamed.keys()
-
-        def lines() -> Iterator[bytes]:
-            nonlocal sent
-            for writes in self.work.spool:
-                batch = [
-                    staged_line(numbers[places] if act == "update" else INSERTED, name, line)
-                    for name, act, line, places in zip(
-                        writes.ids, writes.acts, writes.after, writes.places, strict=True
-                    )
-                    if act in acts and line is not None and (places or act == "insert") and name not in left_out
-                ]
-                batch += [
-                    staged_line(renamed, self._renamed[name], line[:-1] + missing + b"\n")
-                    for name, line in zip(writes.ids, writes.after, strict=True)
-                    if "update" in acts and name in self._renamed and line is not None
-                ]
-                sent += len(batch)
-                yield b"".join(batch)
-
-        fill(self._connection, staged, lines())
-        return staged, sent
-
-    def _upsert_firing(self, acts: Sequence[Act]) -> None:
-        fixed = [name for name in self.work.layout.fixed[self.work.node.name] if INSERTED in self._sets.values()]
-        if fixed:
-            raise TrueupError(
-                f"rows differ in column {fixed[0]}, which is GENERATED ALWAYS AS IDENTITY: an UPDATE cannot set it",
-                cure="run without --fire-triggers, as a role that may set session_replication_role: rows are then"
-                " deleted and copied, which can set it",
-            )
-        staged, sent = self._stage(acts)
-        try:
-            with self._path():
-                arrived = upsert_staged(self._connection, staged)
-        except UniqueViolation as error:
-            raise QueryError(
-                f"{error.diag.message_primary} ({error.diag.message_detail})",
-                sqlstate="23505",
-                cure="if rows swap unique values, run without --fire-triggers, as a role that may set"
-                " session_replication_role: these rows are then deleted and copied",
-            ) from None
-        check_arrived(sent, arrived)
-
-    def _update_silently(self) -> None:
-        staged, sent = self._stage(("update",))
-        indexes = [index for index in self._unique if any(index.is_touched_by(columns) for columns in staged.sets)]
-        if not indexes:
-            check_arrived(sent, self._write_staged(staged))
-            return
-        try:
-            with self._connection.transaction():
-                arrived = self._write_staged(staged)
-        except (UniqueViolation, ExclusionViolation):
-            left = len(self.changed)
-            arrived = self._write_colliding(staged, indexes)
-            sent -= len(self.changed) - left
-        check_arrived(sent, arrived)
-
-    def _write_colliding(self, staged: Staged, indexes: Sequence[UniqueIndex]) -> int:
-        """Write rows whose unique values change places.
-
-        A row whose new value is that of a row that was left is left as well. Values in the way become NULL first, else
-        the rows that are in the way, or may be, are deleted and inserted.
-        """
-        by_value = [index for index in indexes if index.by_value]
-        others = [index for index in indexes if not index.by_value]
-        if self._leave_blocked(staged):
-            with suppress(UniqueViolation, ExclusionViolation), self._connection.transaction():
-                return self._write_staged(staged)
-        if not self.work.fires:
-            # A NULL that the table does not allow, or that counts as a value, is an error: then rows are replaced.
-            with suppress(psycopg.IntegrityError), self._connection.transaction():
-                park_holders(self._connection, staged, by_value)
-                return self._write_staged(staged)
-        replaces = (
-            partial(replace_holders, self._connection, staged, by_value),
-            partial(replace_touching, self._connection, staged, others),
-            partial(replace_touching, self._connection, staged, indexes),
-        )
-        for replace_more in replaces:
-            if replace_more():
-                with suppress(UniqueViolation, ExclusionViolation), self._connection.transaction():
-                    return self._write_staged(staged)
-        # Another row of the table has the value: this raises.
-        return self._write_staged(staged)
-
-    def _leave_blocked(self, staged: Staged, *, are_new: bool = False) -> int:
-        """Leave the staged rows whose new unique values rows have that were left; return their number.
-
-        `are_new`: see `taken_values`. A row with the key of a new one was inserted by another session a moment ago.
-        """
-        number = 0
-        while True:
-            taken = taken_values(self._connection, staged, self._unique, are_new=are_new)
-            arrived = {place: name for place, name, holder in taken if are_new and holder == name}
-            left = self.changed | self.work.left
-            blocked = {place: name for place, name, holder in taken if holder in left and place not in arrived}
-            if not arrived and not blocked:
-                return number
-            unstage(self._connection, staged, [*arrived, *blocked])
-            self.changed.update(arrived.values(), blocked.values())
-            self.blocked.update(blocked.values())
-            for new, old in self._renamed.items():
-                if old in self.blocked:
-                    self.blocked.add(new)
-                    self.changed.add(new)
-            number += len(arrived) + len(blocked)
-
-    def _write_staged(self, staged: Staged) -> int:
-        with self._path():
-            deleted = delete_replaced(self._connection, staged)
-            updated = update_staged(self._connection, staged)
-            inserted = insert_staged(self._connection, staged)
-        check_arrived(deleted, inserted)
-        return updated + inserted
-
-    def _insert(self) -> None:
-        """COPY the missing rows."""
-        target, sent = self.work.target("insert"), 0
-        left_out = self.changed | self._renamed.keys()
-
-        def lines() -> Iterator[bytes]:
-            nonlocal sent
-            for writes in self.work.spool:
-                batch = [
-                    line
-                    for name, act, line in zip(writes.ids, writes.acts, writes.after, strict=True)
-                    if act == "insert" and line is not None and name not in left_out
-                ]
-                sent += len(batch)
-                yield b"".join(batch)
-
-        if not self.work.spool.counts["insert"]:
-            return
-        try:
-            with self._connection.transaction(), self._path():
-                arrived = send_lines(self._connection, rows_in(target), lines())
-        except UniqueViolation:
-            if not one_value(self._connection.execute("SELECT has_database_privilege(current_database(), 'TEMP')")):
-                raise
-            staged, sent = self._stage(("insert",))
-            left = self._leave_blocked(staged, are_new=True)
-            if not left:
-                raise
-            with self._path():
-                arrived = insert_staged(self._connection, staged) + left
-        check_arrived(sent, arrived)
 
     def _hashes_now(self, writes: Writes) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield id and hash of the rows as they are now in this transaction; raise if one was not written."""

@@ -59,7 +59,18 @@ SYNONYMS = {
 HARMLESS_FLAGS = {
     *("bidirectional", "fix-nulls", "insert-only", "majority", "upsert-only", "fire-triggers"),
     *("create-schema", "detach", "follow", "gentle", "json", "keep", "keep-refusal", "list", "no-snapshot", "no-spark"),
-    *("once", "override-block-size", "quiet", "restart", "schedule", "until-close", "until-empty", "verbose", "watch"),
+    *(
+        "once",
+        "override-block-size",
+        "quiet",
+        "restart",
+        "sample",
+        "schedule",
+        "until-close",
+        "until-empty",
+        "verbose",
+        "watch",
+    ),
 }
 
 

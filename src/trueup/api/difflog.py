@@ -62,8 +62,9 @@ class DiffLog:
 
         Writes the complete set or nothing. Raises ConfigError if a file was joined before.
         """
-        raw = [Path(path) for path in visits]
-        sides = {name: [Path(path) for path in paths] for name, paths in (logs or {}).items()}
+        # A Spark session that already exists may have another working folder.
+        raw = [Path(path).absolute() for path in visits]
+        sides = {name: [Path(path).absolute() for path in paths] for name, paths in (logs or {}).items()}
 
         def work(session: SparkSession, _: Progress) -> str:
             return join_files(session, self.config, visits=raw, logs=sides)
@@ -91,7 +92,7 @@ class DiffLog:
 
         Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs.
         """
-        paths = [str(path) for path in fast_log]
+        paths = [str(Path(path).absolute()) for path in fast_log]
 
         def work(session: SparkSession, _: Progress) -> Proof:
             state = state_rows(session, self.config)

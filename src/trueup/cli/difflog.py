@@ -39,17 +39,26 @@ def difflog() -> None:
 @difflog.command()
 @click.argument("path", default="difflog.toml", type=click.Path(path_type=Path))
 @flag("--force", "Overwrite an existing file.")
-def init(path: Path, force: bool) -> None:
+@flag("--sample", "Also write sample data for the example: the folder raw beside PATH.")
+def init(path: Path, force: bool, sample: bool) -> None:
     """Write a commented example of a difflog.toml to PATH.
 
     \b
     Examples:
       trueup difflog init
       trueup difflog init conf/difflog.toml --force
+      trueup difflog init --sample
     """
     from trueup.verbs.difflog.template import write_example
 
-    click.echo(f"wrote {write_example(path, force=force)}; describe your entity in it, then: trueup difflog run")
+    raw = path.parent / "raw"
+    write_example(path, force=force, sample=raw if sample else None)
+    if not sample:
+        click.echo(f"wrote {path}; describe your entity in it, then: trueup difflog join")
+        return
+    logs = " ".join(f"--log {name}={raw}/day1/{name}" for name in ("conversions", "money"))
+    click.echo(f"wrote {path} and {raw}; next:")
+    click.echo(f"  trueup difflog join --config {path} --visits {raw}/day1/visits {logs}")
 
 
 @difflog.command()

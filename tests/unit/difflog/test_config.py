@@ -375,14 +375,21 @@ def test_the_main_configuration_knows_the_section(write: Write) -> None:
 
 
 def test_the_template_loads(tmp_path: Path) -> None:
-    file = write_example(tmp_path / "etc" / "difflog.toml")
+    file, raw = tmp_path / "etc" / "difflog.toml", tmp_path / "etc" / "raw"
+    write_example(file)
     assert file.read_text() == TEMPLATE
     assert file.stat().st_mode & 0o777 == 0o600
     difflog = load_difflog(str(file), env={})
     assert [log.name for log in difflog.logs] == ["conversions", "money"]
     with pytest.raises(ConfigError, match="the file exists"):
-        write_example(file)
-    assert write_example(file, force=True) == file
+        write_example(file, sample=raw)
+    assert not raw.exists()
+    write_example(file, force=True, sample=raw)
+    assert {path.parent.name for path in raw.rglob("*.parquet")} == {"visits", "conversions", "money", "fast"}
+    file.unlink()
+    with pytest.raises(ConfigError, match="the folder exists"):
+        write_example(file, sample=raw)
+    assert not file.exists()
 
 
 def test_the_template_has_every_setting() -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Run
-from trueup.verbs.difflog.merge import col, cols, quoted
+from trueup.verbs.difflog.merge import col, cols, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
 from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, merged_updates, old_states, updated_columns
@@ -150,9 +150,11 @@ def _once(difflog: DiffLogConfig, log: SideLog, updates: DataFrame) -> DataFrame
 def _slow_columns(difflog: DiffLogConfig, source: str, updates: DataFrame, options: StepOptions) -> list[str]:
     """Return the columns of the updates that are part of the slow state."""
     skip = set(difflog.entity.dropped)
+    # The time of a `last` rule is part of the state, also if it orders the rows of a log.
+    state = {*difflog.rules, *time_columns(options)}
     for log in difflog.logs:
         # Columns that only identify or order the rows of a log are not part of the state.
-        skip |= {*log.id, log.order_by} - set(difflog.rules) if log.name != source else set(log.id) - set(difflog.rules)
+        skip |= ({*log.id, log.order_by} if log.name != source else set(log.id)) - state
     return [name for name in updated_columns(updates, options) if name not in skip]
 
 

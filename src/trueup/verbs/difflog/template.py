@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from trueup.config.template import write_new
+from trueup.config.wording import problem
+from trueup.verbs.difflog.sample import write_sample
 
 # "# " starts an explanation; "#" directly before a key is an alternative setting.
 TEMPLATE = """\
@@ -92,6 +94,13 @@ table = "visits"
 """
 
 
-def write_example(path: Path, force: bool = False) -> Path:
-    """Write the template with private permissions. Raises ConfigError if the file exists, unless `force`."""
-    return write_new(path, TEMPLATE, force=force)
+def write_example(path: Path, *, force: bool = False, sample: Path | None = None) -> None:
+    """Write the template with private permissions, and sample data for it into the folder `sample`.
+
+    Raises ConfigError if the file or the folder exists, unless `force`; then nothing is written.
+    """
+    if sample is not None and sample.exists() and not force:
+        raise problem(str(sample), "the folder exists", "Remove it, choose another path, or replace it with --force.")
+    write_new(path, TEMPLATE, force=force)
+    if sample is not None:
+        write_sample(sample)

@@ -24,7 +24,9 @@ from typing import Any
 
 from trueup.config.settings import SparkSettings
 from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.record import open_record
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import StateTable
@@ -82,7 +84,10 @@ def generate(session: Any, folder: Path, state: int, visits: int, rows: int) -> 
         "CAST(id % 4 AS BIGINT) AS Goals", "CAST(id % 90 AS DOUBLE) AS Revenue", "CAST(id % 100 AS INT) AS Score",
         "struct(concat('Browser ', id % 50) AS UserAgent, CAST(id % 600 AS INT) AS Duration) AS Fast",
     )  # fmt: skip
-    table.commit(1, known.schema, table.write_files(known, 1), [])
+    runs = Runs(Path(log.work))
+    record = open_record(log, table, runs)
+    record.write(table, runs)
+    table.commit(1, known.schema, table.write_files(known, 1), [], record=record.number)
     done = {"run": 1, "outputs": {}, "chunks": [], "finished": "before"}
     (folder / "runs" / "000001").mkdir(parents=True)
     (folder / "runs" / "000001" / "manifest.json").write_text(json.dumps(done))

@@ -19,8 +19,10 @@ from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.join_files import join_files
 from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.manifest import Runs
+from trueup.verbs.difflog.mark import check_owner
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
 from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
+from trueup.verbs.difflog.record import check_log
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.session import spark_session
@@ -95,6 +97,9 @@ class DiffLog:
         paths = [str(Path(path).absolute()) for path in fast_log]
 
         def work(session: SparkSession, _: Progress) -> Proof:
+            record = check_log(self.config)
+            if record and not paths:
+                check_owner(self.config, record)
             state = state_rows(session, self.config)
             if not paths:
                 return prove_clickhouse(session, self.config, state)

@@ -290,7 +290,7 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Dif
     frames = {source: frame for source, frame in found.items() if frame is not None}
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
     try:
-        frame = run_frame(spark, log, table, runs.begin(facts), frames)
+        frame = run_frame(spark, log, table, runs.begin(2, facts), frames)
         frame.unpersist()
         plan = frame.data._jdf.queryExecution().executedPlan().toString()
     finally:

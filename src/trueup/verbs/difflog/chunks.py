@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from trueup.config.files import make_folder, rename_folder
 from trueup.errors import CheckFailed, ConfigError
@@ -18,6 +19,7 @@ from trueup.verbs.difflog.model import DiffLogConfig
 
 # The files that a join has read, so that no file is joined twice.
 _JOIN_FILE = "join.json"
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 def chunk_folder(work: Path) -> Path:
@@ -98,6 +100,37 @@ def read_source(
             cure="add the column to the chunks, or join the raw logs again",
         )
     return frame
+
+
+def typed_keys(
+    difflog: DiffLogConfig, frames: Mapping[str, DataFrame], state: StructType | None
+) -> dict[str, DataFrame]:
+    """Return the frames with the key types of the state: its buckets depend on the type.
+
+    Before the first run, the widest integer type of a key column is used. Raises CheckFailed for any other difference.
+    """
+    wrong, typed = [], dict(frames)
+    for name in difflog.entity.key:
+        kinds = {source: frame.schema[name].dataType.simpleString() for source, frame in frames.items()}
+        wanted = state[name].dataType.simpleString() if state else max(kinds.values(), key=_width, default="")
+        owner = "the state" if state else "another source"
+        for source, kind in kinds.items():
+            if kind != wanted and not fits(kind, wanted):
+                wrong.append(f"{source}: key column {name} has the type {kind}, but {owner} has {wanted}")
+            elif kind != wanted:
+                typed[source] = typed[source].withColumn(name, col(name).cast(wanted))
+    if wrong:
+        raise CheckFailed(wrong, cure=f"nothing was written; cast the column to {wanted} in the chunks")
+    return typed
+
+
+def fits(kind: str, wanted: str) -> bool:
+    """Return whether every value of an integer type is also one of the wanted type."""
+    return kind in INTEGERS and wanted in INTEGERS and INTEGERS.index(kind) <= INTEGERS.index(wanted)
+
+
+def _width(kind: str) -> int:
+    return INTEGERS.index(kind) if kind in INTEGERS else -1
 
 
 def read_late(session: SparkSession, folder: Path) -> DataFrame | None:

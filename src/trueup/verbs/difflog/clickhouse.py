@@ -90,6 +90,11 @@ class ClickHouse:
         where = f"database = {literal(self.database)} AND table = {literal(self.table)}"
         return dict(self.rows(f"SELECT name, type FROM system.columns WHERE {where} ORDER BY position"))
 
+    def comment(self) -> str:
+        """Return the comment of the table; empty if the table does not exist."""
+        where = f"database = {literal(self.database)} AND name = {literal(self.table)}"
+        return "".join(str(row[0]) for row in self.rows(f"SELECT comment FROM system.tables WHERE {where}"))
+
     def ensure_table(self, schema: StructType, *, key: Sequence[str], fast_version: str) -> None:
         """Create the table for rows of this schema, or check the existing one and add missing columns."""
         expected = table_columns(schema, key=key, fast_version=fast_version)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
+from trueup.verbs.difflog.chunks import INTEGERS, fits
 from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, SideLog, StepOptions
 
@@ -24,7 +25,6 @@ KNOWN, NEWEST, IS_DELETED, RANK, MERGE = (
     f"__trueup_{word}" for word in ("known", "newest", "deleted", "rank", "merge")
 )
 REASON = "reason"
-_INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def _wrong_keys(
     entity, wrong = difflog.entity, []
     for source, frame in ((entity.name, visits), ("the state", known)):
         kind = frame.schema[entity.fast_version].dataType.simpleString()
-        if kind not in _INTEGERS:
+        if kind not in INTEGERS:
             wrong.append(f"{source}: {entity.fast_version} has the type {kind}, but a version must be an integer")
     sources = [(entity.name, visits, {name: name for name in entity.key})]
     sources += [(log.name, present[log.name], dict(log.key)) for log in difflog.logs if log.name in present]
@@ -290,8 +290,7 @@ def _wrong_keys(
         for name in entity.key:
             state = known.schema[name].dataType.simpleString()
             kind = frame.schema[key[name]].dataType.simpleString()
-            narrower = kind in _INTEGERS and state in _INTEGERS and _INTEGERS.index(kind) <= _INTEGERS.index(state)
-            if kind != state and not narrower:
+            if kind != state and not fits(kind, state):
                 wrong.append(f"{source}: {key[name]} has the type {kind}, but key {name} of the state has {state}")
     return wrong
 

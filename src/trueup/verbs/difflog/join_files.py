@@ -14,6 +14,7 @@ from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
 from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.record import check_log
 from trueup.verbs.difflog.state import state_rows
 
 
@@ -23,6 +24,7 @@ def join_files(
     """Write a chunk set from Parquet files, and return its name. Raises ConfigError if a file was joined before."""
     work = Path(difflog.work)
     with lock_work_folder(work):
+        check_log(difflog)
         sets = chunks.chunk_sets(work)
         inputs = [str(path.absolute()) for path in (*visits, *(path for paths in logs.values() for path in paths))]
         chunks.check_not_joined(work, sets, inputs)

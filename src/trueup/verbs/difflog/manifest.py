@@ -104,10 +104,13 @@ class Runs:
             and any("older" in facts.get("late_reasons", {}) for facts in run.facts["outputs"].values())
         ]
 
-    def begin(self, facts: Mapping[str, Any]) -> Run:
-        """Start a new run by writing its manifest."""
-        number = max((run.number for run in self.all()), default=0) + 1
-        run = Run(self.folder / f"{number:06d}", {"run": number, "outputs": {}, **facts})
+    def path(self, number: int) -> Path:
+        """Return the folder of a run."""
+        return self.folder / f"{number:06d}"
+
+    def begin(self, number: int, facts: Mapping[str, Any]) -> Run:
+        """Start a new run by writing its manifest; `number` follows the last run in the state table."""
+        run = Run(self.path(number), {"run": number, "outputs": {}, **facts})
         make_folder(run.folder)
         run.note()
         return run

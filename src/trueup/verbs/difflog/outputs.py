@@ -16,8 +16,10 @@ from pyspark.sql import functions as f
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.manifest import Run
+from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
+from trueup.verbs.difflog.record import LogRecord
 from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
 from trueup.verbs.difflog.widen import fast_state, widen
@@ -119,7 +121,7 @@ def commit_states(session: SparkSession, difflog: DiffLogConfig, table: StateTab
     if table.last_run() < run.number:
         states = _new_states(session, difflog, table, run, frame, removed)
         added = table.write_files(states, run.number)
-        table.commit(run.number, states.schema, added, removed)
+        table.commit(run.number, states.schema, added, removed, record=run.facts["record"])
     run.done("state", removed=len(removed))
 
 
@@ -146,13 +148,14 @@ def _new_states(
     return states.select(*_ordered(difflog, states))
 
 
-def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run) -> None:
+def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run, record: LogRecord) -> None:
     """Insert the wide log into ClickHouse, every file once."""
     files = sorted(run.path("visit_log_wide").glob("*.parquet"))
     resumed = bool(run.facts.get("inserting"))
     schema = session.read.parquet(str(run.path("visit_log_wide"))).schema
     with open_target(difflog.target) as house:
         house.ensure_table(schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
+        set_mark(house, record.id)
         # From here on some files may be inserted: a run that continues this one must check.
         run.note(inserting=True)
         inserted, skipped = insert_files(house, files, key=difflog.entity.key, resumed=resumed)

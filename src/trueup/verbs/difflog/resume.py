@@ -96,6 +96,17 @@ def count_inserted(house: ClickHouse, files: Sequence[Path], key: Sequence[str])
     )
 
 
+def count_standing(house: ClickHouse, files: Sequence[Path], key: Sequence[str]) -> tuple[int, int]:
+    """Return how many of the versions that a finished run left standing are in the target, and how many are expected.
+
+    Counts a sample; 0 of 0 if the run left none.
+    """
+    slow, _ = _read_probes(files, key)
+    kept = {place: probe for place, probe in slow.items() if probe.total == 1}
+    _query(house, key, kept, {})
+    return sum(probe.found == 1 for probe in kept.values()), len(kept)
+
+
 def _by_fast_rows(probe: _Probe, count: int) -> set[int]:
     """Return the possible numbers by the fast versions of a key: the rows of the fast supplier add up to 1, if any."""
     if probe.total != -1:

@@ -19,7 +19,9 @@ from trueup.store import times
 from trueup.verbs.difflog import chunks, outputs
 from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder
+from trueup.verbs.difflog.mark import check_target
 from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.record import checked_record, open_record
 from trueup.verbs.difflog.result import RunResult, result_of
 from trueup.verbs.difflog.state import StateTable
 
@@ -41,20 +43,23 @@ def run(
         table = StateTable.of(difflog)
         current = runs.unfinished()
         resumed = current is not None
+        record = checked_record(open_record(difflog, table, runs), difflog, table, current)
+        check_target(difflog, record, runs)
         if current is not None:
             facts = current.facts
         else:
             facts = _initial_facts(difflog, table, runs, names, rejoin_late)
         if not facts["chunks"] and not facts["late_from"]:
             return RunResult(0)
-        updates = _read_updates(session, difflog, runs, facts)
+        updates = chunks.typed_keys(difflog, _read_updates(session, difflog, runs, facts), table.schema())
         if current is None:
             chunks.check_versions(updates, difflog)
-            current = runs.begin(facts)
+            record.write(table, runs)
+            current = runs.begin(table.last_run() + 1, {**facts, **record.facts()})
         progress.stage("steps", len(updates) + 4)
         _write_outputs(session, difflog, table, current, updates, progress)
         if difflog.target.table and not current.has("clickhouse"):
-            outputs.insert_log(session, difflog, current)
+            outputs.insert_log(session, difflog, current, record)
         progress.advance()
         current.note(finished=_now(), seconds=round(time.monotonic() - started, 3))
         return result_of(current, resumed=resumed)

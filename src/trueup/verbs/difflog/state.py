@@ -28,6 +28,8 @@ from trueup.verbs.difflog.model import DiffLogConfig
 
 BUCKET = "bucket"
 APPLICATION = "trueup-difflog"
+# The application transaction with the number of the record that a commit makes valid.
+_RECORD = "trueup-difflog-record"
 ROWS_PER_FILE = 100_000
 
 
@@ -64,9 +66,11 @@ class StateTable:
 
     def last_run(self) -> int:
         """Return the number of the last committed run; 0 before the first."""
-        if not self.exists():
-            return 0
-        return self._open().transaction_version(APPLICATION) or 0
+        return self._transaction(APPLICATION) or 0
+
+    def record_number(self) -> int:
+        """Return the number of the record of the log that the last commit names; 1 before the first commit."""
+        return self._transaction(_RECORD) or 1
 
     def version(self) -> int | None:
         """Return the current version of the table, or None if it does not exist."""
@@ -139,8 +143,13 @@ class StateTable:
         )
         return sorted(folder.rglob("*.parquet"))
 
-    def commit(self, run: int, schema: StructType, added: Sequence[Path], removed: Sequence[DataFile]) -> None:
-        """Add and remove files of the table in one commit. Does nothing if the run is already committed."""
+    def commit(
+        self, run: int, schema: StructType, added: Sequence[Path], removed: Sequence[DataFile], *, record: int
+    ) -> None:
+        """Add and remove files of the table in one commit, and make a record of the log valid.
+
+        Does nothing if the run is already committed.
+        """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
@@ -167,7 +176,7 @@ class StateTable:
                 commit_properties=CommitProperties(
                     custom_metadata={"run": str(run)},
                     max_commit_retries=0,
-                    app_transactions=[Transaction(APPLICATION, run)],
+                    app_transactions=[Transaction(APPLICATION, run), Transaction(_RECORD, record)],
                 ),
             )
         except CommitFailedError as error:
@@ -176,6 +185,10 @@ class StateTable:
                 cure="run again: the table contains nothing of this run",
             ) from None
         sync_delta_commit(self.path, version)
+
+    def _transaction(self, application: str) -> int | None:
+        version: int | None = self._open().transaction_version(application) if self.exists() else None
+        return version
 
     def _open(self, version: int | None = None) -> Any:
         from deltalake import DeltaTable

@@ -13,13 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import trueup
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
 from trueup.report.model import DiffResult
+from trueup.testing import postgres
 from trueup.testing.postgres import Database, Server
 
 # Read before any test runs: the fixture below removes all such variables.
@@ -27,10 +28,13 @@ PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
 SKIPS_FAIL = bool(os.environ.get("CI")) and not os.environ.get("TRUEUP_TEST_ALLOW_SKIPS")
 
 # In CI the examples are the same in every run; elsewhere new ones are tried.
-# No deadline: a test must not fail because the machine is busy.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("elsewhere", deadline=None)
+# No deadline, also for finding an example: a test must not fail because the machine is busy.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("elsewhere", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "elsewhere")
+
+# Statistics, plans and numbers of transactions must not depend on when autovacuum looks at a table.
+postgres.SETTINGS = {**postgres.SETTINGS, "autovacuum": "off"}
 
 _numbers = itertools.count(1)
 

@@ -116,7 +116,7 @@ def refuse(request: pytest.FixtureRequest, cli: Cli, server: Server, nodes: list
         assert ran.err.count("trueup: ") == 1, "one message"
         assert ran.err.count("\n  what to do: ") == 1, "one cure"
         assert [node.execute(CATALOG) for node in watched] == before, "no object was left in a database"
-        assert wait_until(lambda: not _sessions(server), 10), "no session was left"
+        assert wait_until(lambda: not _sessions(server), 60), "no session was left"
         assert {path for path in _files(tmp_path) - files if "tasks.db" not in str(path)} == set()
         assert _leaks(ran.out, ran.err, tmp_path) == []
         return str(ran.err)

@@ -141,7 +141,7 @@ def test_a_real_bash_completes(environment: dict[str, str]) -> None:
         $function trueup n1,n --nodes
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    done = subprocess.run(["bash", "--norc", "-c", code], env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "--norc", "-c", code], env=environment, capture_output=True, text=True, timeout=90)
     assert (done.stdout.split(), done.stderr) == (["n1,n2"], "")
 
 
@@ -170,7 +170,7 @@ def test_the_tab_key(environment: dict[str, str]) -> None:
 
 
 def _until(terminal: int, text: str) -> None:
-    seen, end = "", time.monotonic() + 30
+    seen, end = "", time.monotonic() + 90
     while text not in seen:
         assert select.select([terminal], [], [], max(0, end - time.monotonic()))[0], f"{text!r} did not come: {seen!r}"
         seen += os.read(terminal, 4096).decode(errors="replace")

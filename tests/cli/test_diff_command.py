@@ -423,7 +423,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
         f"print([name for name in {HEAVY!r} if name in sys.modules], code, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=90, check=True
     )
     assert done.stderr.strip() == "[] 0"
 

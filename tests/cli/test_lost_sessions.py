@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from support.fixtures import Cli, Databases, OnAll, Ran
 from trueup.db import commit
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database
+from trueup.testing.processes import wait_until
 
 TABLE = """
     CREATE TABLE items (id int PRIMARY KEY, name text);
@@ -170,9 +170,10 @@ def test_ctrl_c_during_commit(pair: Pair, verb: str) -> None:
     before = pair.rows()
 
     def interrupt() -> None:
+        connections = proxy.connections
         os.kill(os.getpid(), signal.SIGINT)
-        # The session is lost after the signal was handled.
-        time.sleep(0.2)
+        # The session is lost after the signal was handled: the driver then connects to cancel the statement.
+        assert wait_until(lambda: proxy.connections > connections, 60)
 
     port, when = pair.nodes[1].server.port, commit_of_writes()
     with closing(CuttingProxy(port, way="unanswered", when=when, during=interrupt)) as proxy:
@@ -227,17 +228,18 @@ def terminating(nodes: list[Database]) -> Iterator[None]:
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name ^@ 'trueup' AND datname = %s"
 
     def work() -> None:
-        with psycopg.connect(nodes[1].server.database("postgres").uri, autocommit=True) as connection:
-            while not ended.wait(0.002):
-                connection.execute(query, (nodes[1].name,))
+        while not ended.wait(0.002):
+            connection.execute(query, (nodes[1].name,))
 
     thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    # Connected before the command starts.
+    with psycopg.connect(nodes[1].server.database("postgres").uri, autocommit=True) as connection:
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 @pytest.mark.parametrize("verb", ["diff", "rerun", "repair", "undo"])

@@ -35,14 +35,14 @@ def slow_run(equal: list[Database], node_options: NodeOptions, on_all: OnAll) ->
 
 def test_pause_resume_stop_and_continue(slow_run: SlowRun, cli: Cli) -> None:
     process, store, nodes = slow_run
-    assert wait_until(lambda: bool(store.list(status="RUNNING")), 30)
+    assert wait_until(lambda: bool(store.list(status="RUNNING")), 60)
     task = store.list(status="RUNNING")[0].task_id
     ran = cli("tasks", "pause", task[:8])
     assert (ran.code, ran.out) == (0, f"asked task {task[:8]} to pause\n")
-    assert wait_until(lambda: "paused" in str(store.get(task).progress.get("waiting", "")), 30)
+    assert wait_until(lambda: "paused" in str(store.get(task).progress.get("waiting", "")), 60)
     assert cli("tasks", "show", task[:8]).out.count("paused")
     assert cli("tasks", "resume", task[:8]).code == 0
-    assert wait_until(lambda: "waiting" not in store.get(task).progress, 30)
+    assert wait_until(lambda: "waiting" not in store.get(task).progress, 60)
     assert cli("tasks", "stop", task[:8]).code == 0
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
@@ -68,13 +68,13 @@ def test_a_run_of_many_tables_is_controlled_by_one_task(
     with TaskStore() as store:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
         try:
-            assert wait_until(lambda: bool(store.list(task_type="TABLE_DIFF", status="RUNNING")), 30)
+            assert wait_until(lambda: bool(store.list(task_type="TABLE_DIFF", status="RUNNING")), 60)
             whole = store.list(task_type="TABLES_DIFF")[0].task_id
             part = store.list(task_type="TABLE_DIFF", status="RUNNING")[0].task_id
             assert cli("tasks", "pause", whole[:8]).code == 0
-            assert wait_until(lambda: "paused" in str(store.get(part).progress.get("waiting", "")), 30)
+            assert wait_until(lambda: "paused" in str(store.get(part).progress.get("waiting", "")), 60)
             assert cli("tasks", "resume", whole[:8]).code == 0
-            assert wait_until(lambda: "waiting" not in store.get(part).progress, 30)
+            assert wait_until(lambda: "waiting" not in store.get(part).progress, 60)
             assert cli("tasks", "stop", whole[:8]).code == 0
             _, err = process.communicate(timeout=60)
         finally:

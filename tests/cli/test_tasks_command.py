@@ -260,7 +260,7 @@ def test_a_killed_process_is_listed_as_failed(
     command = [sys.executable, "-m", "trueup", "diff", "items", *node_options(equal), *slow]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        assert wait_until(lambda: _statuses(cli) == ["RUNNING"], 30)
+        assert wait_until(lambda: _statuses(cli) == ["RUNNING"], 60)
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.wait()

@@ -325,7 +325,7 @@ def test_a_run_writes_nothing_and_leaves_no_session(
     assert compare(nodes, "looks", **SMALL, **options).verdict == "DIFFER"
     assert compare(nodes, "stamps", **SMALL, **options).verdict == "MATCH"
     for node in nodes:
-        assert wait_until(lambda node=node: not _sessions(node), 10), _sessions(node)  # type: ignore[misc]
+        assert wait_until(lambda node=node: not _sessions(node), 60), _sessions(node)  # type: ignore[misc]
     assert [_state(node) for node in nodes] == before
 
 
@@ -340,7 +340,7 @@ def test_an_error_leaves_no_session(databases: Databases, on_all: OnAll, compare
     except TrueupError:
         assert table != "broken"
     for node in nodes:
-        assert wait_until(lambda node=node: not _sessions(node), 10), _sessions(node)  # type: ignore[misc]
+        assert wait_until(lambda node=node: not _sessions(node), 60), _sessions(node)  # type: ignore[misc]
 
 
 NOTES = """
@@ -396,4 +396,4 @@ def test_a_session_that_was_busy_when_its_run_was_stopped_is_closed(databases: D
         reader.warm_up()
         stop_all("trueup stopped")
     query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trueup stopped'"
-    assert wait_until(lambda: database.execute(query) == [(0,)], 20)
+    assert wait_until(lambda: database.execute(query) == [(0,)], 60)

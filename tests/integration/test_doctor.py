@@ -9,6 +9,8 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any, cast
 
 import psycopg
@@ -22,9 +24,8 @@ from trueup.testing.processes import wait_until
 from trueup.verbs.doctor import nodes as doctor_nodes
 from trueup.verbs.doctor.model import Diagnosis, Finding
 
-# Otherwise autovacuum could analyze the table during a test.
 ITEMS = """
-    CREATE TABLE items (id int PRIMARY KEY, name text) WITH (autovacuum_enabled = false);
+    CREATE TABLE items (id int PRIMARY KEY, name text);
     INSERT INTO items SELECT i, 'item ' || i FROM generate_series(1, 50) i;
 """
 EMPTY = "DROP SCHEMA IF EXISTS app, public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;"
@@ -133,11 +134,22 @@ def test_a_server_that_is_down(examine: Examine, two: list[Database]) -> None:
 
 def test_a_server_that_never_answers(examine: Examine, two: list[Database]) -> None:
     """The server accepts connections and never answers: the doctor waits for all nodes at once, until the timeout."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool, ExitStack() as accepted:
+        silent.settimeout(60)
+
+        def first_is_open_when_the_second_arrives() -> bool:
+            first, _ = (accepted.enter_context(silent.accept()[0]) for _ in range(2))
+            first.setblocking(False)
+            with suppress(BlockingIOError):
+                while first.recv(1000):
+                    pass
+                return False
+            return True
+
+        is_open = pool.submit(first_is_open_when_the_second_arrives)
         uri = f"postgresql://app@127.0.0.1:{silent.getsockname()[1]}/shop?connect_timeout=2"
-        begun = time.monotonic()
         found = examine([Database("x", uri, two[0].server), two[0], Database("y", uri, two[0].server)])
-        assert time.monotonic() - begun < 3.9
+        assert is_open.result(60)
     assert [of(found, "connection", name).level for name in ("n1", "n2", "n3")] == ["FAIL", "OK", "FAIL"]
     assert of(found, "nodes", "all nodes").level == "FAIL"
 
@@ -218,12 +230,12 @@ def test_keys(examine: Examine, two: list[Database], on_all: OnAll) -> None:
 def test_statistics(examine: Examine, two: list[Database], on_all: OnAll) -> None:
     on_all(
         two,
-        """CREATE TABLE fresh (a int PRIMARY KEY) WITH (autovacuum_enabled = false);
+        """CREATE TABLE fresh (a int PRIMARY KEY);
            INSERT INTO fresh SELECT generate_series(1, 100);
            INSERT INTO items SELECT i, 'x' FROM generate_series(100, 5000) i""",
     )
     changed = "SELECT n_mod_since_analyze FROM pg_stat_user_tables WHERE relname = 'items'"
-    wait_until(lambda: all(node.execute(changed)[0][0] > 4000 for node in two), 10)
+    assert wait_until(lambda: all(node.execute(changed)[0][0] > 4000 for node in two), 60)
     found = examine(two, "fresh", "items")
     never, many = of(found, "statistics", "n1 public.fresh"), of(found, "statistics", "n2 public.items")
     assert (never.level, "never analyzed" in never.message, never.cure) == ("WARN", True, "ANALYZE public.fresh")
@@ -232,7 +244,7 @@ def test_statistics(examine: Examine, two: list[Database], on_all: OnAll) -> Non
     assert re.search(r"\b[45],\d{3} rows changed since", many.message), many.message
     assert found.exit_code == 0
     on_all(two, "ANALYZE fresh; ANALYZE items; DELETE FROM items WHERE id = 1")
-    wait_until(lambda: all(node.execute(changed)[0][0] == 1 for node in two), 10)
+    assert wait_until(lambda: all(node.execute(changed)[0][0] == 1 for node in two), 60)
     assert levels(examine(two, "fresh", "items"), "WARN") == []
     # One row was changed, and the maximum age is zero.
     assert of(examine(two, "items", stats_days=0), "statistics", "n1").level == "WARN"
@@ -284,7 +296,8 @@ def test_a_clock_that_is_off(
     found = of(examine([two[0]]), "clock")
     assert found.level == "WARN"
     assert f"{'behind' if shift > 0 else 'ahead of'} this machine" in found.message
-    assert 4.5 < float(found.message.split()[0]) < 5.5
+    # The answer may take a while.
+    assert 3 < float(found.message.split()[0]) < 7
 
 
 def test_latency_is_not_clock_skew() -> None:
@@ -348,4 +361,4 @@ def test_the_doctor_changes_nothing(examine: Examine, two: list[Database], serve
     else:
         pytest.fail("transactions that write were begun")
     sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'trueup doctor'"
-    wait_until(lambda: server.database("postgres").execute(sessions)[0][0] == 0, 10)
+    assert wait_until(lambda: server.database("postgres").execute(sessions)[0][0] == 0, 60)

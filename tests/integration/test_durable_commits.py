@@ -139,7 +139,7 @@ def test_a_crash_after_the_commit(target: Database, is_committing: Callable[[byt
     """The id of the transaction may have been assigned again, so it is not known that this one was committed."""
 
     def crash() -> None:
-        assert wait_until(lambda: target.execute("SELECT FROM t") != [], 10)
+        assert wait_until(lambda: target.execute("SELECT FROM t") != [], 60)
         _crash(target.server)
 
     with (
@@ -161,7 +161,7 @@ def test_a_failover_during_the_commit(target: Database, is_committing: Callable[
         copy = standby.database(target.name)
 
         def promote() -> None:
-            assert wait_until(lambda: target.execute("SELECT FROM t") != [], 10)
+            assert wait_until(lambda: target.execute("SELECT FROM t") != [], 60)
             fail_over(target.server, standby)
             for _ in range(3):
                 copy.execute("CREATE TABLE other (); DROP TABLE other")

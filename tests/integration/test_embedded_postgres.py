@@ -191,8 +191,8 @@ def test_no_server_outlives_a_killed_parent(
     family = _family(pid)
     parent.kill()
     parent.wait()
-    assert wait_until(lambda: not any(_is_alive(one) for one in family), 10)
-    assert wait_until(lambda: not home.exists(), 10), "the watchdog removes the data as well"
+    assert wait_until(lambda: not any(_is_alive(one) for one in family), 60)
+    assert wait_until(lambda: not home.exists(), 60), "the watchdog removes the data as well"
 
 
 def test_a_forked_child_does_not_keep_the_server_alive(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_forked_child_does_not_keep_the_server_alive(tmp_path: Path) -> None:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline().split()[0])
         parent.kill()
-        gone = wait_until(lambda: not _is_alive(pid), 10)
+        gone = wait_until(lambda: not _is_alive(pid), 60)
         os.killpg(parent.pid, signal.SIGKILL)
     assert gone
 

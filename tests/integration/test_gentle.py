@@ -168,7 +168,7 @@ def _busy(node: Database, statement: str) -> Iterator[psycopg.Connection[Any]]:
 def test_it_waits_while_many_sessions_are_active(nodes: list[Database]) -> None:
     active = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'the application' AND state = 'active'"
     with _busy(nodes[1], "SELECT pg_sleep(100)") as busy:
-        assert wait_until(lambda: nodes[0].execute(active) == [(1,)], 10)
+        assert wait_until(lambda: nodes[0].execute(active) == [(1,)], 60)
         progress = Reasons(busy.cancel_safe)
         result = _diff(nodes, gentle=True, max_active_sessions=0, progress=progress)
     assert result.verdict == "DIFFER"
@@ -183,7 +183,7 @@ def test_it_waits_while_others_wait_for_locks(nodes: list[Database]) -> None:
     with psycopg.connect(nodes[0].uri) as holder:
         holder.execute("LOCK TABLE other")
         with _busy(nodes[0], "LOCK TABLE other"):
-            assert wait_until(lambda: nodes[0].execute(waiting) == [(1,)], 10)
+            assert wait_until(lambda: nodes[0].execute(waiting) == [(1,)], 60)
             progress = Reasons(holder.rollback)
             result = _diff(nodes, gentle=True, max_lock_waits=0, progress=progress)
     assert result.verdict == "DIFFER"
@@ -208,14 +208,14 @@ def test_it_waits_while_replication_is_behind(standby: tuple[Server, Server]) ->
     primary, copy = standby
     source, target = primary.database("postgres"), copy.database("postgres")
     source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)")
-    assert wait_until(lambda: target.execute("SELECT to_regclass('t') IS NOT NULL") == [(True,)], 30)
+    assert wait_until(lambda: target.execute("SELECT to_regclass('t') IS NOT NULL") == [(True,)], 60)
     target.execute("SELECT pg_wal_replay_pause()")
     source.execute("INSERT INTO t VALUES (101)")
     received = "SELECT pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()"
-    assert wait_until(lambda: target.execute(received) == [(True,)], 30)
+    assert wait_until(lambda: target.execute(received) == [(True,)], 60)
     progress = Reasons(lambda: target.execute("SELECT pg_wal_replay_resume()"))
     behind = "SELECT now() - pg_last_xact_replay_timestamp() > interval '0.3 s'"
-    assert wait_until(lambda: target.execute(behind) == [(True,)], 30)
+    assert wait_until(lambda: target.execute(behind) == [(True,)], 60)
     result = _diff([source, target], gentle=True, max_lag=0.2, progress=progress)
     assert "n2: replication is" in "".join(progress.reasons)
     assert result.verdict == "MATCH"
@@ -244,7 +244,7 @@ def test_an_own_query_that_waits_for_a_lock_is_reported(nodes: list[Database]) -
         pid = holder.info.backend_pid
         holder.execute("LOCK TABLE t")
         with _busy(nodes[0], "SELECT count(*) FROM t"), connect(ours, application="watcher") as watching:
-            assert wait_until(lambda: bool(load_of(watching, "n1", "the application").waits), 10)
+            assert wait_until(lambda: bool(load_of(watching, "n1", "the application").waits), 60)
             reason = load_of(watching, "n1", "the application").waits
             holder.rollback()
     assert f"s for a lock held by process {pid} (postgres, a long migration)" in reason

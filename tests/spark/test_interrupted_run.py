@@ -48,7 +48,7 @@ def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path, number: sig
         run.wait(60)
         assert wait_until(lambda: not processes_of_run(run_id), 60), processes_of_run(run_id)
         data_dir = Path((tmp_path / "data_dir").read_text())
-        assert wait_until(lambda: not data_dir.exists(), 10)
+        assert wait_until(lambda: not data_dir.exists(), 60)
     finally:
         run.kill()
         run.wait()

@@ -41,7 +41,7 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
         )
         (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if child.name() == "java"]
         java.kill()
-        out, err = command.communicate(timeout=30)
+        out, err = command.communicate(timeout=90)
     finally:
         command.kill()
         command.wait()

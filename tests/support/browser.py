@@ -23,7 +23,7 @@ _OPTIONS = (
     *("--headless", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio"),
 )
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 90.0
 
 
 class Browser:

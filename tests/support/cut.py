@@ -36,7 +36,8 @@ class CuttingProxy:
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._broken: list[socket.socket] = []
-        # The requests so far, and the one at which connections broke.
+        # The connections and requests so far, and the request at which connections broke.
+        self.connections = 0
         self.requests = 0
         self.cut: bytes | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -57,6 +58,7 @@ class CuttingProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                self.connections += 1
                 try:
                     server = socket.create_connection(("127.0.0.1", self.to))
                 except ConnectionRefusedError:

@@ -97,7 +97,8 @@ class Copy:
         give_up = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert time.monotonic() < give_up, (self.messages, self.ended)
-            time.sleep(0.03)
+            # Most conditions open a session.
+            time.sleep(0.06)
         return found
 
     def spoil(self, table: str, body: str, when: str = "INSERT OR UPDATE OR DELETE") -> None:

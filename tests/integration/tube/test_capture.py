@@ -345,7 +345,9 @@ def test_an_inheriting_table_can_be_captured_row_by_row(tube_db: TubeDatabase) -
     assert [pod.op for pod in tube_db.take()] == ["I", "I", "U", "U", "D", "X"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["insert", "update", "move", "delete"]), st.integers(1, 12), st.integers(1, 12)),

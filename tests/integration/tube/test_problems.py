@@ -189,7 +189,7 @@ def test_a_job_that_runs_goes_on_when_the_problem_is_gone(
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)

@@ -47,7 +47,7 @@ def test_capture_of_rows_of_a_subscription(tube_db: TubeDatabase, publisher: Dat
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < give_up
         time.sleep(0.02)

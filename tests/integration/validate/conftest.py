@@ -14,6 +14,14 @@ from trueup.testing.postgres import Server
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let validations of this process look for changes more often: tests wait for what they find."""
+    monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.04)
+    monkeypatch.setattr("trueup.verbs.validate.tubes.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 0.5)
+
+
 @pytest.fixture(scope="session")
 def two_servers() -> Iterator[tuple[Server, Server]]:
     """Two servers, in two time zones."""

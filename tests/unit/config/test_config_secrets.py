@@ -27,7 +27,9 @@ PASSWORDS = st.tuples(ODD, ODD, ODD, ODD).map(
     lambda odd: f"{odd[0]}{MARKS[0]}{odd[1]}{MARKS[1]}{odd[2]}{MARKS[2]}{odd[3]}".replace("\0", "")
 )
 UNBROKEN = PASSWORDS.map(lambda password: re.sub(r"(?a)\s", "", password))
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def conninfos(password: str) -> list[str]:

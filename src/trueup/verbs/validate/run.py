@@ -22,7 +22,7 @@ from trueup.verbs.validate.validator import Validator
 
 # Runs one round; returns whether there is more to do at once.
 Round = Callable[[Validator], bool]
-_POLL_SECONDS = 0.2
+POLL_SECONDS = 0.2
 _PLANS = 3
 _STOPPED = "stopped by the user"
 
@@ -85,7 +85,7 @@ def _rounds(validator: Validator, meta_node: Node, one_round: Round) -> str:
                 return f"all changes before the cut-over position {validator.sessions.settings.cutover} are validated"
             recovery.reset()
             if not more:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(POLL_SECONDS)
         except (Altered, CheckFailed) as error:
             recovery.replan_or_stop(error)
         except Exception as error:

@@ -46,7 +46,7 @@ from trueup.verbs.validate.tube_coverage import TubeCoverage
 # The schema of change logs. A sync has another one, because the validation must see what a sync writes.
 CHANGES_SCHEMA = "trueup_changes"
 _MAX_PODS = 400
-_IDLE_SECONDS = 0.5
+IDLE_SECONDS = 0.5
 _WRITERS_SECONDS = 1.0
 _LOCK_SECONDS = 15.0
 # The reason of a backfill that a user started; any other reason means that changes may be lost.
@@ -190,7 +190,7 @@ class TubeSource:
         if pulled.pods:
             self._delete(pulled.pods, pulled.mark)
         else:
-            self._idle_until = time.monotonic() + _IDLE_SECONDS
+            self._idle_until = time.monotonic() + IDLE_SECONDS
 
     def leave_mark(self) -> None:
         """Do nothing: every round has a token."""

@@ -31,7 +31,7 @@ from trueup.verbs.validate.tables import Tables
 from trueup.verbs.validate.tubes import TubeSource
 
 _KEYS_PER_CHECK = 10_000
-_HEALTH_SECONDS = 2.0
+HEALTH_SECONDS = 2.0
 _NO_KEY: KeyValues = ()
 _COUNTED = ("insert", "update", "delete", "truncate", UNCHECKED)
 
@@ -259,7 +259,7 @@ class Validator:
         """Run the health check of the source every few seconds; raise SlotLost if changes were lost."""
         now = time.monotonic()
         if now >= self._health_at:
-            self._health_at = now + _HEALTH_SECONDS
+            self._health_at = now + HEALTH_SECONDS
             self._history.check()
             self._leave_mark()
             self.positions.retained = self.source.check(self.positions.read, self.positions.syncer.seconds)

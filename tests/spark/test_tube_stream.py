@@ -267,7 +267,9 @@ def test_after_a_kill_the_same_pods_are_read_again(spark: Spark, items: Items, t
     database.execute(
         "INSERT INTO items SELECT g, g, g % 3 FROM generate_series(10, 12) g; DELETE FROM items WHERE id = 2"
     )
-    # The session of the killed driver may exist for a moment; it is not waited for, because its process has ended.
+    # As if 20 seconds had passed, after which the executors of the killed driver write no more.
+    database.execute("UPDATE tube.workers SET ended_at = clock_timestamp()")
+    # The session of the killed driver may exist for a moment.
     # With Trigger.AvailableNow it processes all waiting pods, and ends.
     copy = Copy()
     stream = spark.readStream.format("trueup_tube").option("address", database.uri).option("wait", 60).load("t")

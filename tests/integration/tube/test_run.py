@@ -23,7 +23,7 @@ from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
 from trueup.capture.triggers.batch import batch_of
-from trueup.capture.triggers.hold import Hold, HoldLost
+from trueup.capture.triggers.hold import Hold, HoldLost, check_generation
 from trueup.engine.progress import Silent
 from trueup.errors import CheckFailed
 from trueup.store import TaskStore
@@ -371,6 +371,52 @@ def test_a_job_that_lost_its_session_stops_before_its_successor_writes(
                 call()
         assert [pod.ids for pod in tube.claim()] == [(3,)]
         successor.release()
+
+
+KILLED_DRIVER = """
+import os, signal
+from trueup.api.tube import Tube
+from trueup.capture.triggers.hold import Hold
+tube = Tube("t", {uri!r})
+Hold(tube.session, "t", [0], executors={executors}).take(wait=0, say=print)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_executors_of_a_killed_driver_are_fenced_and_waited_for(items: TubeDatabase) -> None:
+    """They check the generation before each write, so the successor first takes it, then waits for the last write."""
+    uri = items.database.uri
+
+    def successor(say: Callable[[str], None], **options: Any) -> None:
+        with Tube("t", uri) as tube:
+            hold = Hold(tube.session, "t", [0], grace=0.5)
+            hold.take(wait=5, say=say, **options)
+            hold.release()
+
+    def killed(*, executors: bool) -> None:
+        program = KILLED_DRIVER.format(uri=uri, executors=executors)
+        assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
+
+    messages: list[str] = []
+    killed(executors=False)
+    successor(messages.append)
+    assert messages == []
+    killed(executors=True)
+    ((generation,),) = items.run("SELECT generation FROM tube.workers")
+
+    def is_fenced(text: str) -> None:
+        with pytest.raises(HoldLost):
+            check_generation(items.tube.session, "t", 0, generation)
+
+    # A successor that is stopped or killed while it waits does not shorten the wait of the next one.
+    with pytest.raises(CheckFailed, match="stopped while waiting for the last write"):
+        successor(is_fenced, is_stopped=lambda: True)
+    started = time.monotonic()
+    successor(messages.append)
+    assert len(messages) == 1
+    assert time.monotonic() - started >= 0.5
+    successor(messages.append)
+    assert len(messages) == 1
 
 
 def test_a_node_restart_and_a_paused_job(fresh_server: FreshServer, sqlite_sink: SqliteSink) -> None:

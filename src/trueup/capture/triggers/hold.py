@@ -4,6 +4,9 @@ A lock ends with its session, but a process whose session was killed does not kn
 lock therefore gets the next generation, and every task, write and delete checks that its generation is still current. A
 write that was running when the session was lost cannot be stopped: the next worker waits for it for a while, unless the
 process is known to be dead or released the lock itself.
+
+Executors of Spark write on, one chunk after the other, when the process of their driver is dead. Only a new generation
+stops them: the next worker takes it first, and then waits for the writes that were running.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.pods import delete, release_lock, take_lock
@@ -34,15 +37,34 @@ class HoldLost(NodeError):
     """Another worker holds the lock of the partition now."""
 
 
+class _LastWorker(NamedTuple):
+    """The last worker of a partition, and the seconds since its last heartbeat."""
+
+    owner: dict[str, Any]
+    has_ended: bool
+    seconds: float
+    seen_at: datetime
+
+
 class Hold:
     """The locks of some partitions of a tube."""
 
-    def __init__(self, session: Session, tube: str, partitions: Sequence[int], *, grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tube: str,
+        partitions: Sequence[int],
+        *,
+        executors: bool = False,
+        grace: float = GRACE,
+    ) -> None:
         self.session = session
         self.tube = tube
         self.partitions = tuple(partitions)
         self.generations: dict[int, int] = {}
         self.waiting = ""
+        # Whether other processes than this one write to the sink: executors of Spark.
+        self.executors = executors
         self._grace = grace
         self._job = uuid.uuid4().hex
         self._beat_at = 0.0
@@ -51,15 +73,19 @@ class Hold:
     def take(self, *, wait: float, say: Callable[[str], None], is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Take all locks, and wait for the last write of a worker that lost its lock.
 
-        Raise CheckFailed, which names the holder, if another worker has one of the locks.
+        Raise CheckFailed, which names the holder, if another worker has one of the locks, or if it is stopped.
         """
         self.generations.clear()
-        owner = json.dumps({**asdict(this_process()), "job": self._job})
         for partition in self.partitions:
             self._lock(partition, wait, is_stopped)
             self._wait_for_last_write(partition, say, is_stopped)
-            self.generations[partition] = int(self.session.call("tube_work_begin", self.tube, partition, owner))
+            self.generations[partition] = self._begin(partition, executors=self.executors)
         self._beat_at = time.monotonic()
+
+    def _begin(self, partition: int, *, executors: bool) -> int:
+        """Take the next generation of a partition, and register this process as its worker."""
+        owner = {**asdict(this_process()), "job": self._job, "executors": executors}
+        return int(self.session.call("tube_work_begin", self.tube, partition, json.dumps(owner)))
 
     def _lock(self, partition: int, wait: float, is_stopped: Callable[[], bool]) -> None:
         """Wait at most one second at a time, so that a waiting job can be stopped."""
@@ -132,17 +158,35 @@ class Hold:
 
     def _wait_for_last_write(self, partition: int, say: Callable[[str], None], is_stopped: Callable[[], bool]) -> None:
         """Wait until the previous worker, if it did not release the lock, cannot write any more."""
-        query = block(self.session, "last_worker")
+        last = self._last_worker(partition)
+        if last is None or last.has_ended or last.owner.get("job") == self._job:
+            return
+        quiet_at: float | None = None
+        if last.owner.get("executors"):
+            # Registered with executors, so that the next worker waits too if this one is killed now.
+            self._begin(partition, executors=True)
+            quiet_at = time.monotonic() + self._grace
+        worker = f"process {last.owner.get('pid')} on {last.owner.get('host')}"
         is_reported = False
-        while rows := self.session.rows(query, {"tube": self.tube, "partition": partition}):
-            owner, has_ended, seconds, seen_at = rows[0]
-            if has_ended or seconds > self._grace or not _may_write(owner, self._job, seen_at) or is_stopped():
-                return
+        while not self._is_quiet(partition, quiet_at):
             if not is_reported:
-                worker = f"process {owner.get('pid')} on {owner.get('host')}"
                 say(f"{worker} lost partition {partition} of {self.tube}: waiting until it writes no more")
                 is_reported = True
+            if is_stopped():
+                release_lock(self.session, self.tube, partition)
+                raise CheckFailed([f"stopped while waiting for the last write of {worker}"], cure="run it again")
             time.sleep(_PAUSE)
+
+    def _is_quiet(self, partition: int, quiet_at: float | None) -> bool:
+        """Whether the last write of the previous worker has ended; known by time alone if executors wrote."""
+        if quiet_at is not None:
+            return time.monotonic() >= quiet_at
+        last = self._last_worker(partition)
+        return last is None or last.has_ended or last.seconds > self._grace or not _may_write(last)
+
+    def _last_worker(self, partition: int) -> _LastWorker | None:
+        rows = self.session.rows(block(self.session, "last_worker"), {"tube": self.tube, "partition": partition})
+        return _LastWorker(*rows[0]) if rows else None
 
 
 def check_generation(session: Session, tube: str, partition: int, generation: int) -> None:
@@ -152,13 +196,12 @@ def check_generation(session: Session, tube: str, partition: int, generation: in
         raise _lost(session, tube, partition)
 
 
-def _may_write(owner: dict[str, Any], job: str, seen_at: datetime) -> bool:
-    """Whether a write of the previous worker may still be running: not if it was this job or its process is dead."""
-    if owner.pop("job", None) == job:
-        return False
+def _may_write(last: _LastWorker) -> bool:
+    """Whether a write of the previous worker may still be running: not if its process is dead."""
     try:
-        return why_lost(Owner(**owner), seen_at) is None
-    except TypeError:  # written by another version
+        owner = Owner(**{field.name: last.owner[field.name] for field in fields(Owner)})
+        return why_lost(owner, last.seen_at) is None
+    except KeyError:  # written by another version
         return True
 
 

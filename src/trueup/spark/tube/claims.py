@@ -36,10 +36,9 @@ class Claims:
     def __init__(self, options: StreamOptions) -> None:
         self.options = options
         self.session = Session(options.node, options.schema)
-        self.hold = Hold(
-            self.session, options.tube, pods.partitions_to_hold(self.session, options.tube, options.partitions)
-        )
-        self.hold.take(wait=options.wait, say=lambda text: None)
+        partitions = pods.partitions_to_hold(self.session, options.tube, options.partitions)
+        self.hold = Hold(self.session, options.tube, partitions, executors=True)
+        self.hold.take(wait=options.wait, say=_log.warning)
         held = ",".join(map(str, self.hold.partitions))
         self._reader = Reader(options.schema, options.tube, f"stream {held}")
         self._is_checked = False

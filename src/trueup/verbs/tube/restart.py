@@ -61,6 +61,7 @@ def run(job: Job) -> Summary:
     had_locks = False
     copies = pickled(job.sink)
     with _engine(job, copies) as engine:
+        job.hold.executors = engine is not None
         while True:
             attempt_at = time.monotonic()
             try:

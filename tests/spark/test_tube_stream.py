@@ -183,6 +183,65 @@ def test_a_checkpoint_from_before_a_restore_is_refused(items: Items) -> None:
     assert waiting(tube) == 2
 
 
+BROKEN_BETWEEN = {
+    # Change between claim and read -> cure.
+    "renamed": ("ALTER TABLE {0} RENAME TO other", "ALTER TABLE other RENAME TO {0}"),
+    "filtered": ("ALTER TABLE {0} RENAME n TO m", "ALTER TABLE {0} RENAME m TO n"),
+    "rekeyed": ("ALTER TABLE {0} DROP COLUMN id CASCADE", ""),
+    "gone": ("DROP TABLE {0}", ""),
+}
+
+
+def test_tables_that_break_between_claim_and_read(items: Items) -> None:
+    """Their pods are put back: none is lost, none is acknowledged unread, and the other tables go on."""
+    database, tube = items
+    for table in BROKEN_BETWEEN:
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, n int)")
+        tube.attach(table, shard=0, predicate="n > 0" if table == "filtered" else None)
+        database.execute(f"INSERT INTO {table} VALUES (1, 1); TRUNCATE {table}; INSERT INTO {table} VALUES (2, 1)")
+    database.execute("INSERT INTO items VALUES (1, 1, 1)")
+    reader = TubeSource({"address": database.uri, "tube": "t"}).streamReader(SCHEMA)
+    limit = reader.getDefaultReadLimit()
+
+    def rows(start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, list[str] | None, str]]:
+        batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+        found = [row for batch in batches for row in batch.to_pylist()]
+        return [(row["table"], row["key"], row["op"]) for row in sorted(found, key=lambda row: row["table"])]
+
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, limit)
+        numbers = set(database.execute("SELECT seq FROM tube.pods_t"))
+        for table, (change, _) in BROKEN_BETWEEN.items():
+            database.execute(change.format(table))
+        assert rows(start, end) == [("public.items", ["1"], "I")]
+        # A replay of the batch, and its commit, do not touch the pods that were put back.
+        assert rows(start, end) == [("public.items", ["1"], "I")]
+        assert reader.latestOffset(end, limit) == end
+        assert waiting(tube) == 3 * len(BROKEN_BETWEEN)
+        assert not numbers & set(database.execute("SELECT seq FROM tube.pods_t"))
+        # The others go on, and what is fixed is delivered, in order.
+        database.execute("INSERT INTO items VALUES (2, 2, 2)")
+        following = reader.latestOffset(end, limit)
+        assert rows(end, following) == [("public.items", ["2"], "I")]
+        for table, (_, cure) in BROKEN_BETWEEN.items():
+            database.execute(cure.format(table) or "SELECT")
+    finally:
+        reader.stop()
+    reader = TubeSource({"address": database.uri, "tube": "t"}).streamReader(SCHEMA)
+    try:
+        last = reader.latestOffset(following, limit)
+        assert rows(following, last) == [
+            (f"public.{table}", key, op)
+            for table in ("filtered", "renamed")
+            for key, op in ((["1"], "I"), (["2"], "I"), (None, "X"))
+        ]
+        assert reader.latestOffset(last, limit) == last
+        assert waiting(tube) == 3 * 2
+    finally:
+        reader.stop()
+
+
 def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases) -> None:
     """The functions of the job in workers of Spark; they write nothing after the driver has lost its lock."""
     database, tube = items

@@ -140,6 +140,22 @@ def test_dropped_and_created_again_and_swapped(tube_db: TubeDatabase, sink: Sqli
     assert (ids(sink, "again"), ids(sink, "swapped")) == (["2", "3"], ["4"])
 
 
+def test_pods_of_detached_tables_that_cannot_be_read_are_parked(tube_db: TubeDatabase, sink: SqliteSink) -> None:
+    tube_db.run("""CREATE TABLE filtered (id int PRIMARY KEY, n int); CREATE TABLE renamed (id int PRIMARY KEY);
+                   CREATE TABLE good (id int PRIMARY KEY)""")
+    tube_db.tube.attach("filtered", shard=0, predicate="n > 0")
+    for table in ("renamed", "good"):
+        tube_db.tube.attach(table, shard=0)
+    tube_db.run("INSERT INTO filtered VALUES (1, 1); INSERT INTO renamed VALUES (2); INSERT INTO good VALUES (3)")
+    for table in ("filtered", "renamed", "good"):
+        tube_db.tube.detach(table)
+    tube_db.run("ALTER TABLE filtered DROP COLUMN n; ALTER TABLE renamed RENAME TO other")
+    assert (empty(tube_db, sink).dead_letters, ids(sink, "good"), tube_db.pods()) == (2, ["3"], [])
+    reasons = {letter.key: letter.error for letter in tube_db.tube.dead_letters()}
+    assert "public.filtered is detached: predicate for public.filtered" in reasons["1"]
+    assert reasons["2"] == "public.other is detached: it was renamed from public.renamed to public.other"
+
+
 def test_renamed_schema_and_accepted_name(tube_db: TubeDatabase, sink: SqliteSink) -> None:
     tube_db.run("CREATE SCHEMA a; CREATE TABLE a.items (id int PRIMARY KEY)")
     tube_db.tube.attach("a.items", shard=0)

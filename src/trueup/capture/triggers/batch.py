@@ -78,7 +78,11 @@ def batch_of(claimed: Sequence[tuple[int, Pod]], shapes: Mapping[int, Shape]) ->
         batch.numbers.setdefault(partition, []).append(pod.seq)
         batch.touches[partition] = batch.touches.get(partition, 0) + pod.size
         if pod.source not in shapes:
-            batch.unreadable += _of_unknown_table(pod)
+            batch.unreadable += _all_refused(pod, f"the tube has no table with the number {pod.source}")
+            continue
+        if shapes[pod.source].is_detached and (problem := shapes[pod.source].problem):
+            # Its pods do not wait for a cure, because the tube does not follow the table any more.
+            batch.unreadable += _all_refused(pod, f"{shapes[pod.source].table} is detached: {problem}")
             continue
         operations = batch.keys.setdefault(pod.source, {})
         shard, op = pod.shard, pod.op
@@ -120,8 +124,7 @@ def _keys(pod: Pod, shape: Shape, unreadable: list[Refused]) -> Iterable[Key]:
     return keys
 
 
-def _of_unknown_table(pod: Pod) -> list[Refused]:
-    reason = f"the tube has no table with the number {pod.source}"
+def _all_refused(pod: Pod, reason: str) -> list[Refused]:
     raw = (*pod.ids, *(pod.keys or ()))
     return [Refused(pod.source, pod.shard, str(key), pod.op, reason, is_unreadable=True) for key in raw]
 

@@ -68,6 +68,20 @@ def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
         return session.connection.execute(query, {"numbers": list(numbers)}).rowcount
 
 
+def put_back(session: Session, tube: str, numbers: Sequence[int], source: int) -> None:
+    """Give the pods of a source among these numbers new numbers: for the worker that claimed them they are deleted.
+
+    For batches that cannot forget a pod that they claimed. The pods keep their order and their time; reports of capture
+    problems stay as they are.
+    """
+    query = sql.SQL(
+        "WITH gone AS (DELETE FROM {0} p USING {1} WHERE {2} AND p.source = %(source)s AND p.op <> '!' RETURNING p.*)"
+        " INSERT INTO {0} (shard, at, source, op, ids, keys, payload)"
+        " SELECT g.shard, g.at, g.source, g.op, g.ids, g.keys, g.payload FROM gone g ORDER BY g.seq"
+    ).format(_pods(session, tube), *_exactly(partitions_of(session, tube)))
+    session.rows(query, {"numbers": list(numbers), "source": source})
+
+
 def park(session: Session, tube: str, refused: Sequence[Refused], *, attempts: int = 1, pause: float = 0.0) -> int:
     """Record refused keys as dead letters; return how many are parked: unreadable ones, and those out of attempts."""
     values = {

@@ -85,16 +85,17 @@ class Shapes:
 
     def _read(self, source: int, problem: str) -> Shape:
         """Read a shape; a table that cannot be read has a shape with a problem, so that others are not affected."""
-        if problem:
-            return _no_shape(source, "", problem=problem)
-        try:
-            query = block(self._session, "sources")
-            (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
-            return _shape(self._session, row)
-        except QueryError as error:
-            if error.sqlstate[:2] in ("25", "40", "53", "55", "57", "58"):
-                raise
-            return _no_shape(source, "", problem=error.message)
+        if not problem:
+            try:
+                query = block(self._session, "sources")
+                (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
+                return _shape(self._session, row)
+            except QueryError as error:
+                if error.sqlstate[:2] in ("25", "40", "53", "55", "57", "58"):
+                    raise
+                problem = error.message
+        table, is_detached = self._rows("source_names", {"source": source})[0]
+        return _no_shape(source, table, is_detached, problem=problem)
 
     def forget(self) -> None:
         """Clear the cache."""
@@ -115,6 +116,9 @@ def tables_of(shapes: Sequence[Shape]) -> list[SourceTable]:
 
 def _shape(session: Session, row: Mapping[str, Any]) -> Shape:
     table = None
+    if row["relation"] is not None and row["name_in_sink"] not in (None, row["name"]):
+        problem = f"it was renamed from {row['name_in_sink']} to {row['name']}"
+        return _no_shape(row["source"], row["name"], row["is_detached"], problem=problem)
     if row["relation"] is not None and len(row["key"]) == row["key_size"] and not row["is_superseded"]:
         with session.errors():
             table = read_table(session.connection, row["schema"], row["relation"])

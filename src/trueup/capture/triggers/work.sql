@@ -1,6 +1,6 @@
 -- name: sources
 -- Attached tables for enrichment, including detached tables with waiting pods.
-SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::text AS relation, c.relkind::text AS kind,
+SELECT s.source, s."table"::text AS name, s.name AS name_in_sink, n.nspname::text AS schema, c.relname::text AS relation, c.relkind::text AS kind,
        s.routing IS NOT NULL AS is_routed, {schema}.tube_shard_sql(s.source) AS shard_sql,
        {schema}.tube_where(s.source) AS condition, s.detached_at IS NOT NULL AS is_detached,
        {schema}.tube_key_names(s."table", {schema}.tube_key_numbers(s)) AS key, cardinality(s.key_numbers) AS key_size,
@@ -11,10 +11,13 @@ SELECT s.source, s."table"::text AS name, n.nspname::text AS schema, c.relname::
   LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE s.tube = %(tube)s AND s.source = ANY (%(sources)s)
 
+-- name: source_names
+SELECT s."table"::text, s.detached_at IS NOT NULL FROM {schema}.sources s WHERE s.source = %(source)s
+
 -- name: prints
 -- One short text per source that changes whenever the result of `sources` or a column changes.
 SELECT s.source, md5(concat_ws(' ', t.predicate, s.predicate, s.routing, s.guard, s.shard, s.key_numbers, s.key_place,
-                               s.detached_at, s."table"::text, c.relkind, a.columns, newer.source))
+                               s.detached_at, s."table"::text, s.name, c.relkind, a.columns, newer.source))
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube)
   LEFT JOIN pg_class c ON c.oid = s."table"
  CROSS JOIN LATERAL (SELECT string_agg(concat_ws(' ', x.attnum, x.attname, x.atttypid, x.atttypmod, x.attnotnull), ','

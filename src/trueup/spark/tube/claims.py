@@ -167,8 +167,11 @@ class Claims:
             numbers = {partition: list(seqs) for partition, seqs in offset.pods.items()}
             touches = self._touches.pop(offset.batch, {})
             done = Batch({}, Mark(0, datetime.now().astimezone()), numbers, touches)
-            self.hold.acknowledge(done, also=lambda: self._reader.done(self.session.connection, offset.mark))
+            deleted = self.hold.acknowledge(done, also=lambda: self._reader.done(self.session.connection, offset.mark))
             self._deleted = offset.batch
+            if deleted < sum(map(len, numbers.values())):
+                # A task has put back pods of a table that cannot be read.
+                self._check_at = 0.0
 
     def _begin(self) -> RoundMark:
         with self.session.errors():

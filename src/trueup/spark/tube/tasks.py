@@ -16,14 +16,16 @@ from trueup.capture.triggers.hold import check_generation
 from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.problems import unreadable
 from trueup.capture.triggers.session import Session
-from trueup.capture.triggers.shape import Shapes
+from trueup.capture.triggers.shape import Shape, Shapes
 from trueup.config.model import Node
-from trueup.db.reader import borrow
-from trueup.errors import CheckFailed, TrueupError
+from trueup.db.reader import Reader, borrow
+from trueup.errors import QueryError, TrueupError
 
 # Minimum number of keys per task.
 _MIN_KEYS = 500
 _MAX_KEYS = 10_000
+# The columns of a table may change between the look at the catalog and the read: then the next attempt succeeds.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -52,46 +54,89 @@ def split_pods(claimed: Sequence[tuple[int, Pod]], max_tasks: int) -> list[list[
 
 
 def rows_of(task: StreamTask) -> Iterator[pa.RecordBatch]:
-    """Yield the keys of a task, each once, with their current rows, then its control pods."""
+    """Yield the keys of a task, each once, with their current rows, then its control pods.
+
+    The pods of a table whose rows cannot be read, because it has changed since the claim, are put back.
+    """
     session = Session(task.node, task.schema)
     try:
         _check(session, task)
+        yield from _Rows(session, task).read()
+    finally:
+        session.close()
+
+
+class _Rows:
+    """The rows of one task."""
+
+    def __init__(self, session: Session, task: StreamTask) -> None:
+        self._session = session
+        self._task = task
         partition_of = {seq: partition for partition, seq in task.numbers}
         claimed = [(partition_of[pod.seq], pod) for pod in pods.read(session, task.tube, list(partition_of))]
-        shapes = Shapes(session, task.tube).get({pod.source for _, pod in claimed})
-        for shape in shapes.values():
-            # The driver claims no pods of such tables; this one has changed since the claim.
-            if reason := unreadable(session, shape) if not shape.is_detached else shape.problem:
-                raise CheckFailed(
-                    [reason], cure="fix the table, then start the stream again", table=shape.table or None
-                )
-        batch = batch_of(claimed, shapes)
-        refused: list[Refused] = []
+        self._shapes = Shapes(session, task.tube)
+        self._known = dict(self._shapes.get({pod.source for _, pod in claimed}))
+        self._batch = batch_of(claimed, self._known)
+        self._refused: list[Refused] = list(self._batch.unreadable)
+        self._put_back: set[int] = set()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, then the control pods; park the keys that cannot be read."""
+        task, batch = self._task, self._batch
+        controls = {pod.source for _, pod in batch.controls if pod.op != "!"}
         with borrow(task.node, None, application="trueup tube stream", retries=RETRIES) as reader:
-            for chunk in enriched(reader, batch.keys, shapes, Groups(_MAX_KEYS, task.max_bytes), refused):
-                _check(session, task)
-                yield _documents(chunk, batch)
-        # The rows of a table that does not exist any more do not exist either.
-        for shape in [shape for shape in shapes.values() if shape.relation is None]:
-            keys = batch.keys.get(shape.source, {})
-            yield _documents(
-                [Document(shape.table, shard, texts(key), op, None) for (shard, key), op in keys.items()], batch
-            )
-        parked = [*batch.unreadable, *(refusal for refusal in refused if refusal.is_unreadable)]
-        if parked:
+            for source in sorted({*batch.keys, *controls} & self._known.keys()):
+                yield from self._table(reader, source)
+        if parked := [refusal for refusal in self._refused if refusal.is_unreadable]:
             # Parked, because no change of the row makes them readable; an attempt that is repeated parks them again.
-            pods.park(session, task.tube, parked)
-        if remaining := [refusal for refusal in refused if not refusal.is_unreadable]:
+            pods.park(self._session, task.tube, parked)
+        if remaining := [refusal for refusal in self._refused if not refusal.is_unreadable]:
             first = remaining[0]
             raise TrueupError(
                 f"key {first.key} of shard {first.shard}: {first.error}",
                 cure="fix the row or the predicate: a stream cannot skip a key",
-                table=shapes[first.source].table,
+                table=self._known[first.source].table,
             )
+        batch.controls = [(at, pod) for at, pod in batch.controls if pod.op == "!" or pod.source not in self._put_back]
         if batch.controls:
-            yield _controls(batch, {source: shape.table for source, shape in shapes.items()})
-    finally:
-        session.close()
+            yield _controls(batch, {source: shape.table for source, shape in self._known.items()})
+
+    def _table(self, reader: Reader, source: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one table, or put its pods back if they cannot be read."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            if self._is_unreadable(source):
+                _check(self._session, self._task)
+                pods.put_back(self._session, self._task.tube, [seq for _, seq in self._task.numbers], source)
+                self._put_back.add(source)
+                return
+            is_yielded = False
+            try:
+                for chunk in self._documents(reader, self._known[source]):
+                    _check(self._session, self._task)
+                    yield _documents(chunk, self._batch)
+                    is_yielded = True
+                return
+            except QueryError as error:
+                if error.sqlstate[:2] != "42" or attempt == _ATTEMPTS:
+                    raise
+                self._shapes.forget()
+                self._known.update(self._shapes.get([source]))
+                # A batch has each key once.
+                if is_yielded and not self._is_unreadable(source):
+                    raise
+
+    def _is_unreadable(self, source: int) -> bool:
+        shape = self._known[source]
+        return not shape.is_detached and bool(unreadable(self._session, shape))
+
+    def _documents(self, reader: Reader, shape: Shape) -> Iterator[Sequence[Document]]:
+        keys = self._batch.keys.get(shape.source, {})
+        if shape.relation is not None:
+            groups = Groups(_MAX_KEYS, self._task.max_bytes)
+            return enriched(reader, {shape.source: keys}, {shape.source: shape}, groups, self._refused)
+        # The rows of a detached table that does not exist any more do not exist either.
+        gone = [Document(shape.table, shard, texts(key), op, None) for (shard, key), op in keys.items()]
+        return iter([gone] if gone else [])
 
 
 def arrow_schema() -> pa.Schema:

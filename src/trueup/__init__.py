@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     from trueup.report.repairs import RepairsResult
     from trueup.spark.formats import register
     from trueup.store import Task, TaskStore
+    from trueup.verbs.difflog.judge import Proof
     from trueup.verbs.difflog.model import Rule
+    from trueup.verbs.difflog.result import RunResult
+    from trueup.verbs.difflog.status import DiffLogStatus
     from trueup.verbs.doctor.model import Diagnosis, Finding
     from trueup.verbs.schema.model import SchemaResult
     from trueup.verbs.switchover.connect import connect
@@ -73,7 +76,10 @@ _NAMES = {
     "trueup.report.repairs": "RepairsResult",
     "trueup.spark.formats": "register",
     "trueup.store": "Task TaskStore",
+    "trueup.verbs.difflog.judge": "Proof",
     "trueup.verbs.difflog.model": "Rule",
+    "trueup.verbs.difflog.result": "RunResult",
+    "trueup.verbs.difflog.status": "DiffLogStatus",
     "trueup.verbs.doctor.model": "Diagnosis Finding",
     "trueup.verbs.schema.model": "SchemaResult",
     "trueup.verbs.switchover.connect": "connect",
@@ -81,13 +87,13 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 # Written out for type checkers.
-__all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "DiffResult", "DiffSettings"]
-__all__ += ["EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node", "NodeError", "PairCounts"]
-__all__ += ["QueryError", "RepairResult", "RepairsResult", "Rule", "SchemaResult", "SparkSettings", "StoreError"]
-__all__ += ["Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube", "Validation", "check", "check_many"]
-__all__ += ["connect", "diff", "diff_many", "difflog_step", "doctor", "load", "register", "repair", "repair_many"]
-__all__ += ["repair_validation", "rerun", "rerun_many", "resume", "resume_many", "schema_diff", "snapshot", "undo"]
-__all__ += ["undo_many"]
+__all__ = ["CheckFailed", "Config", "ConfigError", "Diagnosis", "DiffLog", "DiffLogStatus", "DiffResult"]
+__all__ += ["DiffSettings", "EngineError", "Finding", "Interrupted", "LogFilter", "ManyResult", "Node", "NodeError"]
+__all__ += ["PairCounts", "Proof", "QueryError", "RepairResult", "RepairsResult", "Rule", "RunResult", "SchemaResult"]
+__all__ += ["SparkSettings", "StoreError", "Switchover", "Sync", "Task", "TaskStore", "TrueupError", "Tube"]
+__all__ += ["Validation", "check", "check_many", "connect", "diff", "diff_many", "difflog_step", "doctor", "load"]
+__all__ += ["register", "repair", "repair_many", "repair_validation", "rerun", "rerun_many", "resume", "resume_many"]
+__all__ += ["schema_diff", "snapshot", "undo", "undo_many"]
 
 
 def __getattr__(name: str) -> Any:

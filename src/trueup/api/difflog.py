@@ -27,6 +27,7 @@ from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
 
 T = TypeVar("T")
@@ -34,12 +35,17 @@ File = str | PathLike[str]
 
 
 class DiffLog:
-    """A signed version log. Each call uses the Spark session of this process, or starts one, and is a recorded task."""
+    """A signed version log. The object holds no lock and no connection between calls; each call is a recorded task.
+
+    A call uses the Spark session `spark`, else the session of this process, and does not stop or change it. Else it
+    starts a session, and stops it at the end of the call.
+    """
 
     def __init__(
         self,
         config: File | DiffLogConfig | None = None,
         *,
+        spark: SparkSession | None = None,
         master: str = "",
         remote: str = "",
         conf: Mapping[str, str] | None = None,
@@ -48,15 +54,19 @@ class DiffLog:
     ) -> None:
         """Load the configuration: a file, else $TRUEUP_DIFFLOG, ./difflog.toml, or [difflog] in trueup.toml.
 
-        `master`, `remote` and `conf` select Spark as for `diff`. `insecure` allows to send the password of ClickHouse
-        to another machine without TLS. Raises ConfigError that lists all wrong settings.
+        `spark` is your own session; without it, `master`, `remote` and `conf` select Spark as for `diff`. `insecure`
+        allows to send the password of ClickHouse to another machine without TLS. Raises ConfigError that lists all
+        wrong settings.
         """
+        if spark is not None and (master or remote or conf):
+            raise ConfigError("spark cannot be used with master, remote or conf", cure="configure your own session")
         if not isinstance(config, DiffLogConfig):
             config = load_difflog(None if config is None else str(config))
         if insecure:
             config = replace(config, target=replace(config.target, insecure=True))
         self.config: DiffLogConfig = config
         self._spark = SparkSettings(master=master, remote=remote, conf=dict(conf or {})).validated()
+        self._session = spark
         self._task_db = task_db
 
     def join(self, *, visits: Sequence[File], logs: Mapping[str, Sequence[File]] | None = None) -> str:
@@ -108,6 +118,10 @@ class DiffLog:
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 
+    def status(self) -> DiffLogStatus:
+        """Return the last run, what waits for the next one, and the size of the state table, without Spark."""
+        return status(self.config)
+
     def _as_task(
         self,
         task_type: str,
@@ -128,7 +142,7 @@ class DiffLog:
                 progress=progress,
             ) as task,
         ):
-            with spark_session(self._spark) as session:
+            with spark_session(self._spark, self._session) as session:
                 result = work(session, task.progress)
             task.finish(summary(result))
         return result

@@ -133,6 +133,25 @@ def prove(fast_log: tuple[str, ...], **options: Any) -> int:
     return proof.exit_code
 
 
+@difflog.command()
+@option("--config", "FILE", "The difflog.toml. [env: TRUEUP_DIFFLOG]")
+@shared("json", "quiet")
+def status(**options: Any) -> None:
+    """Show the last run, what waits for the next one, and the size of the state table.
+
+    \b
+    Examples:
+      trueup difflog status
+      trueup difflog status --json
+    """
+    from trueup.report.difflog import status_summary
+    from trueup.verbs.difflog.config import load_difflog
+    from trueup.verbs.difflog.status import status as read_status
+
+    facts = asdict(read_status(load_difflog(options["config"])))
+    _show(options, facts, status_summary(facts))
+
+
 def _difflog(options: Mapping[str, Any]) -> DiffLog:
     from trueup.api.difflog import DiffLog
 

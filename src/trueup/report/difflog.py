@@ -41,6 +41,19 @@ def run_summary(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def status_summary(status: Mapping[str, Any]) -> str:
+    """Return the status of a log as text."""
+    last = f"{status['last_run']}, finished {status['finished']}" if status["last_run"] else "none yet"
+    lines = [f"last run: {last}"]
+    if status["unfinished"]:
+        lines.append(f"interrupted: run {status['unfinished']}; to continue it: trueup difflog run")
+    lines.append(f"waiting chunk sets: {', '.join(status['waiting']) or 'none'}")
+    for name, rows in status["late"].items():
+        lines.append(f"late: {counted(rows, 'row')} of {name}; to join them: trueup difflog run --late rejoin")
+    lines.append(f"state: {counted(status['states'], 'key')} in {counted(status['files'], 'file')}")
+    return "\n".join(lines)
+
+
 def proof_summary(proof: Mapping[str, Any]) -> str:
     """Return the result of a proof as text."""
     lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]

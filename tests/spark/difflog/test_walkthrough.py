@@ -1,15 +1,21 @@
-"""The commands of the documentation: the example configuration with its sample data."""
+"""The commands of the documentation: the example configuration with its sample data, and the walk-through."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
+from pyspark.errors import ArithmeticException
 
 from support.fixtures import Spark
 from trueup.cli.main import run
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
+from trueup.verbs.difflog.session import spark_session
+
+PAGE = (Path(__file__).parents[3] / "docs" / "difflog-walkthrough.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -33,5 +39,47 @@ def test_the_template_runs_with_its_sample_data(capsys: pytest.CaptureFixture[st
         merged = house.rows(f"SELECT Goals, Score, LastGoal, Revenue FROM {house.name} FINAL WHERE VisitID = 12")
     assert merged == [([1, 3], 2, "goal 3", 9.5)]
     capsys.readouterr()
+    assert run(["difflog", "status"]) == 0
+    shown = capsys.readouterr().out
+    assert re.match(r"last run: 1, finished 2\S+Z\nwaiting chunk sets: none\nstate: 1,000 keys in \d+ files", shown)
     assert run(["difflog", "prove"]) == 0
     assert "MATCH" in capsys.readouterr().out
+
+
+def test_the_walk_through_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the blocks of the page in order; a text block is the output of the block before it."""
+    namespace: dict[str, object] = {}
+    shown = ""
+    for match in re.finditer(r"^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE):
+        language, block = match.groups()
+        if language == "text":
+            assert block.split() == shown.split()
+        elif language == "toml":
+            Path("difflog.toml").write_text(block, encoding="utf-8")
+        elif language == "python":
+            # Blank lines before the code, so that a traceback shows the line of the page.
+            code = "\n" * PAGE[: match.start(2)].count("\n") + block
+            exec(compile(code, "docs/difflog-walkthrough.md", "exec"), namespace)  # noqa: S102
+        else:
+            for line in block.replace("pip install trueup\n", "").splitlines():
+                program, *arguments = shlex.split(line)
+                assert (program, run(arguments)) == ("trueup", 0)
+        shown = capsys.readouterr().out
+
+
+def test_the_settings_of_a_foreign_session_do_not_count_or_change(spark: Spark) -> None:
+    changed = {"spark.sql.ansi.enabled": "false", "spark.sql.files.ignoreMissingFiles": "true", "trueup.test": "kept"}
+    before = {name: spark.conf.get(name, None) for name in changed}
+    try:
+        for name, value in changed.items():
+            spark.conf.set(name, value)
+        for given in (spark, None):
+            with spark_session(given=given) as session:
+                assert [session.conf.get(name) for name in changed] == ["true", "false", "kept"]
+                with pytest.raises(ArithmeticException):
+                    session.sql("SELECT 9223372036854775807 + id AS total FROM range(1, 2)").collect()
+        assert {name: spark.conf.get(name) for name in changed} == changed
+        assert spark.range(3).count() == 3
+    finally:
+        for name, old in before.items():
+            spark.conf.unset(name) if old is None else spark.conf.set(name, old)

@@ -5,8 +5,8 @@ Reading order: `run` (the path of a run), `model`, `config`, `checks` and `templ
 (how a new value joins an old one), `blocks` (the signed rows of an update), `step` (one step on DataFrames), `frame`
 (all steps of a run in one DataFrame), `widen` (adds the dropped columns), `outputs` (the outputs of a run), `state`
 (the state table), `manifest` (a run on disk), `basis` and `record` (the settings and the id of a log), `result` (the
-result of a run), `clickhouse`, `resume` and `mark` (the target table), `prove` and `judge` (the proof), `session` (the
-Spark session).
+result of a run), `status` (of a log), `clickhouse`, `resume` and `mark` (the target table), `prove` and `judge` (the
+proof), `session` (the Spark session).
 """
 
 from __future__ import annotations

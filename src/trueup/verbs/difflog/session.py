@@ -21,18 +21,51 @@ _LOCAL_CONF = {
 }
 
 
+# Settings that results depend on, also in a session that has others: numbers that overflow are errors, days are those
+# of UTC, and no file is skipped.
+_EXACT = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+}
+
+
 @contextmanager
-def spark_session(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
-    """Yield the session of this process, or a new one that is stopped at the end of the block."""
+def spark_session(settings: SparkSettings | None = None, given: SparkSession | None = None) -> Iterator[SparkSession]:
+    """Yield a session: a copy of the given one, else of the one of this process, else a new one that is stopped.
+
+    The settings of a session that is not ours do not change.
+    """
     settings = settings or SparkSettings()
     is_local = not (settings.master or settings.remote)
-    session: SparkSession | None = existing_session() if is_local else None
-    if session is not None:
-        yield session
+    existing: SparkSession | None = given or (existing_session() if is_local else None)
+    if existing is not None:
+        yield _exact(_copy(existing))
         return
     conf = {**(_LOCAL_CONF if is_local else {}), **settings.conf}
     session = start_session(slots=os.cpu_count() or 2, master=settings.master, remote=settings.remote, conf=conf)
     try:
-        yield session
+        yield _exact(session)
     finally:
         stop_session(session)
+
+
+def _copy(session: SparkSession) -> SparkSession:
+    """Return a session with the same settings and the same context, but separate from now on."""
+    # Spark Connect; a server before 4.1 cannot copy sessions.
+    clone = getattr(session, "cloneSession", None)
+    if clone is not None:
+        copy: SparkSession = clone()
+        return copy
+    if not hasattr(session, "_jsparkSession"):
+        return session
+    # PySpark has no name for it; newSession would lose the settings that the session got after its start.
+    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+def _exact(session: SparkSession) -> SparkSession:
+    for name, value in _EXACT.items():
+        session.conf.set(name, value)
+    return session

@@ -172,8 +172,11 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) -> Iterator[Reader]:
-    """Yield an idle reader of this process or a new one; it is reused by the next task."""
+def borrow(node: Node, snapshot: str | None, *, application: str, retries: int, keep: bool = True) -> Iterator[Reader]:
+    """Yield an idle reader of this process or a new one; it is reused by the next task.
+
+    Without `keep` its session ends with the block, and with it the locks that its transaction holds.
+    """
     address = (node.conninfo, snapshot, application)
     with _lock:
         idle = _idle.get(address)
@@ -196,10 +199,10 @@ def borrow(node: Node, snapshot: str | None, *, application: str, retries: int) 
         raise
     else:
         with _lock:
-            is_stopped = application in _stopped
-            if not is_stopped:
+            is_kept = keep and application not in _stopped
+            if is_kept:
                 _idle.setdefault(address, []).append(reader)
-        if is_stopped:
+        if not is_kept:
             # `stop_all` closed the sessions that were idle then. This one would hold its locks until it times out.
             reader.close()
     finally:

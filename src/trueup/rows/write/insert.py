@@ -15,15 +15,17 @@ from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.rows.write.target import Target, column_list, identifier
 
 
-def select_rows(connection: Connection, spec: TableSpec, row_type: Sequence[str], keys: KeyList) -> Cursor:
+def select_rows(connection: Connection, spec: TableSpec, row_type: Sequence[str], keys: KeyList | None) -> Cursor:
     """Select the number of rows of these keys, and the rows as an array literal (NULL if there are none).
 
-    `row_type` names the columns of the target's row type in its order, generated ones included.
+    `row_type` names the columns of the target's row type in its order, generated ones included. Without keys: all rows.
     """
     query = sql.SQL("SELECT count(*), array_agg(ROW({})::text)::text FROM {} t WHERE {}").format(
-        column_list(row_type, "t", parameters=True), identifier(spec.schema, spec.table), in_key_list(spec)
+        column_list(row_type, "t", parameters=True),
+        identifier(spec.schema, spec.table),
+        sql.SQL("true") if keys is None else in_key_list(spec),
     )
-    return connection.execute(query, keys.literals)
+    return connection.execute(query, () if keys is None else keys.literals)
 
 
 def insert_rows(connection: Connection, target: Target, rows: str) -> Cursor:

@@ -55,7 +55,7 @@ class Rounds:
         until = time.monotonic() + timeout
         while True:
             last = self.round()
-            if not last.pending and last.keys <= keys and not last.reloaded:
+            if not last.pending and last.keys <= keys and not (last.reloaded and last.large):
                 return
             if time.monotonic() > until:
                 raise TrueupError(

@@ -2,9 +2,10 @@
 
 A part is a range of pages, not of keys: whatever the key is, every page is read once and in order. That loses no row,
 although rows move between pages: an update after the snapshot touches the key, and rounds copy all keys touched
-since before the first snapshot. Only a rewrite of the table moves rows without touching keys. The lock of the
-snapshot's session prevents that; a copy that continues later detects the new file and starts that table again. The rows
-of a part and the record that it is copied are one transaction of the target.
+since before the first snapshot. Only a rewrite of the table moves rows without touching keys, and an older snapshot may
+show the new file as empty. A task locks the table only while it reads a part, and then compares its file with that of
+the snapshot: if it is another one, the part is stale, and the table is copied again from the start. The rows of a part
+and the record that it is copied are one transaction of the target.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
-from trueup.db.connection import Connection, node_of, one_value
-from trueup.db.node import connect, error_from_server, is_lost
+from trueup.db.connection import Connection, node_of, one_row, one_value
+from trueup.db.node import LOCK_TIMEOUT, connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
@@ -30,6 +32,7 @@ from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.state import check_epoch, statement, writing
+from trueup.verbs.sync.table_lock import lock_shared
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
 PART_BYTES = 64 * 1024 * 1024
@@ -83,17 +86,19 @@ class Copied:
 
     table: str
     rows: int
+    # The table was rewritten after the snapshot: nothing was copied.
+    is_stale: bool = False
 
 
 @contextmanager
-def hold_snapshot(source: Connection, tables: Sequence[SyncTable]) -> Iterator[str]:
-    """Export a snapshot for the tasks, and hold locks that prevent a rewrite of the tables."""
+def hold_snapshot(source: Connection, node: Node, locked: Sequence[SyncTable]) -> Iterator[str]:
+    """Export a snapshot for the tasks, and hold locks that prevent a rewrite of the tables `locked`."""
     source.execute("SET idle_in_transaction_session_timeout = 0; SET statement_timeout = 0")
     source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
     try:
-        names = sql.SQL(", ").join(sql.Identifier(*table.name) for table in tables)
-        # Before the snapshot: after a TRUNCATE, an older snapshot shows an empty table.
-        source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+        if locked:
+            # Before the snapshot: after a TRUNCATE, an older snapshot shows an empty table.
+            lock_shared(source, node, [table.name for table in locked])
         yield str(one_value(source.execute("SELECT pg_export_snapshot()")))
     finally:
         if not source.closed:
@@ -105,7 +110,7 @@ def parts_of(
 ) -> list[Part]:
     """Cut the tables into parts without the copied pages, large tables first; call it inside of the snapshot."""
     by_oid = {table.oid: table for table in tables}
-    rows = source.execute(load("trueup.verbs.sync", "copy.sql")["leaves"], {"oids": list(by_oid)}).fetchall()
+    rows = _leaves(source, list(by_oid))
     total = sum(row[6] for row in rows)
     # Enough parts that all slots end at about the same time.
     part_bytes = max(LEAST_BYTES, min(PART_BYTES, total // (slots * 8 or 1)))
@@ -115,6 +120,21 @@ def parts_of(
         for first, end in cut(done.get((oid, file), []) if done else [], pages, step):
             parts.append(Part(job, by_oid[root], (schema, name), oid, file, first, end))
     return parts
+
+
+def _leaves(source: Connection, oids: Sequence[int]) -> list[tuple[Any, ...]]:
+    """Return the tables that store the rows of these tables, in the open transaction."""
+    query = load("trueup.verbs.sync", "copy.sql")["leaves"]
+    source.execute("SAVEPOINT leaves")
+    try:
+        # The functions that measure a table wait for a session that rewrites it.
+        source.execute("SET LOCAL lock_timeout = 300")
+        return source.execute(query, {"oids": oids, "sizes": True}).fetchall()
+    except psycopg.errors.LockNotAvailable:
+        source.execute("ROLLBACK TO SAVEPOINT leaves")
+        return source.execute(query, {"oids": oids, "sizes": False}).fetchall()
+    finally:
+        source.execute(f"RELEASE SAVEPOINT leaves; SET LOCAL lock_timeout = '{LOCK_TIMEOUT:.0f}s'")
 
 
 def cut(done: Iterable[Pages], pages: int, step: int) -> list[Pages]:
@@ -146,7 +166,7 @@ def read_done(target: Connection, sync: str) -> Done:
 def rewritten(source: Connection, tables: Sequence[SyncTable], done: Done) -> list[SyncTable]:
     """Return the tables that were rewritten since pages were copied: TRUNCATE, VACUUM FULL, CLUSTER, ALTER TABLE."""
     by_oid = {table.oid: table for table in tables}
-    rows = source.execute(load("trueup.verbs.sync", "copy.sql")["leaves"], {"oids": list(by_oid)}).fetchall()
+    rows = _leaves(source, list(by_oid))
     files = {row[1]: (row[0], row[4]) for row in rows}
     stale: dict[int, SyncTable] = {}
     for oid, file in done:
@@ -168,8 +188,11 @@ def start_anew(target: Connection, job: Job, tables: Sequence[SyncTable], relati
         )
 
 
-def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> int:
-    """Copy the parts on the engine and return the number of rows; the first part that fails ends the copy."""
+def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> tuple[int, set[str]]:
+    """Copy the parts on the engine; return the number of rows, and the tables that were rewritten meanwhile.
+
+    The first part that fails ends the copy.
+    """
     by_table: dict[str, int] = {}
     for part in parts:
         by_table[str(part.table)] = by_table.get(str(part.table), 0) + 1
@@ -178,21 +201,24 @@ def copy(engine: Engine, parts: Sequence[Part], progress: Progress) -> int:
     for name in bars:
         progress.stage(name, by_table[name])
     rows = 0
+    stale: set[str] = set()
     for result in engine.run(copy_part, Tasks(parts)):
         if isinstance(result, Failure):
             raise result.error
         rows += result.rows
+        if result.is_stale:
+            stale.add(result.table)
         progress.advance(rows=result.rows, stage="copy")
         if result.table in bars:
             progress.advance(rows=result.rows, stage=result.table)
-    return rows
+    return rows, stale
 
 
 def copy_part(part: Part, room: Room) -> Iterable[Copied]:
     """Copy one part in a task; retry after a lost connection, because the record shows whether it was committed."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return [Copied(str(part.table), copy_once(part))]
+            return [copy_once(part)]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
                 raise _named(error, part) from None
@@ -203,26 +229,46 @@ def _named(error: BaseException, part: Part) -> Exception:
     return error_from_server(error, node_of(error) or part.job.target, table=str(part.table), block=str(part))
 
 
-def copy_once(part: Part) -> int:
-    job = part.job
-    with borrow(job.source, job.snapshot, application=job.application, retries=0) as reader:
+def copy_once(part: Part) -> Copied:
+    job, name = part.job, str(part.table)
+    with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
         source = reader.session()
+        if not _lock(part, source):
+            # The rows of a dropped partition are gone; the next start of a round notices that it was dropped.
+            is_gone = one_value(source.execute("SELECT pg_relation_filenode(%s::oid) IS NULL", [part.oid]))
+            return Copied(name, 0, is_stale=not is_gone or part.oid == part.table.oid)
         target = connect(job.target, application=job.application, read_only=False)
         try:
             try:
-                return _write(part, source, target, staged=False)
+                return Copied(name, _write(part, source, target, staged=False))
             except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation):
                 if not job.continued:
                     raise
                 target.execute("ROLLBACK")
                 # The session with the source is inside of a COPY.
                 reader.close()
-                return _write(part, reader.session(), target, staged=True)
+                source = reader.session()
+                if not _lock(part, source):
+                    return Copied(name, 0, is_stale=True)
+                return Copied(name, _write(part, source, target, staged=True))
         except BaseException:
             reader.close()
             raise
         finally:
             target.close()
+
+
+def _lock(part: Part, source: Connection) -> bool:
+    """Lock the relation of a part; return False if it is not the relation and the file of the snapshot any more."""
+    try:
+        lock_shared(source, part.job.source, [part.relation])
+    except psycopg.errors.UndefinedTable:
+        source.execute("ROLLBACK TO SAVEPOINT locks")
+        return False
+    name = sql.Identifier(*part.relation).as_string(source)
+    # Both functions see the catalog as it is now, not as in the snapshot.
+    query = "SELECT r::oid::bigint, pg_relation_filenode(r)::bigint FROM to_regclass(%s) r"
+    return one_row(source.execute(query, [name])) == (part.oid, part.file)
 
 
 def _write(part: Part, source: Connection, target: Connection, *, staged: bool) -> int:

@@ -1,13 +1,19 @@
 -- name: leaves
--- The tables that store rows: a plain table, or the leaf partitions of a partitioned one. Read in the snapshot.
-SELECT r.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, pg_relation_filenode(c.oid)::bigint,
-       pg_relation_size(c.oid) / current_setting('block_size')::bigint,
-       pg_table_size(c.oid), coalesce(a.amname = 'heap', false)
-  FROM unnest(%(oids)s::oid[]) r(root)
-  CROSS JOIN LATERAL (SELECT r.root AS oid WHERE NOT EXISTS (SELECT FROM pg_class p WHERE p.oid = r.root AND p.relkind = 'p')
-                      UNION ALL SELECT t.relid FROM pg_partition_tree(r.root) t WHERE t.isleaf) l
-  JOIN pg_class c ON c.oid = l.oid AND c.relkind = 'r'
+-- The tables that store rows: a plain table, or the leaf partitions of a partitioned one. Read in the snapshot, also
+-- their files: functions such as pg_relation_filenode and pg_partition_tree show what is there now, and lock it.
+WITH RECURSIVE tree AS (
+    SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+      JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition WHERE NOT i.inhdetachpending)
+SELECT t.root::bigint, c.oid::bigint, n.nspname::text, c.relname::text, c.relfilenode::bigint,
+       coalesce(CASE WHEN %(sizes)s THEN pg_relation_size(c.oid) / b.size END, c.relpages),
+       coalesce(CASE WHEN %(sizes)s THEN pg_table_size(c.oid) END, c.relpages * b.size),
+       coalesce(a.amname = 'heap', false)
+  FROM tree t
+  JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
   JOIN pg_namespace n ON n.oid = c.relnamespace
+  CROSS JOIN (SELECT current_setting('block_size')::bigint AS size) b
   LEFT JOIN pg_am a ON a.oid = c.relam
  ORDER BY 7 DESC, 2
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trueup.db.connection import one_value
+from trueup.db.connection import node_of, one_value
 from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
+from trueup.errors import TrueupError
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
@@ -65,7 +66,11 @@ def large_round(
     progress.stage("insert rows", len(lists))
     rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
     if reloaded:
-        rows += copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
+        copied, stale = copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
+        if stale:
+            # The session with the source holds locks that prevent it, as long as it is connected.
+            raise TrueupError(f"rewritten while a round copied it: {', '.join(sorted(stale))}", cure="run it again")
+        rows += copied
     # Another token for the last row: a target that went back into the round lacks rows.
     changes = begin(link, changes)
     # It also puts the earlier commits of the tasks on the disk: the log of the server is written in order.
@@ -92,7 +97,7 @@ def run_task(task: KeyTask, room: Room) -> Iterable[Copied]:
             return [Copied(str(task.table), _run_once(task))]
         except Exception as error:
             if attempt == ATTEMPTS or not is_lost(error):
-                raise error_from_server(error, task.job.target, table=str(task.table)) from None
+                raise error_from_server(error, node_of(error) or task.job.target, table=str(task.table)) from None
     raise AssertionError("unreachable")
 
 
@@ -110,7 +115,7 @@ def _run_once(task: KeyTask) -> int:
             delete_keys(target, table.spec, task.keys)
         if task.insert and task.keys is not None:
             out = rows_out(table.columns, table.name, in_key_list(table.spec, task.keys))
-            with borrow(job.source, job.snapshot, application=job.application, retries=0) as reader:
+            with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
                 rows = pipe(reader.session(), out, target, rows_in(table))
         target.execute("COMMIT")
     return rows

@@ -30,17 +30,20 @@ from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.write.copy import check_arrived
-from trueup.rows.write.delete import delete_keys
+from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
 from trueup.rows.write.key_lists import KeyList, key_list
 from trueup.verbs.sync import state
 from trueup.verbs.sync.link import Link, shape_query
 from trueup.verbs.sync.model import Round, SyncTable
+from trueup.verbs.sync.table_lock import lock_shared
 
 # Maximum keys of a small round; more are spread over tasks.
 SMALL = 60_000
 # Maximum bytes of rows in memory, estimated from the average row of each table.
 SMALL_BYTES = 48 * 1024 * 1024
+# Maximum bytes on the disk, where values may be compressed, of tables that are copied as a whole.
+SMALL_RELOAD_BYTES = 8 * 1024 * 1024
 # Assumed bytes per row of a table that was never analyzed.
 UNKNOWN_ROW = 400
 
@@ -68,6 +71,8 @@ class Changes:
     texts: dict[int, list[str]] = field(default_factory=dict)
     # The token of the round.
     mark: Mark = field(default_factory=Mark)
+    # The size of the tables to be copied as a whole.
+    reload_bytes: int = 0
 
     @property
     def taken(self) -> int:
@@ -100,21 +105,45 @@ NO_CHECKS = Checks()
 def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Changes:
     """Open a snapshot of the source and read the change log: at most `limit` keys, or all of them.
 
-    With `texts` the keys are also returned one by one, to be dealt to tasks.
+    With `texts` the keys are also returned one by one, to be dealt to tasks. Tables to be copied as a whole are locked
+    before the snapshot: after another TRUNCATE it would show them empty.
     """
+    changes, locked = read_log(link, limit, texts, ()), frozenset[int]()
+    while not locked >= set(changes.reload):
+        link.source.execute("ROLLBACK")
+        locked |= set(changes.reload)
+        changes = read_log(link, limit, texts, sorted(locked))
+    return changes
+
+
+def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) -> Changes:
+    """Read the change log in a new snapshot, with locks on the tables of these numbers."""
+    tables = link.by_number()
     statements = load("trueup.verbs.sync", "round.sql")
     listed = [table.number for table in link.tables if texts or len(table.spec.key) > 1]
     taken = sql.SQL(statements["taken" if limit is None else "taken_bounded"]).format(log=link.log)
     entries = sql.SQL(statements["entries"]).format(taken=taken)
+
+    def ask() -> tuple[Cursor, Cursor, Cursor, Cursor]:
+        return (
+            link.source.execute(*shape_query(link.name, link.tables)),
+            link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log)),
+            link.source.execute(entries, {"listed": listed, "limit": limit}),
+            link.source.execute(statements["size"], {"oids": [tables[number].oid for number in locked]}),
+        )
+
     with link.source.pipeline():
         # In a transaction of its own: all commits before this position are in the later snapshot.
         link.source.execute("BEGIN")
         position = link.source.execute(statements["position"])
         link.source.execute("COMMIT")
         link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        shape = link.source.execute(*shape_query(link.name, link.tables))
-        waiting = link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log))
-        taken_entries = link.source.execute(entries, {"listed": listed, "limit": limit})
+        if not locked:
+            shape, waiting, taken_entries, size = ask()
+    if locked:
+        lock_shared(link.source, link.source_node, [tables[number].name for number in locked])
+        with link.source.pipeline():
+            shape, waiting, taken_entries, size = ask()
     definition, partitions, nullable = one_row(shape)
     if nullable:
         raise CheckFailed(
@@ -136,7 +165,7 @@ def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Chang
             node=link.source_node.name,
         )
     rows = taken_entries.fetchall()
-    changes = _changes(link, one_row(position), one_row(waiting), rows)
+    changes = replace(_changes(link, one_row(position), one_row(waiting), rows), reload_bytes=one_value(size))
     return replace(changes, texts={row[0]: row[4] for row in rows if row[4]}) if texts else changes
 
 
@@ -182,15 +211,20 @@ def begin(link: Link, changes: Changes) -> Changes:
 
 
 def is_small(link: Link, changes: Changes, limit: int) -> bool:
-    """Return whether the rows may pass through the driver: at most `limit` keys, and no table as a whole."""
+    """Return whether the rows may pass through the driver: at most `limit` keys, and only small tables as a whole."""
     tables = link.by_number()
     size = sum(_bytes(tables[number], keys.count) for number, keys in changes.keys.items())
-    return not changes.reload and changes.taken <= limit and size <= SMALL_BYTES
+    return changes.reload_bytes <= SMALL_RELOAD_BYTES and changes.taken <= limit and size <= SMALL_BYTES
 
 
 def _bytes(table: SyncTable, rows: int) -> float:
     """Return the estimated size of `rows` rows of a table, at most the size of the table."""
     return min(table.bytes, rows * (table.bytes / table.rows if table.rows else UNKNOWN_ROW))
+
+
+def _written(changes: Changes) -> dict[int, KeyList | None]:
+    """Return what a small round writes by table number: the keys, or None for all rows."""
+    return {**changes.keys, **dict.fromkeys(changes.reload)}
 
 
 def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:
@@ -199,7 +233,7 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
     with link.source.pipeline():
         cursors = {
             number: select_rows(link.source, tables[number].spec, tables[number].row, keys)
-            for number, keys in changes.keys.items()
+            for number, keys in _written(changes).items()
         }
     rows = {number: one_row(cursor) for number, cursor in cursors.items()}
     return {number: (count, literal) for number, (count, literal) in rows.items()}
@@ -209,8 +243,11 @@ def apply_rows(link: Link, changes: Changes, rows: dict[int, tuple[int, str | No
     """Delete all keys and insert all rows in one transaction of the target; return the rows, and whether to stop."""
     tables = link.by_number()
     with checked_transaction(link):
-        for number, keys in changes.keys.items():
-            delete_keys(link.target, tables[number].spec, keys)
+        for number, keys in _written(changes).items():
+            if keys is None:
+                delete_all(link.target, tables[number].spec)
+            else:
+                delete_keys(link.target, tables[number].spec, keys)
         inserts = [
             (insert_rows(link.target, tables[number].target, literal), count, tables[number])
             for number, (count, literal) in rows.items()

@@ -26,6 +26,14 @@ SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0))
        coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8
   FROM {log}
 
+-- name: size
+-- The size of tables and their partitions, in bytes.
+WITH RECURSIVE tree AS (
+    SELECT unnest(%(oids)s::oid[]) AS oid
+    UNION ALL
+    SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+SELECT coalesce(sum(pg_table_size(oid)), 0)::bigint FROM tree
+
 -- name: entries
 -- The entries of this round by number, and the distinct keys of each table.
 WITH taken AS MATERIALIZED ({taken}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
@@ -23,6 +24,21 @@ from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.runner import Runner
 
 
+@dataclass(frozen=True)
+class CopyTask:
+    """The copy of a sync: the open sessions, what is copied, and how."""
+
+    request: SyncRequest
+    source: Connection
+    target: Connection
+    plan: Plan
+    epoch: int
+    engine: Engine
+    progress: Progress
+    # Foreign keys are checked while rows are written: parents must be copied before children, in one snapshot.
+    ordered: bool
+
+
 def copy_all(
     request: SyncRequest,
     source: Connection,
@@ -34,30 +50,48 @@ def copy_all(
     engine: Engine,
     progress: Progress,
 ) -> int:
-    """Copy all rows that an earlier call has not copied; return their number."""
-    with state.writing(target, request.name, epoch):
-        snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
+    """Copy all rows that an earlier call has not copied; return their number.
+
+    A table that is rewritten before it is copied is copied again in a snapshot of its own, in which it is locked.
+    """
+    # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
+    ordered = plan.is_ordered and not stored.made_schema
+    work = CopyTask(request, source, target, plan, epoch, engine, progress, ordered)
     title = application(request.name)
     reader.allow(title)
     try:
-        with hold_snapshot(source, tables) as snapshot:
-            _set_mark(request, target, epoch)
-            job = Job(
-                request.name, request.source, request.target, snapshot, title, epoch, silent=not plan.is_ordered,
-                continued=snapshots > 1,
-            )  # fmt: skip
-            done = read_done(target, request.name)
-            stale = rewritten(source, tables, done)
-            if stale:
-                leaves = [part.oid for part in parts_of(source, job, stale, 1)]
-                start_anew(target, job, stale, [*leaves, *(oid for oid, _ in done if oid in leaves)])
-                done = read_done(target, request.name)
-            # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
-            if plan.is_ordered and not stored.made_schema:
-                return _copy_in_order(source, target, plan, tables, job, engine, done, progress)
-            return copy(engine, parts_of(source, job, tables, engine.slots, done), progress)
+        rows, stale = _copy_in_snapshot(work, tables, locked=tables if ordered else ())
+        for table in tables:
+            if str(table) in stale:
+                progress.say(f"{table} was rewritten meanwhile: copying it again")
+                rows += _copy_in_snapshot(work, [table], locked=[table])[0]
+        return rows
     finally:
         reader.stop_all(title)
+
+
+def _copy_in_snapshot(
+    work: CopyTask, tables: Sequence[SyncTable], *, locked: Sequence[SyncTable]
+) -> tuple[int, set[str]]:
+    """Copy what is not copied yet in a new snapshot; return the number of rows, and the tables rewritten meanwhile."""
+    request, source, target = work.request, work.source, work.target
+    with state.writing(target, request.name, work.epoch):
+        snapshots = one_value(target.execute(state.statement("count_snapshot"), [request.name]))
+    with hold_snapshot(source, request.source, locked) as snapshot:
+        _set_mark(request, target, work.epoch)
+        job = Job(
+            request.name, request.source, request.target, snapshot, application(request.name), work.epoch,
+            silent=not work.plan.is_ordered, continued=snapshots > 1,
+        )  # fmt: skip
+        done = read_done(target, request.name)
+        stale = rewritten(source, tables, done)
+        if stale:
+            leaves = [part.oid for part in parts_of(source, job, stale, 1)]
+            start_anew(target, job, stale, [*leaves, *(oid for oid, _ in done if oid in leaves)])
+            done = read_done(target, request.name)
+        if work.ordered:
+            return _copy_in_order(work, tables, job, done), set()
+        return copy(work.engine, parts_of(source, job, tables, work.engine.slots, done), work.progress)
 
 
 def _set_mark(request: SyncRequest, target: Connection, epoch: int) -> None:
@@ -70,24 +104,17 @@ def _set_mark(request: SyncRequest, target: Connection, epoch: int) -> None:
         reader.done(log.connection, mark)
 
 
-def _copy_in_order(
-    source: Connection,
-    target: Connection,
-    plan: Plan,
-    tables: Sequence[SyncTable],
-    job: Job,
-    engine: Engine,
-    done: Done,
-    progress: Progress,
-) -> int:
+def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: Done) -> int:
     """Copy parents first; tables that refer to themselves or to one another are copied in one transaction."""
+    source, target, engine = work.source, work.target, work.engine
     by_name = {table.name: table for table in tables}
     rows = 0
-    for group in in_order(by_name, plan.foreign_keys).groups:
+    for group in in_order(by_name, work.plan.foreign_keys).groups:
         members = [by_name[name] for name in group]
-        inside = [key for key in plan.foreign_keys if key.child in group and key.parent in group]
+        inside = [key for key in work.plan.foreign_keys if key.child in group and key.parent in group]
         if not inside:
-            rows += copy(engine, parts_of(source, job, members, engine.slots, done), progress)
+            # The tables are locked: none can be rewritten.
+            rows += copy(engine, parts_of(source, job, members, engine.slots, done), work.progress)[0]
             continue
         parts = parts_of(source, job, members, 1)
         if parts and all((part.oid, part.file) in done for part in parts):

@@ -1,0 +1,115 @@
+"""A sync never holds up an application that truncates, rewrites or drops tables, and misses none of its rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import psycopg
+import pytest
+
+from support.sync import Pair
+from trueup.engine.progress import Silent
+from trueup.testing.postgres import Database
+from trueup.verbs.sync import copy, round
+from trueup.verbs.sync.copy import Copied, Part
+from trueup.verbs.sync.link import Link, open_link
+from trueup.verbs.sync.round import Changes
+from trueup.verbs.sync.runner import Runner
+
+IN_TRANSACTION = """
+SELECT application_name, query FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'
+"""
+
+
+def now(database: Database, statements: str) -> None:
+    """Run statements as an application that cannot wait for locks."""
+    with psycopg.connect(database.uri, autocommit=True) as connection:
+        connection.execute("SET lock_timeout = '2s'")
+        connection.execute(statements)
+
+
+def test_readers_end_with_their_round(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.both("CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY)")
+    pair.source.execute("INSERT INTO a SELECT g FROM generate_series(1, 500) g; INSERT INTO b SELECT 1")
+    pair.start()
+    with (
+        open_link(pair.request.source, pair.request.target, "main") as link,
+        Runner(link, pair.request, Silent()) as runner,
+    ):
+        for small_bytes, is_large in ((round.SMALL_RELOAD_BYTES, False), (0, True)):
+            monkeypatch.setattr(round, "SMALL_RELOAD_BYTES", small_bytes)
+            now(pair.source, "TRUNCATE a; INSERT INTO a SELECT g, 1 FROM generate_series(1, 700) g; DELETE FROM b")
+            last = runner.round()
+            assert ("public.a" in last.reloaded, last.large) == (True, is_large)
+            assert pair.source.execute(IN_TRANSACTION) == []
+            now(pair.source, "TRUNCATE a, b; INSERT INTO b VALUES (7)")
+        monkeypatch.setattr(round, "SMALL", 3)
+        now(pair.source, "INSERT INTO a SELECT g, 1 FROM generate_series(1, 700) g")
+        assert runner.round().large
+        assert pair.source.execute(IN_TRANSACTION) == []
+
+        # Another TRUNCATE comes when the round has read the change log: the round has the rows after it.
+        read, again = round.read_log, iter(["TRUNCATE a; INSERT INTO a VALUES (1, 2)"])
+
+        def disturb(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) -> Changes:
+            changes = read(link, limit, texts, locked)
+            if not locked:
+                now(pair.source, next(again, "SELECT"))
+            return changes
+
+        monkeypatch.setattr(round, "read_log", disturb)
+        now(pair.source, "TRUNCATE a; INSERT INTO a VALUES (1, 1)")
+        runner.round()
+        pair.check_equal(["a"])
+    pair.run()
+    pair.check_equal(["a", "b"])
+
+
+def test_tables_that_are_rewritten_during_the_copy(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each statement runs when the snapshot exists, and before its table is copied or in the middle of its copy."""
+    pair.both("""
+        CREATE TABLE big (id int PRIMARY KEY, filler text);
+        CREATE TABLE half (id int PRIMARY KEY, filler text);
+        CREATE TABLE emptied (id int PRIMARY KEY, n int);
+        CREATE TABLE vacuumed (id int PRIMARY KEY, n int);
+        CREATE TABLE altered (id int PRIMARY KEY, n int);
+        CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
+        CREATE TABLE p1 PARTITION OF parts FOR VALUES FROM (0) TO (100);
+        CREATE TABLE p2 PARTITION OF parts FOR VALUES FROM (100) TO (200);
+        CREATE TABLE p3 PARTITION OF parts FOR VALUES FROM (200) TO (300)""")
+    pair.source.execute("""
+        INSERT INTO big SELECT g, repeat('x', 200) FROM generate_series(1, 20000) g;
+        INSERT INTO half SELECT g, repeat('x', 200) FROM generate_series(1, 10000) g;
+        INSERT INTO emptied SELECT g FROM generate_series(1, 100) g;
+        INSERT INTO vacuumed SELECT g FROM generate_series(1, 100) g; DELETE FROM vacuumed WHERE id < 40;
+        INSERT INTO altered SELECT g FROM generate_series(1, 100) g;
+        INSERT INTO parts SELECT g FROM generate_series(0, 299) g""")
+    monkeypatch.setattr(copy, "LEAST_BYTES", 1 << 17)
+    lock = threading.Lock()
+    began: list[Part] = []
+    halfway: list[Part] = []
+    once = copy.copy_once
+
+    def disturb(part: Part) -> Copied:
+        with lock:
+            if not began:
+                began.append(part)
+                now(pair.source, "TRUNCATE emptied; INSERT INTO emptied SELECT g, 1 FROM generate_series(50, 80) g")
+                now(pair.source, "VACUUM FULL vacuumed")
+                now(pair.source, "ALTER TABLE altered SET UNLOGGED; ALTER TABLE altered SET LOGGED")
+                now(pair.source, "DROP TABLE p1; ALTER TABLE parts DETACH PARTITION p2; DROP TABLE p2; TRUNCATE p3")
+            if part.relation[1] == "half" and part.first and not halfway:
+                halfway.append(part)
+                # The last rows are in the first pages then.
+                now(pair.source, "DELETE FROM half WHERE id < 5000")
+                now(pair.source, "VACUUM FULL half")
+        return once(part)
+
+    monkeypatch.setattr(copy, "copy_once", disturb)
+    pair.start()
+    assert began
+    assert halfway
+    pair.run()
+    pair.check_equal(["big", "half", "emptied", "vacuumed", "altered", "parts"])
+    assert pair.source.execute(IN_TRANSACTION) == []

@@ -21,7 +21,7 @@ from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.mark import check_owner
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
-from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
+from trueup.verbs.difflog.prove import EXAMPLES, prove_clickhouse, prove_log
 from trueup.verbs.difflog.record import check_log
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
@@ -99,12 +99,14 @@ class DiffLog:
         context = {"chunks": list(chunks), "late": late, "work": self.config.work}
         return self._as_task("DIFFLOG_RUN", context, work, asdict, progress)
 
-    def prove(self, *, fast_log: Sequence[File] = ()) -> Proof:
+    def prove(self, *, fast_log: Sequence[File] = (), limit: int = EXAMPLES, to: File | None = None) -> Proof:
         """Prove that every key collapses to one row, the one in the state table.
 
-        Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs.
+        Checks the ClickHouse table; with `fast_log` (the signed rows of the fast supplier as Parquet), the logs. The
+        proof has at most `limit` examples; every key with a problem is written to the file `to`, as JSON lines.
         """
         paths = [str(Path(path).absolute()) for path in fast_log]
+        file = None if to is None else Path(to)
 
         def work(session: SparkSession, _: Progress) -> Proof:
             record = check_log(self.config)
@@ -112,9 +114,10 @@ class DiffLog:
                 check_owner(self.config, record)
             state = state_rows(session, self.config)
             if not paths:
-                return prove_clickhouse(session, self.config, state)
+                return prove_clickhouse(session, self.config, state, limit=limit, to=file)
             fast = session.read.parquet(*paths)
-            return prove_log(fast, _slow_log(session, self.config), self.config, state)
+            slow = _slow_log(session, self.config)
+            return prove_log(fast, slow, self.config, state, limit=limit, to=file)
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 

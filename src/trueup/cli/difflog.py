@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trueup.cli.options import choice, decorated, flag, log_warnings, option, repeated, shared
+from trueup.cli.options import POSITIVE, choice, decorated, flag, log_warnings, option, repeated, shared
 from trueup.cli.output import show
 
 if TYPE_CHECKING:
@@ -114,22 +114,28 @@ def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
     *("--fast-log", "DIR"),
     "Prove the logs instead of the ClickHouse table: the signed rows of the fast supplier, as Parquet.",
 )
+@option("--limit", "N", "Maximum entries to show; keys that the next run does not resolve come first.", 20, POSITIVE)
+@option(
+    *("--to", "FILE", "Write every key with a problem to this file, one JSON object per line."),
+    kind=click.Path(path_type=Path),
+)
 @shared("insecure")
 @_common
-def prove(fast_log: tuple[str, ...], **options: Any) -> int:
+def prove(fast_log: tuple[str, ...], limit: int, to: Path | None, **options: Any) -> int:
     """Prove that every key collapses to one row, the one in the state table.
 
     \b
     Examples:
       trueup difflog prove
+      trueup difflog prove --limit 5 --to problems.jsonl
       trueup difflog prove --fast-log raw/fast --json
 
     Exit codes: 0 proven, 1 keys differ, 2 error or incomplete.
     """
     from trueup.report.difflog import proof_summary
 
-    proof = _difflog(options).prove(fast_log=fast_log)
-    _show(options, proof.as_json(), proof_summary(proof.as_json()))
+    proof = _difflog(options).prove(fast_log=fast_log, limit=limit, to=to)
+    _show(options, proof.as_json(), proof_summary(proof.as_json(), to))
     return proof.exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trueup.config.wording import counted
@@ -19,6 +20,17 @@ _PROBLEMS = {
     "unknown_to_state": "are not in the state table",
     "differing_version": "have another version than the state table",
     "differing_state": "have other values than the state table",
+    "differing_rows": "have rows of one version with different values",
+}
+# The problem of one key.
+PROBLEM_TEXTS = {
+    "twice": "more than one row is left, or signs that do not cancel",
+    "none": "no row is left",
+    "deleted": "the key is deleted in the state, but a row is left",
+    "unknown": "a row of the slow supplier is left, but the key is not in the state",
+    "version": "the row has another version than the state",
+    "state": "the row has other values than the state",
+    "rows": "rows of one version have different values, or a Version that is not M * SlowVersion + F",
 }
 
 
@@ -54,14 +66,35 @@ def status_summary(status: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def proof_summary(proof: Mapping[str, Any]) -> str:
-    """Return the result of a proof as text."""
+def proof_summary(proof: Mapping[str, Any], file: Path | None = None) -> str:
+    """Return the result of a proof as text; `file` is the file with all keys that have a problem."""
     lines = [f"{proof['verdict']}: {MEANING[proof['verdict']]}", f"  {counted(proof['keys'], 'key')}"]
     lines += [f"  {counted(proof[name], 'key')} {text}" for name, text in _PROBLEMS.items() if proof[name]]
     if proof["waiting"]:
         lines.append(
             f"  {proof['waiting']:,} of them are resolved by the next run: the fast supplier wrote a newer version"
         )
-    lines += [f"  example {example['key']}: {example['problem']}" for example in proof["examples"][:5]]
+    lines += [f"  {_example(example)}" for example in proof["examples"]]
+    total = sum(proof[name] for name in _PROBLEMS)
+    if total > len(proof["examples"]):
+        lines.append(f"  {len(proof['examples']):,} of {total:,} keys are shown; for all: --limit {total} or --to FILE")
+    if proof["expired"]:
+        lines.append(
+            f"  not checked: the values of {counted(proof['expired'], 'key')} without a state, because states expire"
+        )
     lines += [f"  not checked: {reason}" for reason in proof["incomplete"]]
+    if file is not None:
+        lines.append(f"  all keys with a problem: {file}")
     return "\n".join(lines)
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    """Return a key with a problem: what is wrong, the columns that differ, or the versions that are left."""
+    key = ", ".join(f"{name} = {value}" for name, value in example["key"].items())
+    if example["columns"]:
+        found = f"columns {', '.join(example['columns'])}"
+    else:
+        found = ", ".join(f"{version} (sum of signs {net:+})" for version, net in example["standing"])
+        found = f"versions left: {found or 'none'}"
+    later = "; the next run resolves it" if example["waiting"] else ""
+    return f"{key}: {PROBLEM_TEXTS[example['problem']]} ({found}){later}"

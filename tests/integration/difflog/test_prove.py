@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -23,8 +25,9 @@ from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
 from trueup.verbs.difflog.step import step
 
 FAST = "k long, F long, Sign int"
-STATE = "k long, F long, SlowVersion long, IsDeleted boolean, money decimal(10,2), goals array<int>, note string"
-SLOW = "k long, Sign tinyint, SlowVersion long, F long, Version long, " + STATE.partition("IsDeleted boolean, ")[2]
+VALUES = "money decimal(10,2), goals array<int>, note string"
+STATE = f"k long, F long, SlowVersion long, IsDeleted boolean, {VALUES}"
+SLOW = f"k long, Sign tinyint, SlowVersion long, F long, Version long, {VALUES}"
 UPDATES = "k long, F long, money decimal(10,2), goals array<int>, note string, gone boolean"
 
 
@@ -110,13 +113,15 @@ def history(spark: Spark) -> tuple[list[Any], list[Any], list[Any]]:
         diff, _, patched = step(state, spark.createDataFrame(updates, UPDATES), options)
         slow += diff.drop("Block").collect()
         state = spark.createDataFrame(patched.select(*state.columns).collect(), STATE)
-    return [row for k in newest for row in _fast_history(k, newest[k])], slow, state.collect()
+    fast = [row for k in newest for row in _fast_history(k, newest[k])]
+    # The dropped column is in the rows of the log, and in the state as a field of `Fast`.
+    return fast, [(*row, "u") for row in slow], [(*row, ("u",)) for row in state.collect()]
 
 
 @pytest.fixture
 def world(spark: Spark, history: tuple[list[Any], list[Any], list[Any]], tmp_path: Path) -> World:
     """The history as data frames and in ClickHouse."""
-    kinds = (FAST, SLOW, STATE)
+    kinds = (FAST, f"{SLOW}, ua string", f"{STATE}, Fast struct<ua:string>")
     fast, slow, state = (spark.createDataFrame(rows, kind) for rows, kind in zip(history, kinds, strict=True))
     made = World(spark, _difflog(tmp_path), fast, slow, state, tmp_path)
     made.ensure(slow.schema)
@@ -129,7 +134,7 @@ def test_real_steps_are_proven_in_clickhouse_and_over_the_log(world: World) -> N
     found = world.prove()
     assert (found.verdict, found.exit_code, found.keys, found.only_fast) == ("MATCH", 0, 60, 10)
     assert (found.examples, found.incomplete) == ((), ())
-    assert set(found.compared_columns) == {"money", "goals", "note"}
+    assert set(found.compared_columns) == {"F", "SlowVersion", "money", "goals", "note", "ua"}
     world.sql("OPTIMIZE TABLE log FINAL")
     merged = world.prove()
     # Deleted keys have no rows in ClickHouse, and are still in the state.
@@ -140,7 +145,9 @@ def test_real_steps_are_proven_in_clickhouse_and_over_the_log(world: World) -> N
 
 
 def _row(world: World, k: int, sign: int, slow: int, fast: int, note: str | None = None) -> DataFrame:
-    return world.spark.createDataFrame([(k, sign, slow, fast, 1000 * slow + fast, None, None, note)], SLOW)
+    return world.spark.createDataFrame(
+        [(k, sign, slow, fast, 1000 * slow + fast, None, None, note, "u")], f"{SLOW}, ua string"
+    )
 
 
 def _add(world: World, extra: DataFrame) -> None:
@@ -207,6 +214,7 @@ def test_another_version_or_value_than_the_state_is_found(world: World) -> None:
         "IF(k = 5, money + 1, money) AS money",
         "goals",
         "IF(k = 6, 'x', note) AS note",
+        "Fast",
     )
     for found in _both(world):
         assert (found.verdict, found.differing_version, found.differing_state) == ("DIFFER", 1, 2)
@@ -241,12 +249,75 @@ def test_keys_that_wait_for_the_next_run_are_counted_separately(world: World) ->
     assert world.prove_log().waiting == 2
     updates = [(k, _versions_of(world, k)[1] + 1, None, None, None, k == 20) for k in (8, 20)]
     diff, _, state = step(world.state, world.spark.createDataFrame(updates, UPDATES), world.difflog.step_options())
-    world.insert(diff.drop("Block"))
+    world.insert(diff.drop("Block").selectExpr("*", "'u' AS ua"))
     world.state = state
     assert world.prove().verdict == "MATCH"
 
 
+def test_every_altered_column_of_a_row_is_named(world: World) -> None:
+    """One column of one row per key is altered: in the row that is left, in a cancelled row, and in the state."""
+    standing = {row["k"]: 1000 * row["SlowVersion"] + row["F"] for row in world.state.where("NOT IsDeleted").collect()}
+    twice = [k for k, version in standing.items() if version >= 2000]
+    rows = [row.asDict() for row in world.slow.collect()]
+    values = {"money": Decimal(77), "goals": [7, 7], "note": "x", "ua": "x"}
+    numbers = {"SlowVersion": 77, "F": 77}
+    expected = {}
+    for column, value in {**values, **numbers}.items():
+        for cancelled in (False, True):
+            k = twice.pop()
+            row = next(
+                row
+                for row in rows
+                if row["k"] == k and row["SlowVersion"] and (row["Version"] == standing[k]) != cancelled
+                if row["Sign"] == (-1 if cancelled else 1)
+            )
+            row[column] = value
+            # A cancelled row with another number does not fit its Version, and differs from the row that it cancels.
+            expected[k] = ("rows", column) if cancelled else ("state", column)
+    for column in ("Version", "Sign", "k"):
+        k = twice.pop()
+        row = next(row for row in rows if (row["k"], row["Version"]) == (k, standing[k]))
+        row[column] = {"Version": 88_088, "Sign": -1, "k": 999}[column]
+        expected[k] = {"Version": "version", "Sign": "twice", "k": "none"}[column], ""
+        expected |= {999: ("unknown", "")} if column == "k" else {}
+    states = [row.asDict(recursive=True) for row in world.state.collect()]
+    for column, value in {**values, **numbers, "IsDeleted": True}.items():
+        k = twice.pop()
+        row = next(row for row in states if row["k"] == k)
+        if column == "ua":
+            row["Fast"]["ua"] = value
+        else:
+            row[column] = value
+        problem = "deleted" if column == "IsDeleted" else "version" if column in numbers else "state"
+        expected[k] = (problem, column if problem == "state" else "")
+    world.slow = world.spark.createDataFrame(rows, world.slow.schema)
+    world.state = world.spark.createDataFrame(states, world.state.schema)
+    world.sql("TRUNCATE TABLE log")
+    # ClickHouse collapses the rows of one INSERT, and of parts that it merges.
+    world.sql("ALTER TABLE log MODIFY SETTING max_bytes_to_merge_at_max_space_in_pool = 1")
+    for frame in (_as_log(world.fast), world.slow.where("Sign = 1"), world.slow.where("Sign = -1")):
+        world.insert(frame)
+    file = world.folder / "problems.jsonl"
+    for prove in (world.prove, world.prove_log):
+        proof = prove(limit=100, to=file)
+        found = {example.key["k"]: example for example in proof.examples}
+        assert {k: example.problem for k, example in found.items()} == {
+            k: problem for k, (problem, _) in expected.items()
+        }
+        for k, (_, column) in expected.items():
+            assert column == "" or column in found[k].columns, (k, column, found[k])
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        assert [line["key"]["k"] for line in lines] == list(found)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
 def test_examples_are_limited_and_all_keys_are_counted(world: World) -> None:
+    """Keys that the next run resolves come last."""
+    k, fast = 1, _versions_of(world, 1)[1]
+    world.insert(_as_log(world.spark.createDataFrame([(k, fast, -1), (k, fast + 1, 1)], FAST)))
+    _add(world, _row(world, 49, 1, *_versions_of(world, 49)))
+    assert [(example.key["k"], example.waiting) for example in world.prove().examples] == [(49, False), (1, True)]
+    assert [example.key["k"] for example in world.prove(limit=1).examples] == [49]
     world.sql("TRUNCATE TABLE log")
     found = world.prove(limit=3)
     alive = world.state.where("NOT IsDeleted").count()
@@ -260,10 +331,8 @@ def test_a_column_that_was_not_compared_makes_it_incomplete(world: World) -> Non
     for found in _both(world):
         assert (found.verdict, found.exit_code) == ("INCOMPLETE", 2)
         assert "gained" in found.incomplete[0]
-    # Columns that only the state table has are not in the log.
-    world.state = world.state.drop("gained").selectExpr(
-        "*", "named_struct('a', 1) AS Fast", "current_date() AS Expires"
-    )
+    # The day of expiry is only in the state table.
+    world.state = world.state.drop("gained").selectExpr("*", "current_date() AS Expires")
     assert world.prove().verdict == "MATCH"
 
 
@@ -324,15 +393,16 @@ def test_every_type_is_compared_also_null_and_in_any_zone(spark: Spark, tmp_path
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         found = world.prove()
-        assert (found.verdict, found.keys, len(found.compared_columns)) == ("MATCH", 2, len(values)), found
+        assert (found.verdict, found.keys, len(found.compared_columns)) == ("MATCH", 2, len(values) + 2), found
         fast = slow.where("false").select("`a b`", "`standing key`", "`y``F`", "Sign")
         assert prove_log(fast, slow, difflog, state).verdict == "MATCH"
         # All values are NULL: every column is reported.
-        nulls = [f.lit(None).cast(state.schema[name].dataType).alias(name) for name in found.compared_columns]
+        compared = [name for name in found.compared_columns if name not in ("y`F", "SlowVersion")]
+        nulls = [f.lit(None).cast(state.schema[name].dataType).alias(name) for name in compared]
         ours = [f.col("`" + name.replace("`", "``") + "`") for name in (*key, "y`F", "SlowVersion", "IsDeleted")]
         other = prove_clickhouse(spark, difflog, state.select(*ours, *nulls))
         assert (other.verdict, other.differing_state) == ("DIFFER", 1)
-        assert other.examples[0].columns == found.compared_columns
+        assert other.examples[0].columns == tuple(compared)
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(zone))
 

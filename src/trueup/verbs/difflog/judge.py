@@ -1,40 +1,43 @@
-"""Judges every key of a log: whether one row is left after collapsing, and whether it is the one in the state table."""
+"""Judges every key of a log: whether one row is left after collapsing, and whether it is the one in the state table.
+
+The values of the row, its two version columns and its dropped columns are compared with the state. The rows of a
+version, which cancel each other, are compared with one another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import DataType
 
+from trueup.report.difflog import PROBLEM_TEXTS
 from trueup.report.model import EXIT_CODES, Verdict
-from trueup.verbs.difflog.merge import col
+from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, VERSION, DiffLogConfig
 
-# The column with the versions left after collapsing; a name that no column of a user has.
-STANDING = "trueup standing"
+# The columns with the versions left after collapsing, and with the columns in which rows of one version differ; names
+# that no column of a user has.
+STANDING, UNEQUAL = "trueup standing", "trueup unequal"
 
-PROBLEMS = {
-    "twice": "more than one row is left, or signs that do not cancel",
-    "none": "no row is left",
-    "deleted": "the key is deleted in the state, but a row is left",
-    "unknown": "a row of the slow supplier is left, but the key is not in the state",
-    "version": "the row has another version than the state",
-    "state": "the row has other values than the state",
-}
+PROBLEMS = tuple(PROBLEM_TEXTS)
 
 
 @dataclass(frozen=True)
 class Example:
-    """A key with a problem: the versions left, each with its sum of signs, and the columns that differ."""
+    """A key with a problem: the versions left, each with its sum of signs, and the columns that differ.
+
+    `waiting` means that the next run resolves it.
+    """
 
     key: Mapping[str, Any]
     problem: str
     standing: tuple[tuple[int, int], ...] = ()
     columns: tuple[str, ...] = ()
+    waiting: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,14 @@ class Proof:
     unknown_to_state: int = 0
     differing_version: int = 0
     differing_state: int = 0
+    differing_rows: int = 0
     # Keys of `standing_twice` whose fast supplier wrote a newer version, which the next run cancels.
     waiting: int = 0
     # Keys of the fast supplier that no run has processed yet.
     only_fast: int = 0
+    # Keys of the slow supplier that have no state because states expire: only their signs were checked.
+    expired: int = 0
+    # Keys with a problem: first those that the next run does not resolve.
     examples: tuple[Example, ...] = ()
     # The reasons for the verdict INCOMPLETE.
     incomplete: tuple[str, ...] = ()
@@ -68,55 +75,84 @@ class Proof:
         return asdict(self)
 
 
+def compared_state(state: DataFrame) -> DataFrame:
+    """Return the state with the columns that are also in the log: the dropped columns are fields of `Fast`."""
+    kind: Any = state.schema[FAST].dataType if FAST in state.columns else None
+    fields = [] if kind is None else [field.name for field in kind.fields if field.name != "nothing"]
+    dropped = [name for name in fields if name not in state.columns]
+    return state.select(
+        *cols(name for name in state.columns if name not in (FAST, EXPIRES)),
+        *[f.col(FAST).getField(name).alias(name) for name in dropped],
+    )
+
+
 def state_columns(difflog: DiffLogConfig, state: DataFrame | None) -> list[str]:
-    """Return the columns of the state that are also in the log."""
-    entity = difflog.entity
-    reserved = {*entity.key, entity.fast_version, SLOW, DELETED, FAST, EXPIRES}
+    """Return the columns of a `compared_state` that are also in the log."""
+    reserved = {*difflog.entity.key, DELETED}
     return [] if state is None else [name for name in state.columns if name not in reserved]
 
 
-def judge(
-    difflog: DiffLogConfig, net: DataFrame, rows: DataFrame, state: DataFrame | None, columns: Sequence[str], limit: int
-) -> Proof:
-    """Count the keys of the log and of the state by problem, and collect at most `limit` examples.
+class Judged:
+    """The judged keys of a log."""
 
-    `net` has the versions left per key, `rows` the rows left after collapsing, `columns` are those to compare.
-    """
-    judged = _judged(difflog, net, rows, state, columns)
-    counts = judged.groupBy("problem", "waiting", "only_fast").agg(f.count("*").alias("n")).collect()
-    by_problem = {name: sum(row["n"] for row in counts if row["problem"] == name) for name in PROBLEMS}
-    wrong = sum(by_problem.values())
-    missing = [name for name in state_columns(difflog, state) if name not in columns]
-    incomplete = tuple(f"column {name} of the state is not in the log and was not compared" for name in missing)
-    return Proof(
-        verdict="INCOMPLETE" if incomplete else "DIFFER" if wrong else "MATCH",
-        keys=sum(row["n"] for row in counts),
-        standing_twice=by_problem["twice"],
-        standing_none=by_problem["none"],
-        standing_deleted=by_problem["deleted"],
-        unknown_to_state=by_problem["unknown"],
-        differing_version=by_problem["version"],
-        differing_state=by_problem["state"],
-        waiting=sum(row["n"] for row in counts if row["waiting"]),
-        only_fast=sum(row["n"] for row in counts if row["only_fast"]),
-        examples=_examples(difflog, judged, limit) if wrong else (),
-        incomplete=incomplete,
-        compared_columns=tuple(columns),
-    )
+    def __init__(
+        self,
+        difflog: DiffLogConfig,
+        net: DataFrame,
+        rows: DataFrame,
+        state: DataFrame | None,
+        columns: Sequence[str],
+    ) -> None:
+        """Judge every key of the log and of the state.
 
+        `net` has the versions left per key and the columns in which rows of a version differ, `rows` the rows left
+        after collapsing, `state` is a `compared_state`, `columns` are those to compare.
+        """
+        self._difflog, self._columns = difflog, columns
+        self._missing = [name for name in state_columns(difflog, state) if name not in columns]
+        self._keys = _judged(difflog, net, rows, state, columns)
 
-def _examples(difflog: DiffLogConfig, judged: DataFrame, limit: int) -> tuple[Example, ...]:
-    keys = {name: f"k{number}" for number, name in enumerate(difflog.entity.key)}
-    selected = judged.where("problem IS NOT NULL").orderBy(*keys.values()).limit(limit).collect()
-    return tuple(
-        Example(
-            {name: row[column] for name, column in keys.items()},
+    def proof(self, limit: int) -> Proof:
+        """Count the keys by problem, and collect at most `limit` examples."""
+        every = f.count("*").alias("n")
+        counts = self._keys.groupBy("problem", "waiting", "only_fast", "expired").agg(every).collect()
+        by_problem = {name: sum(row["n"] for row in counts if row["problem"] == name) for name in PROBLEMS}
+        wrong = sum(by_problem.values())
+        missing = [f"column {name} of the state is not in the log and was not compared" for name in self._missing]
+        return Proof(
+            verdict="INCOMPLETE" if missing else "DIFFER" if wrong else "MATCH",
+            keys=sum(row["n"] for row in counts),
+            standing_twice=by_problem["twice"],
+            standing_none=by_problem["none"],
+            standing_deleted=by_problem["deleted"],
+            unknown_to_state=by_problem["unknown"],
+            differing_version=by_problem["version"],
+            differing_state=by_problem["state"],
+            differing_rows=by_problem["rows"],
+            waiting=sum(row["n"] for row in counts if row["waiting"]),
+            only_fast=sum(row["n"] for row in counts if row["only_fast"]),
+            expired=sum(row["n"] for row in counts if row["expired"]),
+            examples=tuple(self._example(row) for row in self._wrong().limit(limit).collect()) if wrong else (),
+            incomplete=tuple(missing),
+            compared_columns=tuple(self._columns),
+        )
+
+    def problems(self) -> Iterator[Example]:
+        """Yield every key with a problem, in the order of the examples; the driver holds one partition at a time."""
+        return map(self._example, self._wrong().toLocalIterator())
+
+    def _wrong(self) -> DataFrame:
+        keys = [f"k{number}" for number in range(len(self._difflog.entity.key))]
+        return self._keys.where("problem IS NOT NULL").orderBy("waiting", *keys)
+
+    def _example(self, row: Row) -> Example:
+        return Example(
+            {name: row[f"k{number}"] for number, name in enumerate(self._difflog.entity.key)},
             row["problem"],
             tuple((version[VERSION], version["net"]) for version in row["standing"] or ()),
-            tuple(row["differing"]) if row["problem"] == "state" else (),
+            tuple({"state": row["differing"], "rows": row["unequal"]}.get(row["problem"]) or ()),
+            row["waiting"],
         )
-        for row in selected
-    )
 
 
 def _judged(
@@ -130,7 +166,8 @@ def _judged(
     keys = [f"k{number}" for number in range(len(difflog.entity.key))]
     only = f.get("standing", 0)
     once = f.when((f.size("standing") == 1) & (only.getField("net") == 1), only.getField(VERSION))
-    log = _renamed(difflog, net, typed, col(STANDING).alias("standing")).withColumn("once", once)
+    more = (col(STANDING).alias("standing"), col(UNEQUAL).alias("unequal"))
+    log = _renamed(difflog, net, typed, *more).withColumn("once", once)
     row = f.struct(*_values(rows, typed, columns)).alias("row")
     standing = _renamed(difflog, rows, typed, f.col(VERSION).alias("once"), row)
     joined = log.join(_known(difflog, log, state, columns), keys, "full_outer").join(standing, [*keys, "once"], "left")
@@ -141,14 +178,18 @@ def _judged(
     compared = joined.withColumn("differing", f.array_compact(f.array(f.lit(None).cast("string"), *differing)))
     problem, waiting = f.expr(_problem_sql(difflog)), f.coalesce(f.expr(_waiting_sql(difflog)), f.lit(False))
     only_fast = f.coalesce(f.expr(f"known IS NULL AND once < {difflog.multiplier}"), f.lit(False))
-    return compared.select(
+    judged = compared.select(
         *keys,
         "standing",
         "differing",
+        "unequal",
         problem.alias("problem"),
         waiting.alias("waiting"),
         only_fast.alias("only_fast"),
+        f.col("known").isNull().alias("no_state"),
     )
+    expired = f.expr(f"no_state AND problem IS NULL AND NOT only_fast AND {bool(difflog.state.ttl_days)}")
+    return judged.withColumn("expired", expired)
 
 
 def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: Column) -> DataFrame:
@@ -161,7 +202,7 @@ def _renamed(difflog: DiffLogConfig, frame: DataFrame, typed: DataFrame, *more: 
 def _values(frame: DataFrame, typed: DataFrame, columns: Sequence[str]) -> list[Column]:
     """Return the columns of the state by number, in comparable form; never empty, because a struct must not be."""
     values = [
-        _comparable(col(name), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
+        comparable(col(name), frame.schema[name].dataType, typed.schema[name].dataType).alias(f"c{number}")
         for number, name in enumerate(columns)
     ]
     return values or [f.lit(None).cast("boolean").alias("nothing")]
@@ -171,7 +212,7 @@ def _known(difflog: DiffLogConfig, log: DataFrame, state: DataFrame | None, colu
     """Return the state by key: the expected version, whether it is deleted, its fast version, its values."""
     if state is None:
         kind = "struct<expected:bigint,gone:boolean,fast:bigint,values:struct<nothing:boolean>>"
-        keys = [name for name in log.columns if name not in ("standing", "once")]
+        keys = [name for name in log.columns if name not in ("standing", "once", "unequal")]
         return log.where("false").select(*keys, f.lit(None).cast(kind).alias("known"))
     fast = col(difflog.entity.fast_version).cast("long")
     gone = f.coalesce(f.col(DELETED).cast("boolean"), f.lit(False)) if DELETED in state.columns else f.lit(False)
@@ -194,6 +235,7 @@ def _problem_sql(difflog: DiffLogConfig) -> str:
         WHEN known IS NULL AND once >= {difflog.multiplier} AND NOT {expires} THEN 'unknown'
         WHEN once <> known.expected THEN 'version'
         WHEN known IS NOT NULL AND once IS NOT NULL AND (row IS NULL OR size(differing) > 0) THEN 'state'
+        WHEN size(unequal) > 0 THEN 'rows'
     END"""
 
 
@@ -206,26 +248,26 @@ def _waiting_sql(difflog: DiffLogConfig) -> str:
     return f"known IS NOT NULL AND {cancelled} AND {newer} AND {rest}"
 
 
-def _comparable(column: Column, actual: DataType, target: DataType) -> Column:
+def comparable(column: Column, actual: DataType, target: DataType) -> Column:
     """Return a value in comparable form: ClickHouse has no NULL arrays, maps or structs, and maps have no order."""
     kind = target.typeName()
     have: Any = actual
     want: Any = target
     if kind == "array":
-        inner = f.transform(column, lambda item: _comparable(item, have.elementType, want.elementType))
+        inner = f.transform(column, lambda item: comparable(item, have.elementType, want.elementType))
         return f.coalesce(inner, f.array())
     if kind == "map":
         inner = f.transform(
             f.map_entries(column),
             lambda entry: f.struct(
-                _comparable(entry.getField("key"), have.keyType, want.keyType).alias("key"),
-                _comparable(entry.getField("value"), have.valueType, want.valueType).alias("value"),
+                comparable(entry.getField("key"), have.keyType, want.keyType).alias("key"),
+                comparable(entry.getField("value"), have.valueType, want.valueType).alias("value"),
             ),
         )
         return f.coalesce(f.array_sort(inner), f.array())
     if kind == "struct":
         fields = [(field.name, have[field.name].dataType, field.dataType) for field in want.fields]
-        return f.struct(*[_comparable(column.getField(name), *kinds).alias(name) for name, *kinds in fields])
+        return f.struct(*[comparable(column.getField(name), *kinds).alias(name) for name, *kinds in fields])
     return _scalar(column, actual, target)
 
 

@@ -31,7 +31,7 @@ def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame:
     """Write `diff_log_0_state`: the old states of the visits in the chunk sets."""
     options = difflog.step_options()
     known = frame.data.where(col(frame.first.fast).isNotNull())
-    fast = fast_state(frame.glue, frame.first.fast)
+    fast = fast_state(frame.glue, old=True)
     with run.output("diff_log_0_state") as folder:
         states_at(known, frame.first, options, [fast] if fast is not None else []).write.parquet(str(folder))
     of = len(table.files(run.facts["state_version"]))
@@ -106,7 +106,8 @@ def write_wide_log(difflog: DiffLogConfig, run: Run, frame: RunFrame) -> None:
     parts = []
     for source, step in frame.steps.items():
         signed = diff(frame.data, step, frame.options[source], more)
-        parts.append(widen(signed, signed.columns[: -len(more)], difflog, frame.glue))
+        of_visits = source == difflog.entity.name
+        parts.append(widen(signed, signed.columns[: -len(more)], difflog, frame.glue, of_visits=of_visits))
     wide = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
     with run.output("visit_log_wide") as folder:
         wide.drop("Block").write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(str(folder))
@@ -135,7 +136,7 @@ def _new_states(
 ) -> DataFrame:
     """Return the states after the last step, and the untouched states from the files that are replaced."""
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
-    fast = fast_state(frame.glue, last.fast)
+    fast = fast_state(frame.glue)
     known = frame.data.where(col(last.fast).isNotNull())
     states = states_at(known, last, difflog.step_options(), [fast] if fast is not None else [])
     schema = table.schema()

@@ -1,24 +1,27 @@
 """The proof of a version log: every key collapses to one row, and that row is the one in the state table.
 
 The ClickHouse table, or the log as DataFrames, is reduced per key to the versions whose signs do not add up to zero,
-and to the rows that are left after collapsing; `judge` joins both with the state. ClickHouse exports Parquet files, so
-that the driver holds only the counts and a few examples.
+to the columns in which rows of one version differ, and to the rows that are left after collapsing; `judge` joins them
+with the state. ClickHouse exports Parquet files, so that the driver holds only the counts and a few examples.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from trueup.db.clickhouse import identifier, names
-from trueup.errors import CheckFailed
+from trueup.config.files import PartFile
+from trueup.db.clickhouse import identifier, literal, names
+from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
-from trueup.verbs.difflog.judge import STANDING, Proof, judge, state_columns
+from trueup.verbs.difflog.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
 
@@ -28,9 +31,17 @@ _IN_ORDER = "SETTINGS optimize_aggregation_in_order = 1, max_bytes_before_extern
 
 
 def prove_clickhouse(
-    session: SparkSession, difflog: DiffLogConfig, state: DataFrame | None, *, limit: int = EXAMPLES
+    session: SparkSession,
+    difflog: DiffLogConfig,
+    state: DataFrame | None,
+    *,
+    limit: int = EXAMPLES,
+    to: Path | None = None,
 ) -> Proof:
-    """Prove the ClickHouse table against the state table (None if it does not exist). List at most `limit` examples."""
+    """Prove the ClickHouse table against the state table (None if it does not exist).
+
+    The proof has at most `limit` examples; every key with a problem is written to the file `to`.
+    """
     with open_target(difflog.target) as house, _folder(difflog) as folder:
         existing = house.columns()
         required = [*difflog.entity.key, SIGN, SLOW, difflog.entity.fast_version, VERSION]
@@ -38,11 +49,12 @@ def prove_clickhouse(
         if missing:
             reason = f"has no columns {', '.join(missing)}" if existing else "does not exist"
             raise CheckFailed([f"the table {house.database}.{house.table} {reason}"], cure="trueup difflog run")
+        state = None if state is None else compared_state(state)
         columns = [name for name in state_columns(difflog, state) if name in existing]
-        _export(house, difflog, columns, folder)
+        _export(house, difflog, columns, [name for name in existing if name not in (*required, *columns)], folder)
         net = session.read.parquet(str(folder / "net.parquet"))
         rows = session.read.parquet(str(folder / "rows.parquet"))
-        return judge(difflog, net, rows, state, columns, limit)
+        return _proof(Judged(difflog, net, rows, state, columns), limit, to)
 
 
 def prove_log(
@@ -52,21 +64,69 @@ def prove_log(
     state: DataFrame | None,
     *,
     limit: int = EXAMPLES,
+    to: Path | None = None,
 ) -> Proof:
     """Prove the logs: the rows of the fast supplier (key, fast version, sign) and all rows of the slow supplier."""
+    state = None if state is None else compared_state(state)
     key = cols(difflog.entity.key)
-    fast = col(difflog.entity.fast_version).cast("long")
-    signed = fast_log.select(*key, fast.alias(VERSION), f.col(SIGN).cast("long").alias("net")).unionByName(
-        slow_log.select(*key, f.col(VERSION).cast("long").alias(VERSION), f.col(SIGN).cast("long").alias("net"))
-    )
-    sums = signed.groupBy(*key, VERSION).agg(f.sum("net").alias("net"))
-    standing = f.array_sort(f.collect_list(f.when(f.col("net") != 0, f.struct(VERSION, "net"))))
-    net = sums.groupBy(*key).agg(standing.alias(STANDING))
+    net = _net(fast_log, slow_log, difflog)
     columns = [name for name in state_columns(difflog, state) if name in slow_log.columns]
     # A slow version has exactly one row with sign +1.
-    plus = slow_log.where((f.col(SIGN) > 0) & (f.col(SLOW) > 0))
+    plus = slow_log.where((f.col(SIGN) > 0) & (f.col(VERSION) >= difflog.multiplier))
     rows = plus.select(*key, f.col(VERSION).cast("long").alias(VERSION), *cols(columns))
-    return judge(difflog, net, rows.dropDuplicates([*difflog.entity.key, VERSION]), state, columns, limit)
+    rows = rows.dropDuplicates([*difflog.entity.key, VERSION])
+    return _proof(Judged(difflog, net, rows, state, columns), limit, to)
+
+
+def _net(fast_log: DataFrame, slow_log: DataFrame, difflog: DiffLogConfig) -> DataFrame:
+    """Return per key the versions whose signs do not add up to zero, and the columns in which rows are unequal."""
+    key, fast = cols(difflog.entity.key), col(difflog.entity.fast_version).cast("long")
+    version, slow = f.col(VERSION).cast("long"), f.col(SLOW).cast("long")
+    skip = {*difflog.entity.key, SIGN, VERSION}
+    values = {
+        name: f.xxhash64(comparable(col(name), slow_log.schema[name].dataType, slow_log.schema[name].dataType))
+        for name in slow_log.columns
+        if name not in skip
+    }
+    hashes = [value.alias(f"h{number}") for number, value in enumerate(values.values())]
+    fits = (version == difflog.multiplier * slow + fast).alias("fits")
+    sign = f.col(SIGN).cast("long").alias("net")
+    signed = slow_log.select(*key, version.alias(VERSION), sign, fits, *hashes).unionByName(
+        fast_log.select(*key, fast.alias(VERSION), sign), allowMissingColumns=True
+    )
+    differs = [f.when(f.min(f"h{number}") != f.max(f"h{number}"), f.lit(name)) for number, name in enumerate(values)]
+    numbers = f.when(~f.min("fits"), f.array(f.lit(SLOW), f.lit(difflog.entity.fast_version)))
+    sums = signed.groupBy(*key, VERSION).agg(
+        f.sum("net").alias("net"),
+        f.array_compact(f.array(f.lit(None).cast("string"), *differs)).alias("differs"),
+        numbers.alias("numbers"),
+    )
+    standing = f.array_sort(f.collect_list(f.when(f.col("net") != 0, f.struct(VERSION, "net"))))
+    # Rows of the fast supplier have columns of their own: only rows of the slow supplier must be equal.
+    unequal = f.concat(
+        f.when(f.col(VERSION) >= difflog.multiplier, f.col("differs")).otherwise(f.array()),
+        f.coalesce("numbers", f.array()),
+    )
+    every = f.array_distinct(f.flatten(f.collect_list(unequal)))
+    return sums.groupBy(*key).agg(standing.alias(STANDING), every.alias(UNEQUAL))
+
+
+def _proof(judged: Judged, limit: int, to: Path | None) -> Proof:
+    """Return the proof, and write every key with a problem to a file, one JSON object per line."""
+    if to is None:
+        return judged.proof(limit)
+    try:
+        part = PartFile(to)
+    except OSError as error:
+        raise ConfigError(f"cannot write {to}: {error.strerror}", cure="name another file") from None
+    try:
+        proof = judged.proof(limit)
+        for example in judged.problems() if proof.verdict != "MATCH" else ():
+            part.file.write(json.dumps(asdict(example), default=str).encode() + b"\n")
+        part.keep()
+    finally:
+        part.discard()
+    return proof
 
 
 @contextmanager
@@ -78,17 +138,26 @@ def _folder(difflog: DiffLogConfig) -> Iterator[Path]:
         yield Path(folder).absolute()
 
 
-def _export(house: ClickHouse, difflog: DiffLogConfig, columns: Sequence[str], folder: Path) -> None:
+def _export(
+    house: ClickHouse, difflog: DiffLogConfig, columns: Sequence[str], others: Sequence[str], folder: Path
+) -> None:
     """Export, per key, the versions whose signs do not add up to zero; and the rows left after collapsing."""
-    key = names(difflog.entity.key)
-    sums = f"SELECT {key}, toInt64({VERSION}) AS v, toInt64(sum({SIGN})) AS n FROM {house.name}"
+    key, fast = names(difflog.entity.key), difflog.entity.fast_version
+    fits = f"{VERSION} = {difflog.multiplier} * {SLOW} + {identifier(fast)}"
+    numbers = f"if(min({fits}), [], [{literal(SLOW)}, {literal(fast)}])"
+    # Rows of the fast supplier have columns of their own: only rows of the slow supplier must be equal.
+    hashes = {name: f"sipHash64(tuple({identifier(name)}))" for name in (*columns, *others)}
+    differs = "".join(f", if(min({value}) != max({value}), {literal(name)}, '')" for name, value in hashes.items())
+    unequal = f"arrayConcat({numbers}, if(v >= {difflog.multiplier}, arrayFilter(x -> x != '', [''{differs}]), []))"
+    sums = f"SELECT {key}, toInt64({VERSION}) AS v, toInt64(sum({SIGN})) AS n, {unequal} AS u FROM {house.name}"
     sums += f" GROUP BY {key}, {VERSION}"
     standing = "arraySort(groupArrayIf(tuple(v, n), n != 0))"
     kind = f"Array(Tuple({identifier(VERSION)} Int64, net Int64))"
     by_key = (
-        f"SELECT {key}, CAST({standing}, '{kind}') AS {identifier(STANDING)} FROM ({sums}) GROUP BY {key} {_IN_ORDER}"
+        f"SELECT {key}, CAST({standing}, '{kind}') AS {identifier(STANDING)},"
+        f" arraySort(groupUniqArrayArray(u)) AS {identifier(UNEQUAL)} FROM ({sums}) GROUP BY {key} {_IN_ORDER}"
     )
     house.export(by_key, folder / "net.parquet")
     listed = "".join(f", {identifier(name)}" for name in columns)
     final = f"SELECT {key}, toInt64({VERSION}) AS {identifier(VERSION)}{listed} FROM {house.name} FINAL"
-    house.export(f"{final} WHERE {SIGN} > 0 AND {SLOW} > 0", folder / "rows.parquet")
+    house.export(f"{final} WHERE {SIGN} > 0 AND {VERSION} >= {difflog.multiplier}", folder / "rows.parquet")

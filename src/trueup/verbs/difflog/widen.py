@@ -37,18 +37,21 @@ class Glue:
         names = [_OLD, _NEW, *map(_old_name, self.old), *map(_new_name, self.new)]
         return cols(names)
 
-    def exact(self, name: str, version: str, otherwise: str = "NULL") -> str:
+    def exact(self, name: str, version: str) -> str:
         """Return Spark SQL for the value of a column at exactly this version."""
         return (
             f"CASE WHEN {version} = {quoted(_NEW)} THEN {self._value(name, new=True)}"
-            f" WHEN {version} = {quoted(_OLD)} THEN {self._value(name, new=False)} ELSE {otherwise} END"
+            f" WHEN {version} = {quoted(_OLD)} THEN {self._value(name, new=False)} END"
         )
 
-    def best(self, name: str, version: str) -> str:
-        """Return Spark SQL for the value of a column at this version, else its newest value."""
+    def before(self, name: str) -> str:
+        """Return Spark SQL for the value of a column in the old state."""
+        return self._value(name, new=False)
+
+    def after(self, name: str) -> str:
+        """Return Spark SQL for the value of a column in the new state: that of the newest version."""
         is_new = f"{quoted(_NEW)} >= coalesce({quoted(_OLD)}, {quoted(_NEW)})"
-        newest = f"CASE WHEN {is_new} THEN {self._value(name, new=True)} ELSE {self._value(name, new=False)} END"
-        return self.exact(name, version, newest)
+        return f"CASE WHEN {is_new} THEN {self._value(name, new=True)} ELSE {self._value(name, new=False)} END"
 
     def _value(self, name: str, *, new: bool) -> str:
         if name not in (self.new if new else self.old):
@@ -100,19 +103,28 @@ def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
     )
 
 
-def fast_state(values: Glue, version: str) -> Column | None:
-    """Return the column `Fast` of the state table: the values of the fast supplier at this version, else the newest."""
+def fast_state(values: Glue, *, old: bool = False) -> Column | None:
+    """Return the column `Fast` of the new states, or of the old ones: the values of the fast supplier."""
     if not values.names:
         return None
-    known = f.expr(f"{quoted(_NEW)} IS NOT NULL OR {quoted(_OLD)} IS NOT NULL")
-    struct = f.struct(*[f.expr(values.best(name, quoted(version))).alias(name) for name in values.names])
+    known = f.expr(
+        f"{quoted(_OLD)} IS NOT NULL" if old else f"{quoted(_NEW)} IS NOT NULL OR {quoted(_OLD)} IS NOT NULL"
+    )
+    value = values.before if old else values.after
+    struct = f.struct(*[f.expr(value(name)).alias(name) for name in values.names])
     return f.when(known, struct).alias(FAST)
 
 
-def widen(diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, values: Glue) -> DataFrame:
-    """Return the log (its `columns`) with the dropped columns. Compensations have the values of the fast supplier."""
+def widen(
+    diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, values: Glue, *, of_visits: bool
+) -> DataFrame:
+    """Return the log (its `columns`) with the dropped columns. Compensations have the values of the fast supplier.
+
+    A row that cancels a state has the values of that state: in the step of the visits those before it.
+    """
     version = quoted(difflog.entity.fast_version)
     compensation = f.col(SLOW) == 0
+    cancels_old = (f.col("Block") == 1) if of_visits else f.lit(False)
     wide: list[Column] = []
     for name in columns:
         value = col(name)
@@ -121,9 +133,9 @@ def widen(diff: DataFrame, columns: Sequence[str], difflog: DiffLogConfig, value
         wide.append(value.alias(name))
     for name in values.names:
         if name not in columns:
-            # A new state has the best known value; a compensation only the value of exactly its version.
-            exact, best = f.expr(values.exact(name, version)), f.expr(values.best(name, version))
-            wide.append(f.when(compensation, exact).otherwise(best).alias(name))
+            # A compensation has the value of exactly its version, or none.
+            exact, before, after = map(f.expr, (values.exact(name, version), values.before(name), values.after(name)))
+            wide.append(f.when(compensation, exact).when(cancels_old, before).otherwise(after).alias(name))
     return diff.select(*wide)
 
 

@@ -331,21 +331,22 @@ def sessions_seen(server: Server) -> SessionsSeen:
 
         def look() -> None:
             nonlocal most
-            import psycopg
+            while not done.is_set():
+                row = connection.execute(query, (database.name,)).fetchone()
+                most = max(most, int(row[0]) if row else 0)
+                time.sleep(0.002)
 
-            with psycopg.connect(server.uri(), autocommit=True) as connection:
-                while not done.is_set():
-                    row = connection.execute(query, (database.name,)).fetchone()
-                    most = max(most, int(row[0]) if row else 0)
-                    time.sleep(0.002)
+        import psycopg
 
-        watcher = threading.Thread(target=look)
-        watcher.start()
-        try:
-            work()
-        finally:
-            done.set()
-            watcher.join()
+        # Connected before the work starts.
+        with psycopg.connect(server.uri(), autocommit=True) as connection:
+            watcher = threading.Thread(target=look)
+            watcher.start()
+            try:
+                work()
+            finally:
+                done.set()
+                watcher.join()
         return most
 
     return watch
@@ -355,7 +356,7 @@ def sessions_seen(server: Server) -> SessionsSeen:
 def test_max_connections(
     cli: Cli, node_options: NodeOptions, drifted: list[Database], sessions_seen: SessionsSeen, most: int
 ) -> None:
-    slow = "pg_sleep(0.002) IS NOT NULL"
+    slow = "pg_sleep(0.01) IS NOT NULL"
     options = (
         "--block-size",
         5,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ import pytest
 
 import trueup
 from support.spark import SparkCluster
-from trueup.testing.postgres import Server
+from trueup.testing.postgres import Server, free_port
 from trueup.testing.processes import wait_until
 
 SECRET = "q7-Heron-2290"
@@ -238,7 +237,7 @@ def test_spark_in_one_process(run: Run, expected: dict[str, Any], tmp_path: Path
 def test_a_master_with_two_workers(
     run: Run, expected: dict[str, Any], spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    ui = f"http://127.0.0.1:{_free_port()}"
+    ui = f"http://127.0.0.1:{free_port()}"
     package = Path(trueup.__file__).parent
     brought = shutil.make_archive(str(tmp_path / "sent"), "zip", package.parent, package.name)
     conf = {**spark_cluster.conf, "spark.ui.port": ui.rpartition(":")[2], "spark.submit.pyFiles": brought}
@@ -251,19 +250,13 @@ def test_a_master_with_two_workers(
     _check_no_password(ran, spark_cluster)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        return int(place.getsockname()[1])
-
-
 def test_spark_connect(run: Run, expected: dict[str, Any], connect_cluster: SparkCluster, server: Server) -> None:
     ran = run([f"--remote={connect_cluster.remote}"], cluster=connect_cluster, ui=connect_cluster.connect_ui)
     _check(ran, expected)
     assert set(ran.seen.sessions.values()) == {CORES + 1}
-    left = server.database("postgres").execute(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
-    )
-    assert left == [(0,)], "the workers still run, and must not keep sessions"
+    left = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'trueup%'"
+    is_none = wait_until(lambda: server.database("postgres").execute(left) == [(0,)], 60)
+    assert is_none, "the workers still run, and must not keep sessions"
     _check_no_password(ran, connect_cluster)
 
 

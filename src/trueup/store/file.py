@@ -130,15 +130,17 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def checked_version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of the file, 0 if it is empty. Raises StoreError for a foreign or newer file."""
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
-    is_empty = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
-    if mark != APPLICATION_ID and not (mark == 0 and version == 0 and is_empty):
+    # One statement sees one state of the file: another process may create the tables at this moment.
+    version, mark, objects = connection.execute(
+        "SELECT user_version, application_id, (SELECT count(*) FROM sqlite_master)"
+        " FROM pragma_user_version, pragma_application_id"
+    ).fetchone()
+    if mark != APPLICATION_ID and (mark, version, objects) != (0, 0, 0):
         raise StoreError(f"{path} is a SQLite file, but not a task store of trueup", cure=_NOT_OURS)
     if version > VERSION:
         message = f"the task store {path} has version {version}; this trueup supports versions up to {VERSION}"
         raise StoreError(message, cure=f"use the newer trueup that wrote it, or {_ELSEWHERE}")
-    return version
+    return int(version)
 
 
 def _make_private(path: Path) -> None:

@@ -114,7 +114,8 @@ def test_abort_and_reset(moving: Moving) -> None:
         client.execute("UPDATE visits SET price = 0 WHERE id = 1")
         process = multiprocessing.get_context("fork").Process(target=_run_and_exit, args=(moving.execute,))
         process.start()
-        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'relation' AND NOT granted"
+        # Other locks are waited for before.
+        waiting = "SELECT 1 FROM pg_locks WHERE relation = 'trueup.switchover_lock'::regclass AND NOT granted"
         wait_until(lambda: moving.old.execute(waiting) != [])
         seen = status(request)
         assert seen.phase == "preparing"

@@ -8,6 +8,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,24 @@ def test_a_lock_during_the_creation_is_waited_for(path: Path, monkeypatch: pytes
         with TaskStore(path) as store:
             assert store.list() == []
     assert len(waits) == 1
+
+
+def test_a_store_that_another_process_creates_during_the_check(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is empty at one moment and has tables at the next is not a file of another program."""
+    connect = sqlite3.connect
+    is_created: list[bool] = []
+
+    class Late(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if "sqlite_master" in statement and not is_created:
+                is_created.append(True)
+                TaskStore(path).close()
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr("trueup.store.file.sqlite3.connect", partial(connect, factory=Late))
+    with TaskStore(path) as store:
+        assert store.list() == []
+    assert is_created
 
 
 def test_a_failed_step_leaves_the_file_as_it_was(path: Path, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from redis.exceptions import RedisError
 from support.fixtures import Databases
 from support.sinks import Gate, Rig, Stored
 from trueup.sinks.base import Sink, SourceTable
+from trueup.testing.postgres import free_port
 
 
 def _named(source: SourceTable, rows: list[dict[str, Any]]) -> Stored:
@@ -50,18 +50,12 @@ def postgres(databases: Databases) -> Iterator[Rig]:
     gate.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server (as root: apt-get install redis-server)")
-    port = _free_port()
+    port = free_port()
     # A password that the address must quote.
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--requirepass", "ge heim/1"]
     process = subprocess.Popen(

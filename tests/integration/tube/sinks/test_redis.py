@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -52,18 +53,19 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free, also as ports of a cluster bus (port + 10000)."""
+    """Return ports that are free, also as ports of a cluster bus (port + 10000).
+
+    Both are below the range of ephemeral ports: a session of another test cannot take them before the server does.
+    """
     with ExitStack() as stack:
         ports: list[int] = []
         while len(ports) < count:
+            port = random.randint(10000, 20000)
             probe, bus = stack.enter_context(socket.socket()), stack.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            try:
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
                 bus.bind(("127.0.0.1", port + 10000))
-            except (OSError, OverflowError):
-                continue
-            ports.append(port)
+                ports.append(port)
         return ports
 
 
@@ -176,7 +178,7 @@ def test_sentinel_follows_a_failover(tmp_path: Path) -> None:
     conf = tmp_path / "sentinel.conf"
     conf.write_text(
         f"port {watcher}\nrequirepass {PASSWORD}\nsentinel monitor shop 127.0.0.1 {master} 1\n"
-        f"sentinel auth-pass shop {PASSWORD}\nsentinel down-after-milliseconds shop 500\n"
+        f"sentinel auth-pass shop {PASSWORD}\nsentinel down-after-milliseconds shop 60000\n"
         "sentinel failover-timeout shop 2000\n",
         encoding="utf-8",
     )
@@ -195,6 +197,8 @@ def test_sentinel_follows_a_failover(tmp_path: Path) -> None:
         sink.setup([THINGS])
         write(sink, (1, "one"), mark=Mark(1, OLD))
         until(lambda: other.get("public.things:1"))
+        # Before, a busy machine would be a reason for a failover too.
+        sentinel.execute_command("SENTINEL", "SET", "shop", "down-after-milliseconds", "500")
         first.kill()
         first.wait()
         with pytest.raises(SinkDown) as caught:
@@ -221,7 +225,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[int]]
     with ExitStack() as stack:
         clients: list[Any] = []
         for port in ports:
-            arguments = ["--port", port, "--cluster-enabled", "yes", "--cluster-node-timeout", 2000, "--save", ""]
+            arguments = ["--port", port, "--cluster-enabled", "yes", "--cluster-node-timeout", 30000, "--save", ""]
             arguments += ["--requirepass", PASSWORD, "--masterauth", PASSWORD]
             stack.enter_context(server(folder / str(port), *arguments))
             clients.append(Redis(port=port, password=PASSWORD))

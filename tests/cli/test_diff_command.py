@@ -356,7 +356,7 @@ def sessions_seen(server: Server) -> SessionsSeen:
 def test_max_connections(
     cli: Cli, node_options: NodeOptions, drifted: list[Database], sessions_seen: SessionsSeen, most: int
 ) -> None:
-    slow = "pg_sleep(0.01) IS NOT NULL"
+    slow = "pg_sleep(0.005) IS NOT NULL"
     options = (
         "--block-size",
         5,

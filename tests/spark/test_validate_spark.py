@@ -18,6 +18,11 @@ from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
 PATIENCE = 60.0
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(short_pauses: None) -> None:
+    """Wait less in all tests of this file."""
+
+
 def _until(condition: Callable[[], Any]) -> Any:
     give_up = time.monotonic() + PATIENCE
     while not (found := condition()):

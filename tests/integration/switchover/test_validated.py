@@ -87,7 +87,7 @@ def moving(databases: Databases) -> Moving:
 
 
 @pytest.fixture
-def running(moving: Moving) -> Iterator[Running]:
+def running(moving: Moving, short_pauses: None) -> Iterator[Running]:
     """No validation runs yet."""
     made = Running(moving)
     yield made
@@ -183,7 +183,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
         in_the_pause(moving, monkeypatch, hidden, ""),
         pytest.raises(GateClosed, match=r"changes of public\.people were missed .*its publication was altered"),
     ):
-        moving.execute(proof="validated", budget=5.0)
+        moving.execute(proof="validated", budget=20.0)
     running.of("v").update(sweep=0.5)
     wait_until(lambda: not running.of("v").status().total("unchecked"))
     running.of("v").update(sweep=0.0)
@@ -193,7 +193,7 @@ def test_a_validation_proves_the_rows(moving: Moving, running: Running, monkeypa
         hang = "LOCK trueup.validation_table IN ACCESS EXCLUSIVE MODE"
         patch.setattr(switchover, "pause", lambda *arguments: (lock.execute(hang), pause(*arguments))[1])
         with pytest.raises(BudgetSpent, match="gate"):
-            moving.execute(proof="validated", budget=0.5)
+            moving.execute(proof="validated", budget=3.0)
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
 
     with in_the_pause(moving, monkeypatch, change, ""):

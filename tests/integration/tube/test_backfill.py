@@ -106,6 +106,8 @@ def test_only_one_backfill_runs_at_a_time(items: TubeDatabase) -> None:
     call = "SELECT tube.tube_backfill_step3(%s, 't', 'public.items', NULL, NULL, 10)"
     with psycopg.connect(items.database.uri) as other:
         other.execute(call, [step1])
+        # The second one waits for the lock.
+        items.tube.session.connection.execute("SET lock_timeout = '200ms'")
         with pytest.raises(QueryError, match="another backfill of"):
             items.tube.session.call("tube_backfill_step3", step1, "t", "public.items", None, None, 10)
 

@@ -33,7 +33,7 @@ class Messages(Silent):
 def empty(tube_db: TubeDatabase, sink: SqliteSink, messages: Messages | None = None, **options: Any) -> Summary:
     """Run a job until the tube is empty; a job that waits without an end is stopped, and the test fails."""
     stop = threading.Event()
-    timer = threading.Timer(30, stop.set)
+    timer = threading.Timer(90, stop.set)
     timer.start()
     with Tube("t", tube_db.database.uri) as tube:
         summary: Summary = tube.run(

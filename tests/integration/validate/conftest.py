@@ -15,11 +15,8 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let validations of this process look for changes more often: tests wait for what they find."""
-    monkeypatch.setattr("trueup.verbs.validate.run.POLL_SECONDS", 0.04)
-    monkeypatch.setattr("trueup.verbs.validate.tubes.IDLE_SECONDS", 0.1)
-    monkeypatch.setattr("trueup.verbs.validate.validator.HEALTH_SECONDS", 0.5)
+def _short_pauses(short_pauses: None) -> None:
+    """Wait less in all tests of this folder."""
 
 
 @pytest.fixture(scope="session")

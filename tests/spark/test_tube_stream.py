@@ -53,7 +53,7 @@ def items(databases: Databases) -> Iterator[Items]:
 
 
 def until(condition: Callable[[], bool], query: StreamingQuery | None = None) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         assert query is None or query.isActive, query.exception()
         assert time.monotonic() < end, "the condition did not become true"

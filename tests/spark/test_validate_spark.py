@@ -15,12 +15,7 @@ from trueup.testing.postgres import Database
 from trueup.verbs.validate.batch import Touches
 from trueup.verbs.validate.checks import MAX_KEYS_PER_TASK, Checker
 
-PATIENCE = 60.0
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(short_pauses: None) -> None:
-    """Wait less in all tests of this file."""
+PATIENCE = 240.0
 
 
 def _until(condition: Callable[[], Any]) -> Any:

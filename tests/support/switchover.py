@@ -126,7 +126,7 @@ def begin(old: Database, new: Database, *, first: str = "", second: str = "") ->
     return moving
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     """Wait until the condition holds; fail after `seconds`."""
     until = time.monotonic() + seconds
     while not condition():

@@ -15,7 +15,7 @@ from trueup.verbs.validate.row_errors import ErrorRow
 from trueup.verbs.validate.status import Status
 
 PG_BIN = os.environ.get("TRUEUP_TEST_PG_BIN") or None
-PATIENCE = 60.0
+PATIENCE = 120.0
 QUICK = {"check_interval": 0.1, "row_error_delay": 0.4}
 
 

@@ -101,7 +101,7 @@ def following(tube_db: TubeDatabase, sqlite_sink: SqliteSink, **options: Any) ->
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait until the condition holds, at most one minute."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)

@@ -58,7 +58,8 @@ def test_the_files_of_a_sink(tmp_path: Path, disk: Disk, scheme: str) -> None:
 
 def test_the_folders_of_a_difflog(tmp_path: Path, disk: Disk) -> None:
     runs = Runs(tmp_path / "new" / "work")
-    run = runs.begin(1, {"chunks": []})
+    run = runs.new(1, {"chunks": []})
+    run.begin()
     with run.output("log/rows") as part:
         (part / "deep").mkdir(parents=True)
         (part / "deep" / "rows.parquet").write_bytes(b"rows")

@@ -15,6 +15,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.store import TaskStore
 from trueup.task.open import open_task
+from trueup.verbs.difflog.abandon import abandon
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.join_files import join_files
 from trueup.verbs.difflog.judge import Proof
@@ -98,6 +99,13 @@ class DiffLog:
         late = "rejoin" if rejoin_late else "keep"
         context = {"chunks": list(chunks), "late": late, "work": self.config.work}
         return self._as_task("DIFFLOG_RUN", context, work, asdict, progress)
+
+    def abandon(self) -> int:
+        """Give up an unfinished run, and return its number; 0 if there is none. Its chunk sets wait again.
+
+        Raises StoreError if its states are in the state table: then it can only be finished.
+        """
+        return abandon(self.config)
 
     def prove(self, *, fast_log: Sequence[File] = (), limit: int = EXAMPLES, to: File | None = None) -> Proof:
         """Prove that every key collapses to one row, the one in the state table.

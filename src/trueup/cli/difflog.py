@@ -90,20 +90,27 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
 @difflog.command()
 @click.option("--chunks", multiple=True, metavar="NAME", help="Process only these chunk sets; default: all that wait.")
 @choice("--late", ["keep", "rejoin"], "Late rows: keep them in late/, or join them to the newest version.")
+@flag("--abandon", "Give up an unfinished run instead: remove its outputs, so that its chunk sets wait again.")
 @shared("insecure")
 @_common
-def run(chunks: tuple[str, ...], late: str, **options: Any) -> None:
+def run(chunks: tuple[str, ...], late: str, abandon: bool, **options: Any) -> None:
     """Process the waiting chunk sets, or finish a run that was interrupted.
 
     \b
     Examples:
       trueup difflog run
       trueup difflog run --chunks 000001 --late rejoin
+      trueup difflog run --abandon
     """
     from trueup.engine.progress import Shown
     from trueup.report.difflog import run_summary
 
     log = _difflog(options)
+    if abandon:
+        number = log.abandon()
+        text = f"run {number} was given up; its chunk sets wait again" if number else "no run is unfinished"
+        _show(options, {"abandoned": number}, text)
+        return
     with Shown(quiet=options["quiet"]) as progress:
         result = asdict(log.run(chunks=chunks, rejoin_late=late == "rejoin", progress=progress))
     _show(options, result, run_summary(result))

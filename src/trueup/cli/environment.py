@@ -18,6 +18,7 @@ SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWO
 # changed, or give up a protection. A variable that was exported once, for another command, must not do that.
 COMMAND_LINE_ONLY = frozenset(
     (
+        "abandon",
         "accept-schema",
         "all",
         "drop",

@@ -3,7 +3,8 @@
 Reading order: `work` (tasks, answers, room), `slots` (how many tasks at once), `local` (threads), `spark` (waves of
 Spark jobs), `envelope` (what is sent to the workers), `session` and `java` (start Spark), `python` (the Python of its
 workers), `jvm` (its Java process), `scratch` (temporary folders), `failures` (errors of the environment, and defects),
-`choose` (threads or Spark), `progress` (what is shown meanwhile), `memory` (the garbage collector during large runs).
+`choose` (threads or Spark), `progress` (what is shown meanwhile), `memory` (the garbage collector during large runs),
+`parquet_files` (Parquet files and their types in Spark).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def test_a_changed_setting_is_refused_before_anything_is_written(spark: Spark, l
         assert "write the old value" in refused.value.cure.lower(), refused.value.cure
     # The types of the keys belong to the state; narrower integers are cast to them.
     put("c", "conv", [("1", 1, 5.0)], "id string, F long, money double")
-    with pytest.raises(CheckFailed, match="conv: key column id has the type string, but the state has bigint"):
+    with pytest.raises(CheckFailed, match="column id has the type string, but bigint in the state"):
         run(spark, log, names=["c"])
     shutil.rmtree(Path(log.work) / "chunks" / "c")
     assert _files(log) == before

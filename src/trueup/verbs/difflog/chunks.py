@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,7 +17,9 @@ from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import DiffLogConfig
 
 # The files that a join has read, so that no file is joined twice.
-_JOIN_FILE = "join.json"
+JOIN_FILE = "join.json"
+# Folders that a join writes beside the sources.
+OF_JOIN = (JOIN_FILE, "pending", "refused", "applied")
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
@@ -36,6 +37,12 @@ def chunk_sets(work: Path) -> list[str]:
     )
 
 
+def stray_files(work: Path) -> list[Path]:
+    """Return files beside the chunk sets: they belong to no set, and no run reads them."""
+    entries = sorted(chunk_folder(work).glob("*"))
+    return [path for path in entries if not path.is_dir() and path.name[0] not in "._"]
+
+
 def waiting_chunks(work: Path, taken: set[str]) -> list[str]:
     """Return the chunk sets that no run has started to process, in the order of their names."""
     return [name for name in chunk_sets(work) if name not in taken]
@@ -50,7 +57,7 @@ def write_set(work: Path, sets: Sequence[str], inputs: Sequence[str], outputs: M
     make_folder(chunk_folder(work))
     for folder, frame in outputs.items():
         frame.write.parquet(str(part / folder))
-    (part / _JOIN_FILE).write_text(json.dumps({"given": list(inputs)}, indent=1), encoding="utf-8")
+    (part / JOIN_FILE).write_text(json.dumps({"given": list(inputs)}, indent=1), encoding="utf-8")
     rename_folder(part, chunk_folder(work) / name)
     return name
 
@@ -58,24 +65,11 @@ def write_set(work: Path, sets: Sequence[str], inputs: Sequence[str], outputs: M
 def check_not_joined(work: Path, sets: Sequence[str], inputs: Sequence[str]) -> None:
     """Raise ConfigError if an earlier join has read one of these files: its rows would count twice."""
     for name in sets:
-        file = chunk_folder(work) / name / _JOIN_FILE
+        file = chunk_folder(work) / name / JOIN_FILE
         before = set(json.loads(file.read_text(encoding="utf-8"))["given"]) if file.exists() else set()
         again = sorted(before & set(inputs))
         if again:
             raise ConfigError(f"{again[0]} was already joined into chunk set {name}", cure="name only new files")
-
-
-def check_names(work: Path, names: Sequence[str], taken: set[str]) -> None:
-    """Raise ConfigError for a chunk set that does not exist, or that a run has already processed."""
-    for name in names:
-        if not (chunk_folder(work) / name).is_dir():
-            raise ConfigError(
-                f"chunk set {chunk_folder(work) / name} does not exist", cure="see the names in that folder"
-            )
-        if name in taken:
-            raise ConfigError(
-                f"chunk set {name} was already processed by an earlier run", cure="name another chunk set"
-            )
 
 
 def sources(difflog: DiffLogConfig) -> list[str]:
@@ -93,12 +87,6 @@ def read_source(
         return None
     # Later chunks may have more columns: their schemas are merged.
     frame: DataFrame = session.read.option("mergeSchema", "true").parquet(*paths)
-    missing = [name for name in (*difflog.entity.key, difflog.entity.fast_version) if name not in frame.columns]
-    if missing:
-        raise CheckFailed(
-            [f"the chunks of {source} have no column {', '.join(missing)}"],
-            cure="add the column to the chunks, or join the raw logs again",
-        )
     return frame
 
 
@@ -139,27 +127,6 @@ def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
         return None
     frame: DataFrame = session.read.parquet(str(folder)).where("reason = 'older'").drop("reason", "newest_version")
     return frame
-
-
-def check_versions(frames: dict[str, DataFrame], difflog: DiffLogConfig) -> None:
-    """Raise CheckFailed if a fast version reaches the multiplier: it would be read as a slow version."""
-    reasons = []
-    fast = col(difflog.entity.fast_version).cast("long")
-    ranges = [
-        frame.agg(f.lit(source).alias("source"), f.max(fast).alias("highest"), f.min(fast).alias("lowest"))
-        for source, frame in frames.items()
-    ]
-    for row in reduce(lambda one, other: one.union(other), ranges).collect():
-        if row["highest"] is not None and (row["highest"] >= difflog.multiplier or row["lowest"] < 0):
-            invalid = row["highest"] if row["highest"] >= difflog.multiplier else row["lowest"]
-            reasons.append(
-                f"{row['source']}: {difflog.entity.fast_version} {invalid} is not from 0 to below the multiplier"
-                f" {difflog.multiplier}"
-            )
-    if reasons:
-        raise CheckFailed(
-            reasons, cure="nothing was written; fix the versions, or start a new log with a larger multiplier"
-        )
 
 
 def unusable(difflog: DiffLogConfig) -> Column:

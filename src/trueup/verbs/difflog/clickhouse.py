@@ -111,6 +111,12 @@ class ClickHouse:
         for name in missing:
             self.execute(f"ALTER TABLE {self.name} ADD COLUMN IF NOT EXISTS {identifier(name)} {expected[name]}")
 
+    def check_table(self, schema: StructType, *, key: Sequence[str], fast_version: str) -> None:
+        """Raise CheckFailed if rows of this schema cannot be stored; the table need not exist."""
+        expected = table_columns(schema, key=key, fast_version=fast_version)
+        if self.columns():
+            self._check(expected, key, fast_version)
+
     def _check(self, expected: Mapping[str, str], key: Sequence[str], fast_version: str) -> list[str]:
         """Raise CheckFailed for a table that would not collapse correctly; return the missing columns."""
         actual = self.columns()

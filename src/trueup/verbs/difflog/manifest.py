@@ -36,6 +36,16 @@ class Run:
         """Whether all outputs are complete."""
         return bool(self.facts.get("finished"))
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the run has started."""
+        return (self.folder / "manifest.json").exists()
+
+    def begin(self) -> None:
+        """Record that the run has started: from now on it must be finished or given up."""
+        make_folder(self.folder)
+        self.note()
+
     def has(self, output: str) -> bool:
         """Return whether an output is complete."""
         return output in self.facts["outputs"]
@@ -64,6 +74,13 @@ class Run:
     def path(self, name: str) -> Path:
         """Return the folder of an output."""
         return self.folder / name
+
+    def give_up(self) -> None:
+        """Remove the run and its outputs: its chunk sets wait again. A kill leaves the run, or no run."""
+        trash = self.folder.parent.parent / f".abandoned-{self.folder.name}"
+        shutil.rmtree(trash, ignore_errors=True)
+        rename_folder(self.folder, trash)
+        shutil.rmtree(trash, ignore_errors=True)
 
 
 class Runs:
@@ -108,12 +125,13 @@ class Runs:
         """Return the folder of a run."""
         return self.folder / f"{number:06d}"
 
-    def begin(self, number: int, facts: Mapping[str, Any]) -> Run:
-        """Start a new run by writing its manifest; `number` follows the last run in the state table."""
-        run = Run(self.path(number), {"run": number, "outputs": {}, **facts})
-        make_folder(run.folder)
-        run.note()
-        return run
+    def new(self, number: int, facts: Mapping[str, Any]) -> Run:
+        """Return a new run; nothing is written before `Run.begin`. `number` follows the last run in the state table."""
+        return Run(self.path(number), {"run": number, "outputs": {}, **facts})
+
+    def files(self) -> dict[int, dict[str, dict[str, int]]]:
+        """Return the files of the chunk sets that each run has processed."""
+        return {run.number: run.facts.get("files", {}) for run in self.all()}
 
 
 @contextmanager

@@ -100,18 +100,37 @@ def _reasons(session: SparkSession, folder: Path) -> dict[str, int]:
     return {row[0]: row[1] for row in counts}
 
 
-def write_wide_log(difflog: DiffLogConfig, run: Run, frame: RunFrame) -> None:
-    """Write `visit_log_wide`: the signed logs of all steps, with the dropped columns."""
+def wide_log(difflog: DiffLogConfig, frame: RunFrame) -> DataFrame:
+    """Return the signed logs of all steps, with the dropped columns."""
     more = frame.glue.columns()
     parts = []
     for source, step in frame.steps.items():
         signed = diff(frame.data, step, frame.options[source], more)
         of_visits = source == difflog.entity.name
         parts.append(widen(signed, signed.columns[: -len(more)], difflog, frame.glue, of_visits=of_visits))
-    wide = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).drop("Block")
+
+
+def check_table(difflog: DiffLogConfig, wide: DataFrame) -> None:
+    """Raise CheckFailed if the table in ClickHouse cannot store the log, before anything is written."""
+    if difflog.target.table:
+        with open_target(difflog.target) as house:
+            house.check_table(wide.schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
+
+
+def write_wide_log(run: Run, wide: DataFrame) -> None:
+    """Write `visit_log_wide`."""
     with run.output("visit_log_wide") as folder:
-        wide.drop("Block").write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(str(folder))
+        wide.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(str(folder))
     run.done("visit_log_wide", **_size(run.path("visit_log_wide")))
+
+
+def is_committed(table: StateTable, run: Run) -> bool:
+    """Return whether the states of a run are in the state table, also if it was killed before it could record that."""
+    if run.is_recorded and not run.has("state") and table.last_run() >= run.number:
+        table.sync()
+        run.done("state")
+    return run.has("state")
 
 
 def commit_states(session: SparkSession, difflog: DiffLogConfig, table: StateTable, run: Run, frame: RunFrame) -> None:

@@ -22,11 +22,12 @@ _LOCAL_CONF = {
 
 
 # Settings that results depend on, also in a session that has others: numbers that overflow are errors, days are those
-# of UTC, and no file is skipped.
+# of UTC, no file is skipped, and times are written as microseconds (others read Spark's default only up to 2262).
 _EXACT = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
 }

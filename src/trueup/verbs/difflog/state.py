@@ -130,7 +130,7 @@ class StateTable:
 
     def write_files(self, states: DataFrame, run: int) -> list[Path]:
         """Write the files of the next commit into a folder of the run; a repeated call starts over."""
-        folder = self.path / f"run-{run:06d}"
+        folder = self._folder_of(run)
         shutil.rmtree(folder, ignore_errors=True)
         order = [BUCKET, *[quoted(name) for name in self.key]]
         (
@@ -155,8 +155,7 @@ class StateTable:
         from deltalake.transaction import RemoveAction
 
         if self.last_run() >= run:
-            # The process may have been killed between the commit and its sync.
-            sync_delta_commit(self.path, -1)
+            self.sync()
             return
         version = self._open().version() if self.exists() else -1
         table = self._open_or_create(schema)
@@ -189,6 +188,17 @@ class StateTable:
     def _transaction(self, application: str) -> int | None:
         version: int | None = self._open().transaction_version(application) if self.exists() else None
         return version
+
+    def sync(self) -> None:
+        """Put the last commit on the disk: the process may have been killed between the commit and its sync."""
+        sync_delta_commit(self.path, -1)
+
+    def discard_files(self, run: int) -> None:
+        """Remove the files that a run has written but not committed."""
+        shutil.rmtree(self._folder_of(run), ignore_errors=True)
+
+    def _folder_of(self, run: int) -> Path:
+        return self.path / f"run-{run:06d}"
 
     def _open(self, version: int | None = None) -> Any:
         from deltalake import DeltaTable

@@ -1,0 +1,64 @@
+"""Checks all inputs of a run and computes its frame, before the run is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from trueup.errors import CheckFailed
+from trueup.verbs.difflog import chunks, input_checks, outputs, value_checks
+from trueup.verbs.difflog.frame import RunFrame, run_frame
+from trueup.verbs.difflog.manifest import Run, Runs
+from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.record import LogRecord
+from trueup.verbs.difflog.state import StateTable
+
+
+@contextmanager
+def prepared(
+    session: SparkSession, difflog: DiffLogConfig, table: StateTable, runs: Runs, current: Run, record: LogRecord
+) -> Iterator[tuple[RunFrame, DataFrame]]:
+    """Check all inputs, compute the frame, and only then record the run: what fails before leaves nothing behind."""
+    with value_checks.input_errors(current):
+        is_new = not current.is_recorded
+        if is_new:
+            input_checks.check_all_read(difflog, runs.work, runs.files())
+            names, schema = current.facts["chunks"], table.schema()
+            current.facts["files"] = input_checks.check_chunk_sets(difflog, runs.work, names, schema)
+        else:
+            input_checks.check_unchanged(difflog, runs.work, current.facts["files"], current.number)
+        updates = _read_updates(session, difflog, runs, current.facts)
+        updates = chunks.typed_keys(difflog, updates, table.schema())
+        value_checks.check_versions(difflog, updates)
+        frame = run_frame(session, difflog, table, current, updates)
+        try:
+            value_checks.check_values(difflog, updates, frame)
+            wide = outputs.wide_log(difflog, frame)
+            outputs.check_table(difflog, wide)
+            if is_new:
+                record.write(table, runs)
+                current.begin()
+            yield frame, wide
+        finally:
+            frame.unpersist()
+
+
+def _read_updates(
+    session: SparkSession, difflog: DiffLogConfig, runs: Runs, facts: dict[str, Any]
+) -> dict[str, DataFrame]:
+    """Read the updates per source: those of the chunk sets, and late rows of earlier runs that are joined now."""
+    late = [runs.folder / f"{number:06d}" / "late" for number in facts["late_from"]]
+    updates = {}
+    for source in chunks.sources(difflog):
+        frames = [chunks.read_source(session, difflog, runs.work, facts["chunks"], source)]
+        frames += [chunks.read_late(session, folder / source) for folder in late]
+        present = [frame for frame in frames if frame is not None]
+        if present:
+            updates[source] = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), present)
+    if not updates:
+        raise CheckFailed([f"{folder} with late rows does not exist" for folder in late], cure="restore the folder")
+    return updates

@@ -15,6 +15,10 @@ from support.fixtures import Databases
 from support.sqlite_sink import SqliteSink
 from support.tube import TubeDatabase
 from trueup.api.tube import Tube
+from trueup.capture.triggers.problems import find_problems
+from trueup.config.model import Node
+from trueup.db.connection import Connection
+from trueup.db.expressions import Examined, Expression, examine
 from trueup.engine.progress import Silent
 from trueup.verbs.tube.model import Summary
 from trueup.verbs.tube.watch import look
@@ -154,6 +158,26 @@ def test_pods_of_detached_tables_that_cannot_be_read_are_parked(tube_db: TubeDat
     reasons = {letter.key: letter.error for letter in tube_db.tube.dead_letters()}
     assert "public.filtered is detached: predicate for public.filtered" in reasons["1"]
     assert reasons["2"] == "public.other is detached: it was renamed from public.renamed to public.other"
+
+
+def test_the_check_of_many_tables(tube_db: TubeDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cost grows with the number of tables, not with its square; attach checks one table."""
+    examined: list[str] = []
+    count = 5
+    for number in range(count):
+        tube_db.run(f"CREATE TABLE t_{number} (id int PRIMARY KEY, n int)")
+        tube_db.tube.attach(f"t_{number}", predicate="n > 0")
+
+    def counted(connection: Connection, node: Node, expression: Expression, *rest: Any, **options: Any) -> Examined:
+        examined.append((expression.table or "").replace('"', ""))
+        return examine(connection, node, expression, *rest, **options)
+
+    monkeypatch.setattr("trueup.capture.triggers.expressions.examine", counted)
+    assert find_problems(tube_db.tube.session, "t") == {}
+    assert len(examined) == 2 * count
+    examined.clear()
+    tube_db.tube.attach("t_1", predicate="n > 1")
+    assert set(examined) == {"public.t_1"}
 
 
 def test_renamed_schema_and_accepted_name(tube_db: TubeDatabase, sink: SqliteSink) -> None:

@@ -39,10 +39,11 @@ def check_new(
         return names, guard
 
 
-def refused(session: Session, tube: str | None = None) -> dict[int, str]:
+def refused(session: Session, tube: str | None = None, *, source: int | None = None) -> dict[int, str]:
     """Return why the stored expressions of tables cannot be used, by source; of all tubes without `tube`."""
     reasons = {}
-    for row in session.records(block(session, "expressions", quoted=sql.Literal(session.schema)), {"tube": tube}):
+    values = {"tube": tube, "source": source}
+    for row in session.records(block(session, "expressions", quoted=sql.Literal(session.schema)), values):
         allowed = session.expressions.with_functions(row["allow_functions"])
         texts = {
             "predicate of the tube": row["tube_predicate"],
@@ -57,7 +58,7 @@ def refused(session: Session, tube: str | None = None) -> dict[int, str]:
 
 def check_stored(session: Session, tube: str, source: int) -> None:
     """Raise CheckFailed if a stored expression of a table cannot be used any more."""
-    if reason := refused(session, tube).get(source):
+    if reason := refused(session, tube, source=source).get(source):
         raise CheckFailed([reason], cure=STORED_CURE, node=session.node.name)
 
 

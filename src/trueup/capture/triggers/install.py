@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
 # Increased with every change of the folder sql that changes what is in a database.
-VERSION = 5
+VERSION = 6
 # Settings of the functions that evaluate keys, predicates and routings: what is captured must not depend on the session
 # that writes. Sessions of trueup have the same values, see PINNED in trueup.db.node.
 SETTINGS: LiteralString = (

@@ -42,25 +42,31 @@ class Problem:
         return f"{self.table}: {self.text}"
 
 
-def find_problems(session: Session, tube: str | None = None, *, shapes: Shapes | None = None) -> dict[int, Problem]:
-    """Return the problems of the attached tables of a tube, or of all tubes, by source; `shapes` saves time."""
+def find_problems(
+    session: Session, tube: str | None = None, *, source: int | None = None, shapes: Shapes | None = None
+) -> dict[int, Problem]:
+    """Return the problems of the attached tables of a tube, of all tubes, or of one source; `shapes` saves time."""
     query = sql.SQL(
         'SELECT s.source, s.tube, s."table"::text AS "table", p."table" AS shown, p.problem, p.stops FROM {} s'
-        " LEFT JOIN {}(%(tube)s) p USING (source) WHERE s.detached_at IS NULL AND s.tube = coalesce(%(tube)s, s.tube)"
-        " ORDER BY s.source"
+        " LEFT JOIN {}(%(tube)s, %(source)s) p USING (source) WHERE s.detached_at IS NULL"
+        " AND s.tube = coalesce(%(tube)s, s.tube) AND s.source = coalesce(%(source)s, s.source) ORDER BY s.source"
     ).format(session.name("sources"), session.name("tube_problems"))
     with _short_locks(session):
-        return _find(session, tube, session.records(query, {"tube": tube}), shapes)
+        rows = session.records(query, {"tube": tube, "source": source})
+        return _find(session, rows, refused(session, tube, source=source), shapes)
 
 
 def _find(
-    session: Session, tube: str | None, rows: Sequence[Mapping[str, Any]], shapes: Shapes | None
+    session: Session, rows: Sequence[Mapping[str, Any]], unusable: Mapping[int, str], shapes: Shapes | None
 ) -> dict[int, Problem]:
-    unusable = refused(session, tube)
     problems: dict[int, Problem] = {}
+    read: dict[int, Shape] = {}
+    for name in {row["tube"] for row in rows}:
+        sources = [row["source"] for row in rows if row["tube"] == name and row["source"] not in unusable]
+        read.update((shapes or Shapes(session, name)).get(sources))
     for row in rows:
         source, table, text, stops = row["source"], row["shown"] or row["table"], row["problem"], bool(row["stops"])
-        if not stops and (reason := unusable.get(source) or _unreadable(session, row["tube"], source, shapes)):
+        if not stops and (reason := unusable.get(source) or _unreadable(session, read.get(source))):
             text, stops = f"{reason}: {STORED_CURE}" if source in unusable else reason, True
         if text:
             problems[source] = Problem(source, row["tube"], table, text, stops)
@@ -106,6 +112,5 @@ def _short_locks(session: Session) -> Iterator[None]:
             session.connection.execute("SELECT set_config('lock_timeout', %s, false)", [before])
 
 
-def _unreadable(session: Session, tube: str, source: int, shapes: Shapes | None) -> str:
-    shape = (shapes or Shapes(session, tube)).get([source]).get(source)
+def _unreadable(session: Session, shape: Shape | None) -> str:
     return unreadable(session, shape) if shape is not None else ""

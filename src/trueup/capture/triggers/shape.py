@@ -13,9 +13,12 @@ from trueup.capture.triggers.expressions import refused
 from trueup.capture.triggers.session import Session, block
 from trueup.db.casts import is_scalar, output_of
 from trueup.db.catalog import Column, read_table
-from trueup.errors import QueryError
+from trueup.errors import CheckFailed, QueryError
 from trueup.rows.encode import base_value, column_spec, equality, scalar_value, text_of
 from trueup.rows.types import TypeRow, type_named
+
+# Classes of errors that are no property of a table: conflicts, resources, locks, operator intervention.
+_PASSING = ("25", "40", "53", "55", "57", "58")
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,12 @@ class Shapes:
         stale = [source for source, text in prints.items() if self._is_stale(source, text)]
         if stale:
             self.changed = True
-            unusable = refused(self._session, self._tube)
+            only = stale[0] if len(stale) == 1 else None
+            unusable = refused(self._session, self._tube, source=only)
+            rows = self._source_rows([source for source in stale if source not in unusable])
             for source in stale:
-                self._known[source] = prints[source], self._read(source, unusable.get(source, ""))
+                shape = self._read(source, unusable.get(source, ""), rows.get(source))
+                self._known[source] = prints[source], shape
         return {source: self._known[source][1] for source in prints}
 
     def _is_stale(self, source: int, text: str) -> bool:
@@ -83,17 +89,32 @@ class Shapes:
         # The cause of a problem may be outside of the table: a function, a privilege.
         return known is None or known[0] != text or bool(known[1].problem)
 
-    def _read(self, source: int, problem: str) -> Shape:
+    def _source_rows(self, sources: Sequence[int]) -> dict[int, Mapping[str, Any]]:
+        """Return the rows of sources with one query; none if it fails for one of them."""
+        try:
+            query = block(self._session, "sources")
+            rows = self._session.records(query, {"tube": self._tube, "sources": list(sources)})
+            return {row["source"]: row for row in rows}
+        except QueryError as error:
+            if error.sqlstate[:2] in _PASSING:
+                raise
+            return {}
+
+    def _read(self, source: int, problem: str, row: Mapping[str, Any] | None) -> Shape:
         """Read a shape; a table that cannot be read has a shape with a problem, so that others are not affected."""
         if not problem:
             try:
-                query = block(self._session, "sources")
-                (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
+                if row is None:
+                    query = block(self._session, "sources")
+                    (row,) = self._session.records(query, {"tube": self._tube, "sources": [source]})
                 return _shape(self._session, row)
             except QueryError as error:
-                if error.sqlstate[:2] in ("25", "40", "53", "55", "57", "58"):
+                if error.sqlstate[:2] in _PASSING:
                     raise
                 problem = error.message
+            except CheckFailed as error:
+                # The planner would run code of another role.
+                problem = f"{error.message}: {error.cure}"
         table, is_detached = self._rows("source_names", {"source": source})[0]
         return _no_shape(source, table, is_detached, problem=problem)
 

@@ -144,7 +144,7 @@ def attach(
         # Within the transaction: a table whose rows cannot be read is not attached.
         if reason := unreadable(session, Shapes(session, tube).get([source])[source]):
             raise CheckFailed([f"{name} cannot be attached: {reason}"], cure="fix the table", node=session.node.name)
-    attached = next(table for info in list_tubes(session) for table in info.tables if table.source == source)
+    attached = _attached(session, source)
     query = sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE source = %s AND op = '{{')").format(
         session.name(f"pods_{tube}")
     )
@@ -250,6 +250,14 @@ def list_tubes(session: Session) -> tuple[TubeInfo, ...]:
                 )
             )
     return tuple(TubeInfo(name, *values, tuple(tables.get(name, ()))) for name, values in settings.items())
+
+
+def _attached(session: Session, source: int) -> Attached:
+    """Return one attached table; the others, which may be many, are not checked."""
+    (row,) = session.records(block(session, "attached_table"), {"source": source})
+    found = find_problems(session, row.pop("tube"), source=source).get(source)
+    key, stale = tuple(row.pop("key")), tuple(row.pop("stale_columns"))
+    return Attached(**row, key=key, problem=found.text if found else None, stale_columns=stale)
 
 
 def stats(session: Session) -> tuple[Stats, ...]:

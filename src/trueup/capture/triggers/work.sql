@@ -35,9 +35,16 @@ SELECT s.source, s."table"::text AS "table", t.predicate AS tube_predicate, s.pr
                   WHERE p.oid = to_regprocedure({quoted} || '.touch_' || s.source || '()')), current_user)::text AS owner
   FROM {schema}.sources s JOIN {schema}.tubes t USING (tube) JOIN pg_class c ON c.oid = s."table"
  WHERE coalesce(t.predicate, s.predicate, s.routing) IS NOT NULL AND s.tube = coalesce(%(tube)s, s.tube)
+   AND s.source = coalesce(%(source)s, s.source)
 
 -- name: attached
 SELECT source FROM {schema}.sources WHERE tube = %(tube)s AND detached_at IS NULL ORDER BY source
+
+-- name: attached_table
+SELECT s.tube, s.source, s."table"::text AS "table", s.shard, s.routing, s.predicate, s.capture, s.attached_at,
+       {schema}.tube_key_names(s."table", {schema}.tube_key_numbers(s)) AS key,
+       {schema}.tube_stale_columns(s.source) AS stale_columns
+  FROM {schema}.sources s WHERE s.source = %(source)s
 
 -- name: last_worker
 SELECT owner, ended_at IS NOT NULL, extract(epoch FROM clock_timestamp() - seen_at)::float8, seen_at

@@ -79,7 +79,8 @@ class Garbage:
             if shape is None or shape.relation is None
             else sink.older(
                 shape.table,
-                "all" if payload["shards"] == "all" else [int(payload["shards"])],
+                # Documents of a table with a fixed shard may be from a time when it was attached with another one.
+                "all" if payload["shards"] == "all" or shape.shard_sql is None else [int(payload["shards"])],
                 int(payload["start_seq"]),
                 _time(payload["started_at"]),
                 current.after,
@@ -87,8 +88,10 @@ class Garbage:
             )
         )
         if page and shape is not None:
-            documents = _of_pod(page, current.pod)
+            documents = list(page) if shape.shard_sql is None else _of_pod(page, current.pod)
             self._remove(shape, documents, sink)
+            if shape.shard_sql is None:
+                documents = [(current.pod.shard, key) for _, key in documents]
             self._touch(shape, documents)
             current.after = page[-1][1]
             current.touched += len(documents)

@@ -18,7 +18,7 @@ from redis import Redis
 from support.fixtures import Databases
 from support.sinks import THINGS, Rig
 from support.tube import TubeDatabase
-from trueup.errors import CheckFailed, ConfigError
+from trueup.errors import CheckFailed, ConfigError, QueryError
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SinkRejected, SourceTable
 from trueup.sinks.parquet import current_state
@@ -133,6 +133,33 @@ def test_keys_in_the_former_and_the_present_shard(tube_db: TubeDatabase, databas
         11,
     ]
     assert target.execute("SELECT id, name FROM things ORDER BY 1") == [(0, "b"), (1, "b"), (2, "b"), (12, "a")]
+
+
+def test_another_shard_in_another_partition(tube_db: TubeDatabase, databases: Databases) -> None:
+    """One job gets all touches of a key, dead letters follow, and no document of the former shard stays."""
+    [target] = databases(1)
+    tube_db.tube.ensure(partitions=2)
+    tube_db.run("CREATE TABLE things (id bigint PRIMARY KEY, name text); INSERT INTO things VALUES (7, 'deleted')")
+    tube_db.tube.attach("things", shard=0)
+    tube_db.tube.backfill("things")
+    tube_db.tube.run(target.uri, until_empty=True)
+    target.execute("ALTER TABLE things ADD CHECK (name <> 'bad')")
+    tube_db.run("INSERT INTO things VALUES (8, 'bad'), (9, 'a')")
+    assert tube_db.tube.run(target.uri, until_empty=True, attempts=1).dead_letters == 1
+    tube_db.run("UPDATE things SET name = 'b' WHERE id = 9")
+    tube_db.tube.detach("things")
+    # Not captured.
+    tube_db.run("DELETE FROM things WHERE id = 7; UPDATE things SET name = 'good' WHERE id = 8")
+    with tube_db.of("t").lock(0):
+        with pytest.raises(QueryError, match="a job of partition 0 is delivering touches with it") as caught:
+            tube_db.tube.attach("things", shard=1)
+        assert "stop that job" in caught.value.cure
+    tube_db.tube.attach("things", shard=1)
+    assert [pod.ids for pod in tube_db.pods(partition=1)] == [(9,)]
+    tube_db.tube.backfill("things")
+    summary = tube_db.tube.run(target.uri, until_empty=True, partitions=[1])
+    assert summary.dead_letters == 0
+    assert target.execute("SELECT id, name FROM things ORDER BY 1") == [(8, "good"), (9, "b")]
 
 
 def test_an_existing_table_keeps_its_own_columns_and_rows(postgres: Rig, databases: Databases) -> None:

@@ -1,4 +1,6 @@
-CREATE OR REPLACE FUNCTION @schema@.tube_problems(only_tube text DEFAULT NULL) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION @schema@.tube_problems(
+    only_tube text DEFAULT NULL, only_source integer DEFAULT NULL
+) RETURNS TABLE (
     source integer, tube text, "table" text, problem text, stops boolean
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -6,7 +8,8 @@ DECLARE
     s @schema@.sources;
 BEGIN
     FOR s IN SELECT x.* FROM @schema@.sources x
-              WHERE x.detached_at IS NULL AND x.tube = coalesce(only_tube, x.tube) ORDER BY x.source LOOP
+              WHERE x.detached_at IS NULL AND x.tube = coalesce(only_tube, x.tube)
+                AND x.source = coalesce(only_source, x.source) ORDER BY x.source LOOP
         source := s.source;
         tube := s.tube;
         "table" := s."table"::text;
@@ -38,5 +41,5 @@ BEGIN
     END LOOP;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_problems(text) IS
+COMMENT ON FUNCTION @schema@.tube_problems(text, integer) IS
     'Returns the attached tables with a problem, and whether it stops the delivery of their rows.';

@@ -71,6 +71,7 @@ BEGIN
                key_place = @schema@.tube_key_place(x."table"), covered = '{}',
                attached_at = clock_timestamp(), detached_at = NULL
          WHERE x.source = s.source;
+        PERFORM @schema@.tube_shard_follow(s.source);
     ELSE
         UPDATE @schema@.sources x SET predicate = tube_table_ensure_attached.predicate WHERE x.source = s.source;
     END IF;

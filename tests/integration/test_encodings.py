@@ -89,19 +89,32 @@ def test_tubes(encoded: Encoded, tmp_path: Path, encoding: str, letter: str) -> 
 
 
 def test_texts_of_an_unknown_encoding(encoded: Encoded, tmp_path: Path) -> None:
-    """SQL_ASCII stores any bytes: the job ends with the cause, and no other text is delivered in their place."""
+    """SQL_ASCII stores any bytes: such keys and rows are parked, no other text is delivered in their place."""
     tubes = TubeDatabase(encoded("SQL_ASCII"))
     try:
         tubes.install()
         tubes.tube.ensure()
-        tubes.run("CREATE TABLE t1 (k text PRIMARY KEY)")
-        tubes.tube.attach("t1")
+        tubes.run("CREATE TABLE t1 (k text, n int, v text, PRIMARY KEY (k, n)); CREATE TABLE t2 (k text PRIMARY KEY)")
+        for table in ("t1", "t2"):
+            tubes.tube.attach(table, shard=0)
         with psycopg.connect(tubes.database.uri, client_encoding="LATIN1", autocommit=True) as application:
-            application.execute("INSERT INTO t1 VALUES ('é'), ('a')")
+            application.execute(
+                "INSERT INTO t1 VALUES ('é', 1, ''), ('a', 2, 'é'), ('b', 3, 'b'); INSERT INTO t2 VALUES ('é'), ('c')"
+            )
+        tubes.run("INSERT INTO t2 VALUES ('日')")
         with pytest.raises(QueryError, match="invalid byte sequence") as caught:
-            tubes.tube.run(SqliteSink(str(tmp_path / "kept.db")), until_empty=True)
+            tubes.pods()
         assert "SQL_ASCII" in (caught.value.cure or "")
-        assert tubes.run("SELECT count(*) FROM tube.pods_t") == [(1,)]
+        sink = SqliteSink(str(tmp_path / "kept.db"))
+        assert tubes.tube.run(sink, until_empty=True, attempts=1).dead_letters == 3
+        assert [sorted(key for _, key in sink.rows(f"public.{table}")) for table in ("t1", "t2")] == [
+            [("b", "3")],
+            [("c",), ("日",)],
+        ]
+        errors = {letter.key: letter.error for letter in tubes.tube.dead_letters()}
+        assert errors.keys() == {r"\xe9", r'["\xe9", "1"]', '["a", "2"]'}
+        assert errors[r"\xe9"] == "the key is not a text in UTF-8"
+        assert tubes.run("SELECT count(*) FROM tube.pods_t") == [(0,)]
     finally:
         tubes.close()
 

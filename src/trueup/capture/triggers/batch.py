@@ -109,6 +109,10 @@ def _each_key_once(operations: dict[tuple[int, Key], str]) -> dict[tuple[int, Ke
 def _keys(pod: Pod, shape: Shape, unreadable: list[Refused]) -> Iterable[Key]:
     """Return the keys of a pod, without those that cannot be read."""
     raw: Sequence[int | str | None] = (*pod.ids, *(pod.keys or ()))
+    unreadable += [
+        Refused(pod.source, pod.shard, key, pod.op, "the key is not a text in UTF-8", is_unreadable=True)
+        for key in pod.undecodable
+    ]
     if None not in raw and shape.relation is not None:
         if shape.is_integer and not pod.keys:
             return pod.ids
@@ -125,7 +129,7 @@ def _keys(pod: Pod, shape: Shape, unreadable: list[Refused]) -> Iterable[Key]:
 
 
 def _all_refused(pod: Pod, reason: str) -> list[Refused]:
-    raw = (*pod.ids, *(pod.keys or ()))
+    raw = (*pod.ids, *(pod.keys or ()), *pod.undecodable)
     return [Refused(pod.source, pod.shard, str(key), pod.op, reason, is_unreadable=True) for key in raw]
 
 

@@ -66,6 +66,8 @@ class Pod:
     keys: tuple[str, ...] | None
     payload: dict[str, Any] | None
     at: datetime
+    # Keys that are not UTF-8, with escapes: in databases with the encoding SQL_ASCII.
+    undecodable: tuple[str, ...] = ()
 
     @property
     def is_control(self) -> bool:
@@ -80,7 +82,7 @@ class Pod:
     @property
     def size(self) -> int:
         """Return the number of keys."""
-        return len(self.ids) + len(self.keys or ())
+        return len(self.ids) + len(self.keys or ()) + len(self.undecodable)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ last one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from psycopg import sql
@@ -18,9 +19,16 @@ from trueup.capture.triggers.model import Pod
 from trueup.capture.triggers.session import Session, block
 from trueup.db.statements import load
 from trueup.db.storable import storable
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, QueryError
 
 LOCK_PAUSE = 0.2
+# SQLSTATE of a text that cannot be sent: a database with the encoding SQL_ASCII stores any bytes.
+_NOT_UTF8 = "22021"
+_COLUMNS = sql.SQL("p.seq, p.shard, p.source, p.op::text, p.ids, p.keys, p.payload, p.at")
+_COLUMNS_AS_BYTES = sql.SQL(
+    "p.seq, p.shard, p.source, p.op::text, p.ids, (SELECT array_agg(convert_to(u.key, 'SQL_ASCII') ORDER BY u.n)"
+    " FROM unnest(p.keys) WITH ORDINALITY u(key, n)), p.payload, p.at"
+)
 
 
 def claim(
@@ -32,31 +40,33 @@ def claim(
     skip: Sequence[int],
     max_keys: int | None = None,
     aside: Sequence[int] = (),
+    any_bytes: bool = False,
 ) -> list[Pod]:
     """Return the next pods of a partition, live pods first, without the pods in `skip`, which are being processed.
 
     The caller must hold the lock of the partition. The control pod at the end of a backfill is returned only when all
     earlier backfill pods are deleted. With `max_keys`, the pod that reaches this number of keys is the last one.
-    Pods of the sources in `aside` wait, except reports of capture problems.
+    Pods of the sources in `aside` wait, except reports of capture problems. With `any_bytes`, the caller processes
+    `Pod.undecodable`; without, a key that is not UTF-8 is an error.
     """
     partitions = partitions_of(session, tube)
     if not 0 <= partition < partitions:
         raise _no_partition(session, tube, partition, partitions)
-    query = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"]).format(
-        columns=_columns(),
-        pods=_pods(session, tube),
-        mine=_in_partition("p", partitions, partition),
-        same=_in_partition("b", partitions, partition),
-    )
-    return _read(session, query, {"skip": list(skip), "most": limit, "most_keys": max_keys, "aside": list(aside)})
+    parts = {
+        "pods": _pods(session, tube),
+        "mine": _in_partition("p", partitions, partition),
+        "same": _in_partition("b", partitions, partition),
+    }
+    values = {"skip": list(skip), "most": limit, "most_keys": max_keys, "aside": list(aside)}
+    text = sql.SQL(load("trueup.capture.triggers", "pods.sql")["claim"])
+    return _read(session, lambda columns: text.format(columns=columns, **parts), values, any_bytes=any_bytes)
 
 
-def read(session: Session, tube: str, numbers: Sequence[int]) -> list[Pod]:
-    """Return the pods with these numbers, live pods first; deleted pods are omitted."""
-    query = sql.SQL("SELECT {} FROM {} p, {} WHERE {} ORDER BY (p.op = 'B'), p.seq").format(
-        _columns(), _pods(session, tube), *_exactly(partitions_of(session, tube))
-    )
-    return _read(session, query, {"numbers": list(numbers)})
+def read(session: Session, tube: str, numbers: Sequence[int], *, any_bytes: bool = False) -> list[Pod]:
+    """Return the pods with these numbers, live pods first; deleted pods are omitted. `any_bytes` is as for `claim`."""
+    parts = _pods(session, tube), *_exactly(partitions_of(session, tube))
+    text = sql.SQL("SELECT {} FROM {} p, {} WHERE {} ORDER BY (p.op = 'B'), p.seq")
+    return _read(session, lambda columns: text.format(columns, *parts), {"numbers": list(numbers)}, any_bytes=any_bytes)
 
 
 def delete(session: Session, tube: str, numbers: Sequence[int]) -> int:
@@ -170,18 +180,41 @@ def _in_partition(alias: str, partitions: int, partition: int) -> sql.Composed:
     return sql.SQL("abs({}.shard %% {}) = {}").format(sql.Identifier(alias), partitions, partition)
 
 
-def _columns() -> sql.SQL:
-    return sql.SQL("p.seq, p.shard, p.source, p.op::text, p.ids, p.keys, p.payload, p.at")
-
-
 def _pods(session: Session, tube: str) -> sql.Identifier:
     return session.name(f"pods_{tube}")
 
 
-def _read(session: Session, query: sql.Composed, values: dict[str, Any]) -> list[Pod]:
-    with session.errors():
-        rows = session.connection.execute(query, values).fetchall()
-    return [
-        Pod(seq, shard, source, op, tuple(ids), None if keys is None else tuple(keys), payload, written_at)
-        for seq, shard, source, op, ids, keys, payload, written_at in rows
-    ]
+def _read(
+    session: Session, query: Callable[[sql.SQL], sql.Composed], values: dict[str, Any], *, any_bytes: bool
+) -> list[Pod]:
+    try:
+        rows = session.rows(query(_COLUMNS), values)
+    except QueryError as error:
+        if not any_bytes or error.sqlstate != _NOT_UTF8:
+            raise
+        rows = session.rows(query(_COLUMNS_AS_BYTES), values)
+    return [_pod(*row) for row in rows]
+
+
+def _pod(
+    seq: int,
+    shard: int,
+    source: int,
+    op: str,
+    ids: Sequence[int],
+    keys: Sequence[Any] | None,
+    payload: dict[str, Any] | None,
+    written_at: datetime,
+) -> Pod:
+    """Return the pod of a row. Keys that are bytes are decoded; those that are not UTF-8 are listed apart."""
+    undecodable: list[str] = []
+    if keys is not None and any(isinstance(key, bytes) for key in keys):
+        texts: list[Any] = []
+        for key in keys:
+            try:
+                texts.append(key.decode() if isinstance(key, bytes) else key)
+            except UnicodeDecodeError:
+                undecodable.append(key.decode(errors="backslashreplace"))
+        keys = texts
+    texts_of_keys = None if keys is None else tuple(keys)
+    return Pod(seq, shard, source, op, tuple(ids), texts_of_keys, payload, written_at, tuple(undecodable))

@@ -44,6 +44,7 @@ class Queue:
                 skip=skip,
                 max_keys=share,
                 aside=self.aside,
+                any_bytes=True,
             )
             claimed += [(partition, pod) for pod in new_pods]
         if not claimed:
@@ -74,6 +75,6 @@ class Queue:
         # In this order: the last pods of a backfill are visible before it is marked as finished.
         running = session.rows(block(session, "running_backfills"), {"tube": tube})[0][0]
         return not running and not any(
-            pods.claim(session, tube, partition, limit=1, skip=(), aside=self.aside)
+            pods.claim(session, tube, partition, limit=1, skip=(), aside=self.aside, any_bytes=True)
             for partition in self._hold.partitions
         )

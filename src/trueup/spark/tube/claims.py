@@ -97,7 +97,7 @@ class Claims:
             self._check_history(end)
             partition_of = {seq: partition for partition, numbers in end.pods.items() for seq in numbers}
             self._check_partitions(end)
-            claimed_pods = pods.read(self.session, self.options.tube, list(partition_of))
+            claimed_pods = pods.read(self.session, self.options.tube, list(partition_of), any_bytes=True)
             return [(partition_of[pod.seq], pod) for pod in claimed_pods]
 
     def close(self) -> None:
@@ -120,6 +120,7 @@ class Claims:
                 skip=self._scheduled.pods,
                 max_keys=max(1, most_keys // len(self.hold.partitions)) if most_keys else None,
                 aside=[source for source, problem in self._problems.items() if problem.stops],
+                any_bytes=True,
             )
             for pod in new_pods:
                 if self._until is not None and pod.at > self._until:

@@ -73,7 +73,8 @@ class _Rows:
         self._session = session
         self._task = task
         partition_of = {seq: partition for partition, seq in task.numbers}
-        claimed = [(partition_of[pod.seq], pod) for pod in pods.read(session, task.tube, list(partition_of))]
+        existing = pods.read(session, task.tube, list(partition_of), any_bytes=True)
+        claimed = [(partition_of[pod.seq], pod) for pod in existing]
         self._shapes = Shapes(session, task.tube)
         self._known = dict(self._shapes.get({pod.source for _, pod in claimed}))
         self._batch = batch_of(claimed, self._known)

@@ -154,9 +154,9 @@ def test_the_demo_of_tubes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "tube", "--rows", "3000", "--seconds", "1"]) == 0
     shown = capsys.readouterr().out
     assert "backfill shop public.orders (shard 0): 3,001 keys" in shown
-    assert re.search(r"the job delivered [3-9],\d+ keys: .* removed, while the application ran [1-9]", shown)
+    assert re.search(r"the job delivered ([3-9]|\d\d+),\d+ keys: .* removed, while the application ran [1-9]", shown)
     assert re.search(r"a change was in the copy after \d", shown)
-    assert re.search(r"^MATCH: the hashes of all [23],\d+ rows", shown, re.M)
+    assert re.search(r"^MATCH: the hashes of all ([2-9]|\d\d+),\d+ rows", shown, re.M)
 
 
 def test_the_demo_of_the_switchover(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from trueup.config.model import Node
 from trueup.db.snapshot import Control
 from trueup.task.connections import as_connected, check_free
 from trueup.testing.postgres import Database, Server
+from trueup.testing.processes import wait_until
 
 TABLE = "CREATE TABLE items AS SELECT 1 AS id; ALTER TABLE items ADD PRIMARY KEY (id); GRANT SELECT ON items TO modest"
 PASSWORD = "p'w \\ 1"
@@ -34,7 +35,9 @@ def limited_nodes(databases: Databases, server: Server) -> Iterator[list[Databas
         server.database("postgres").execute("DROP ROLE modest")
 
 
-def test_too_few_connections_are_reported_before_the_run(limited_nodes: list[Database], compare: Compare) -> None:
+def test_too_few_connections_are_reported_before_the_run(
+    limited_nodes: list[Database], compare: Compare, server: Server
+) -> None:
     options = {"concurrency_factor": 4.0}
     with pytest.raises(CheckFailed) as caught:
         compare(limited_nodes, "items", **options)
@@ -42,6 +45,9 @@ def test_too_few_connections_are_reported_before_the_run(limited_nodes: list[Dat
     assert "nodes n1, n2: " in caught.value.message
     assert "parallel tasks need" in caught.value.message
     assert "--max-connections 2" in caught.value.cure
+    # The server ends sessions a moment after they are closed.
+    left = "SELECT FROM pg_stat_activity WHERE usename = 'modest'"
+    assert wait_until(lambda: server.database("postgres").execute(left) == [], 60)
     assert compare(limited_nodes, "items", max_connections=2, **options).verdict == "MATCH"
 
 

@@ -129,33 +129,41 @@ def run(nodes: list[str], folder: Path, server: Server) -> Run:
             env=environment,
         )
         seen = Seen()
-        watcher = threading.Thread(target=_watch, args=(process, server, cluster, ui, seen))
-        watcher.start()
+        watchers = [threading.Thread(target=_watch_sessions, args=(process, server, seen))]
+        if cluster:
+            watchers.append(threading.Thread(target=_watch_pages, args=(process, cluster, ui, seen)))
+        for watcher in watchers:
+            watcher.start()
         try:
             meanwhile()
         finally:
-            out, err = process.communicate(timeout=120)
-            watcher.join()
+            out, err = process.communicate(timeout=300)
+            for watcher in watchers:
+                watcher.join()
         report = json.loads(Path(json.loads(out)["report"]).read_text()) if process.returncode in (0, 1) else {}
         return Ran(process.returncode, out + err, report, seen)
 
     return call
 
 
-def _watch(process: subprocess.Popen[str], server: Server, cluster: SparkCluster | None, ui: str, seen: Seen) -> None:
+def _watch_sessions(process: subprocess.Popen[str], server: Server, seen: Seen) -> None:
     query = """SELECT datname, count(*) FROM pg_stat_activity
                 WHERE application_name LIKE 'trueup%' AND application_name NOT LIKE '%watch' AND datname IS NOT NULL
                 GROUP BY 1"""
-    looked = 0.0
     with psycopg.connect(server.uri(), autocommit=True) as connection:
         while process.poll() is None:
             for name, count in connection.execute(query).fetchall():
                 seen.sessions[name] = max(seen.sessions.get(name, 0), count)
-            if cluster and seen.sessions and time.monotonic() - looked > 1:
-                _look_at_processes([process, *cluster.processes.values()], seen)
-                _look_at_pages(ui, seen)
-                looked = time.monotonic()
             time.sleep(0.005)
+
+
+def _watch_pages(process: subprocess.Popen[str], cluster: SparkCluster, ui: str, seen: Seen) -> None:
+    """Look at the processes and pages now and then: on a busy machine this takes a while."""
+    while process.poll() is None:
+        if seen.sessions:
+            _look_at_processes([process, *cluster.processes.values()], seen)
+            _look_at_pages(ui, seen)
+        time.sleep(0.5)
     _look_at_pages(ui, seen)
 
 

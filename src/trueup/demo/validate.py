@@ -49,19 +49,23 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
         wait_until(lambda: not down.execute(statements["copying"]))
         validation = Validation("demo", nodes={"n1": up.uri, "n2": down.uri})
         validation.create(source="n1", target="n2", tables=(TABLE,), check_interval=0.5, row_error_delay=2.0, sweep=0.3)
-        with _running(validation, say), in_background(lambda stop: _write(up, rows, stop)):
-            time.sleep(seconds / 3)
-            say(status_text(validation.status()))
-            say("corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger")
-            down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
-            up.execute(statements["touch"])
-            errors = _watch_errors(validation, 4, say)
-            say("trueup repair --validation demo --execute: copy the rows of n1")
-            down.execute(statements["unspoil"])
-            _repair(validation, say)
-            wait_until(lambda: not validation.errors())
-            for error in validation.errors(state="resolved"):
-                say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
+        with _running(validation, say):
+            with in_background(lambda stop: _write(up, rows, stop)):
+                time.sleep(seconds / 3)
+                say(status_text(validation.status()))
+                say(
+                    "corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger"
+                )
+                down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
+                up.execute(statements["touch"])
+                errors = _watch_errors(validation, 4, say)
+                say("trueup repair --validation demo --execute: copy the rows of n1")
+                down.execute(statements["unspoil"])
+                _repair(validation, say)
+                wait_until(lambda: not validation.errors())
+                for error in validation.errors(state="resolved"):
+                    say(f"  resolved at {error.resolved_at:%H:%M:%S}: {error.source} ({', '.join(error.key)})")
+            # The writes have ended: no row of theirs is pending at the end.
             fence = validation.fence(timeout=TIMEOUT)
             return Shown(validation.status(), fence, errors)
 

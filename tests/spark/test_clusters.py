@@ -154,7 +154,7 @@ def _watch_sessions(process: subprocess.Popen[str], server: Server, seen: Seen) 
         while process.poll() is None:
             for name, count in connection.execute(query).fetchall():
                 seen.sessions[name] = max(seen.sessions.get(name, 0), count)
-            time.sleep(0.005)
+            time.sleep(0.02)
 
 
 def _watch_pages(process: subprocess.Popen[str], cluster: SparkCluster, ui: str, seen: Seen) -> None:

@@ -53,9 +53,7 @@ def run(*, rows: int, seconds: float, say: Log) -> Shown:
             with in_background(lambda stop: _write(up, rows, stop)):
                 time.sleep(seconds / 3)
                 say(status_text(validation.status()))
-                say(
-                    "corrupting rows of n2: one changed, one deleted, one inserted by hand, and one changed by a trigger"
-                )
+                say("corrupting rows of n2: one changed, one deleted, one inserted by hand, one changed by a trigger")
                 down.execute(statements["spoil"].replace("%(rows)s", str(int(rows))))
                 up.execute(statements["touch"])
                 errors = _watch_errors(validation, 4, say)

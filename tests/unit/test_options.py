@@ -26,6 +26,7 @@ DIFFERENT = {
     "partitions": "the number of partitions, or a list of them",
     "output": "the formats depend on the command",
     "force": "what is overwritten or lost depends on the command",
+    "keep": "the number of runs to keep, or a flag of the demos",
     "log": "a log of the version log, or a log file",
     "validation": "instead of a report, or as a proof",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
@@ -14,16 +15,18 @@ from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.store import TaskStore
-from trueup.task.open import open_task
+from trueup.task.open import OpenTask, open_task
 from trueup.verbs.difflog.abandon import abandon
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.join_files import join_files
 from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.mark import check_owner
+from trueup.verbs.difflog.migrate import Migration, migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
 from trueup.verbs.difflog.prove import EXAMPLES, prove_clickhouse, prove_log
-from trueup.verbs.difflog.record import check_log
+from trueup.verbs.difflog.prune import Pruned, prune
+from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.session import spark_session
@@ -120,18 +123,36 @@ class DiffLog:
             record = check_log(self.config)
             if record and not paths:
                 check_owner(self.config, record)
-            state = state_rows(session, self.config)
+            config = with_history(self.config, record)
+            state = state_rows(session, config)
             if not paths:
-                return prove_clickhouse(session, self.config, state, limit=limit, to=file)
+                return prove_clickhouse(session, config, state, limit=limit, to=file)
             fast = session.read.parquet(*paths)
-            slow = _slow_log(session, self.config)
-            return prove_log(fast, slow, self.config, state, limit=limit, to=file)
+            return prove_log(fast, _slow_log(session, config), config, state, limit=limit, to=file)
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 
     def status(self) -> DiffLogStatus:
         """Return the last run, what waits for the next one, and the size of the state table, without Spark."""
         return status(self.config)
+
+    def migrate(self, *, execute: bool = False) -> Migration:
+        """Change the log to settings that were changed in the configuration; without `execute`, only show the changes.
+
+        A migration that is killed is finished or rolled back by the next call of `run` or `migrate`.
+        """
+
+        def work(session: SparkSession, _: Progress) -> Migration:
+            return migrate(session, self.config, execute=execute)
+
+        return self._as_task("DIFFLOG_MIGRATE", {"work": self.config.work, "execute": execute}, work, asdict)
+
+    def prune(self, *, keep: int, execute: bool = False) -> Pruned:
+        """Remove outputs and chunk sets of all but the last `keep` runs; without `execute`, only show them."""
+        with self._task("DIFFLOG_PRUNE", {"work": self.config.work, "keep": keep, "execute": execute}) as task:
+            result = prune(self.config, keep=keep, execute=execute)
+            task.finish(asdict(result))
+        return result
 
     def _as_task(
         self,
@@ -142,21 +163,30 @@ class DiffLog:
         progress: Progress | None = None,
     ) -> T:
         """Run the work with a Spark session, as a task of the task store."""
+        with self._task(task_type, context, progress) as task:
+            with spark_session(self._spark, self._session) as session:
+                result = work(session, task.progress)
+            task.finish(summary(result))
+        return result
+
+    @contextmanager
+    def _task(
+        self, task_type: str, context: Mapping[str, object], progress: Progress | None = None
+    ) -> Iterator[OpenTask]:
+        """Yield a new task of the task store."""
+        again = "run the command again: it continues after the last complete output"
         with (
             TaskStore(self._task_db) as store,
             open_task(
                 store,
                 task_type,
-                on_interrupt="run the command again: it continues after the last complete output",
+                on_interrupt=again,
                 table=self.config.entity.name,
                 context=context,
                 progress=progress,
             ) as task,
         ):
-            with spark_session(self._spark, self._session) as session:
-                result = work(session, task.progress)
-            task.finish(summary(result))
-        return result
+            yield task
 
 
 def difflog_step(
@@ -186,5 +216,11 @@ def _slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
     runs = [log_run for log_run in Runs(Path(difflog.work)).all() if log_run.has("visit_log_wide")]
     if not runs:
         raise ConfigError("no run has written a log yet: nothing can be proven", cure="trueup difflog run")
+    for log_run in runs:
+        if log_run.facts.get("pruned") or not log_run.path("visit_log_wide").exists():
+            raise ConfigError(
+                f"{log_run.path('visit_log_wide')} was removed: the log of run {log_run.number} is missing",
+                cure="prove the ClickHouse table: trueup difflog prove, without --fast-log",
+            )
     paths = [str(log_run.path("visit_log_wide")) for log_run in runs]
     return session.read.option("mergeSchema", "true").parquet(*paths)

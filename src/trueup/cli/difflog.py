@@ -33,6 +33,7 @@ def difflog() -> None:
       trueup difflog join --visits raw/visits --log conversions=raw/conversions
       trueup difflog run
       trueup difflog prove
+      trueup difflog prune --keep 10
     """
 
 
@@ -163,6 +164,48 @@ def status(**options: Any) -> None:
 
     facts = asdict(read_status(load_difflog(options["config"])))
     _show(options, facts, status_summary(facts))
+
+
+@difflog.command()
+@flag("--execute", "Write. Without this option nothing is changed.")
+@shared("insecure")
+@_common
+def migrate(execute: bool, **options: Any) -> None:
+    """Change the log to settings that were changed in difflog.toml. A dry run unless --execute.
+
+    \b
+    Examples:
+      trueup difflog migrate
+      trueup difflog migrate --execute
+    """
+    from trueup.report.difflog import migration_summary
+
+    result = asdict(_difflog(options).migrate(execute=execute))
+    _show(options, result, migration_summary(result))
+
+
+@difflog.command()
+@click.option(
+    "--keep",
+    type=POSITIVE,
+    required=True,
+    metavar="N",
+    help="Keep the outputs and chunk sets of the last N runs.",
+)
+@flag("--execute", "Write. Without this option nothing is changed.")
+@_common
+def prune(keep: int, execute: bool, **options: Any) -> None:
+    """Remove outputs and chunk sets of old runs, and unused files of the state. A dry run unless --execute.
+
+    \b
+    Examples:
+      trueup difflog prune --keep 10
+      trueup difflog prune --keep 10 --execute
+    """
+    from trueup.report.difflog import prune_summary
+
+    result = asdict(_difflog(options).prune(keep=keep, execute=execute))
+    _show(options, result, prune_summary(result))
 
 
 def _difflog(options: Mapping[str, Any]) -> DiffLog:

@@ -17,7 +17,7 @@ from trueup.verbs.difflog.model import RULES, DiffLogConfig, Entity, Rule, SideL
 # Tables of difflog.toml -> their dataclasses. Fields that are tables are documented under their own name.
 DIFFLOG = {"": DiffLogConfig, "entity": Entity, "log": SideLog, "state": StatePlace, "clickhouse": Target}
 _TABLES = {
-    *(("", "entity"), ("", "logs"), ("", "state"), ("", "target"), ("", "warnings")),
+    *(("", "entity"), ("", "logs"), ("", "state"), ("", "target"), ("", "warnings"), ("", "history")),
     *(("entity", "kept"), ("log", "columns"), ("spark", "conf")),
 }
 # Defaults that the reader of the file sets, not the dataclass.

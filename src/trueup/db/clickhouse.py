@@ -6,7 +6,6 @@ ClickHouse at a time, and a process can open one folder at a time.
 
 from __future__ import annotations
 
-import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -98,11 +97,9 @@ class Embedded:
 
     def insert(self, table: str, columns: Sequence[str], path: Path, query_id: str) -> None:
         listed = names(columns)
-        # Via a link with a plain name, because ClickHouse treats * ? {a,b} in a path as patterns.
-        with tempfile.TemporaryDirectory(prefix="trueup-insert-") as folder:
-            link = Path(folder) / "rows.parquet"
-            link.symlink_to(path.absolute())
-            source = f"file({literal(str(link))}, Parquet)"
+        # By its descriptor, because ClickHouse treats * ? {a,b} in a path as patterns.
+        with path.open("rb") as file:
+            source = f"file('/dev/fd/{file.fileno()}', Parquet)"
             self.execute(
                 f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {source} SETTINGS {_assigned(INSERT_SETTINGS)}"
             )

@@ -15,10 +15,10 @@ _LOCK = ".lock"
 class ScratchFolder:
     """A temporary folder with a lock that the system releases when the process ends, however it ends."""
 
-    def __init__(self, prefix: str) -> None:
-        remove_abandoned(prefix)
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        remove_abandoned(prefix, parent)
         while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix))
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX)
             # Another process may have removed it before it was locked.
@@ -26,15 +26,21 @@ class ScratchFolder:
                 break
             os.close(self._lock)
 
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
-def remove_abandoned(prefix: str) -> None:
+def remove_abandoned(prefix: str, parent: Path | None = None) -> None:
     """Remove the folders of this user whose process is gone; one without a lock file is being created."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for folder in (parent or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
         # Another process may remove the same folder.
         with suppress(OSError):
             if folder.lstat().st_uid != os.geteuid():

@@ -1,8 +1,8 @@
-"""The text of the results of a version log: a run, and a proof."""
+"""The text of the results of a version log: a run, a proof, a migration, and a prune."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,46 @@ def run_summary(result: Mapping[str, Any]) -> str:
         lines.append(f"  late rows are in {result['folder']}/late; to join them: trueup difflog run --late rejoin")
     lines.append("  next: trueup difflog prove")
     return "\n".join(lines)
+
+
+def migration_summary(result: Mapping[str, Any]) -> str:
+    """Return the result of a migration as text."""
+    if not result["changes"]:
+        return "nothing to do: the log was written with these settings"
+    done = bool(result["run"])
+    lines = [f"run {result['run']} changed the log:" if done else "dry run, nothing was changed; settings to change:"]
+    lines += [f"  {change}" for change in result["changes"]]
+    lines.append(f"  {counted(result['rows'], 'signed row')}, to replace rows of the log")
+    if result["rewritten"]:
+        lines.append(f"  the state table with {counted(result['states'], 'state')} is written again")
+    lines.append("  next: trueup difflog prove" if done else "  to change the log: trueup difflog migrate --execute")
+    return "\n".join(lines)
+
+
+def prune_summary(result: Mapping[str, Any]) -> str:
+    """Return the result of a prune as text."""
+    done = result["executed"]
+    lines = ["removed:" if done else "dry run, nothing was removed; can be removed:"]
+    for title, values in (("outputs of runs", result["runs"]), ("rows of chunk sets", result["chunks"])):
+        if values:
+            lines.append(f"  {title} {_listed(values)}")
+    lines.append(f"  {_megabytes(result['bytes'])} in runs and chunk sets")
+    lines.append(f"  {_megabytes(result['state_bytes'])} of unused files of the state")
+    if result["late"]:
+        lines.append(f"  kept: late rows of runs {_listed(result['late'])}, which `run --late rejoin` can join")
+    if not done:
+        lines.append("  to remove it, add --execute")
+    return "\n".join(lines)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """Return values as text: all of them, or the first and the last."""
+    texts = [str(value) for value in values]
+    return ", ".join(texts) if len(texts) <= 5 else f"{texts[0]} to {texts[-1]} ({len(texts)})"
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1_000_000:,.1f} MB"
 
 
 def status_summary(status: Mapping[str, Any]) -> str:

@@ -160,11 +160,12 @@ class ClickHouseSink:
 
         rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.uint64()))
         rows = rows.append_column(DELETED, pa.array(gone).cast(pa.uint8()))
-        with tempfile.TemporaryDirectory(prefix="trueup-sink-") as folder:
-            path = Path(folder) / "rows.parquet"
-            pq.write_table(rows, path)
+        # A file without a name: nothing is left of it if the process is killed.
+        with tempfile.TemporaryFile(prefix="trueup-sink-") as file:
+            pq.write_table(rows, file)
+            file.seek(0)
             query_id = f"trueup-tube:{self._database}.{name}:{uuid.uuid4()}"
-            self._backend().insert(self._name(name), rows.column_names, path, query_id)
+            self._backend().insert(self._name(name), rows.column_names, Path(f"/dev/fd/{file.fileno()}"), query_id)
 
     def _ensure(self, name: str, columns: Columns) -> None:
         key = columns.source.key

@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
+from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import Target
 from trueup.verbs.difflog.prove import prove_clickhouse
+from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog.state import StateTable, state_rows
 
 CONFIG = """
 work = "."
@@ -87,7 +89,8 @@ if "PYSPARK_GATEWAY_PORT" in os.environ:
     SparkContext(gateway=gateway, jsc=context, conf=SparkConf(_jvm=jvm, _jconf=context.getConf()))
 quick = {"spark.sql.shuffle.partitions": "2",
          "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"}
-DiffLog("difflog.toml", conf=quick).run()
+log = DiffLog("difflog.toml", conf=quick)
+log.migrate(execute=True) if sys.argv[2:] else log.run()
 """
 # Here the process has its own JVM, which ends with it; otherwise it uses the JVM of the tests.
 ALONE = "mid-step"
@@ -178,14 +181,38 @@ def test_a_kill_between_two_inserts(spark: Spark) -> None:
     assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
 
 
-def _run_until_killed(spark: Spark, point: str) -> None:
+def test_a_migration_that_is_killed_is_rolled_back_or_finished(spark: Spark) -> None:
+    _prepare(spark)
+    run(spark, load_difflog("difflog.toml"))
+    states = StateTable.of(load_difflog("difflog.toml"))
+    Path("difflog.toml").write_text(
+        CONFIG.replace("buckets = 2", "buckets = 3").replace("work", "multiplier = 9\nwork")
+    )
+    log = load_difflog("difflog.toml")
+    before = states.version()
+    _run_until_killed(spark, "files written", "migrate")
+    with pytest.raises(CheckFailed, match="multiplier is 8, but the log was written with 1000"):
+        run(spark, replace(log, multiplier=8))
+    assert states.version() == before
+    # Before its commit it is rolled back, and starts again; after it, the next command inserts its rows.
+    _run_until_killed(spark, "inserting", "migrate")
+    assert run(spark, log).number == 0
+    assert not list(Path("state").glob("run-000001"))
+    with open_target(log.target) as clickhouse:
+        fast = "SELECT id, 1, 0, F, F FROM (SELECT number AS id, if(number < 100, 1, 2) AS F FROM numbers(400))"
+        clickhouse.execute(f"INSERT INTO {clickhouse.name} (id, Sign, SlowVersion, F, Version) {fast}")
+    proof = prove_clickhouse(spark, with_history(log, check_log(log)), state_rows(spark, log))
+    assert (proof.verdict, proof.keys) == ("MATCH", 400), proof
+
+
+def _run_until_killed(spark: Spark, point: str, *verb: str) -> None:
     environment = dict(os.environ)
     if point != ALONE:
         bridge = spark.sparkContext._gateway
         assert bridge is not None
         gateway = bridge.gateway_parameters
         environment |= {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.auth_token}
-    command = [sys.executable, "-c", VICTIM, point]
+    command = [sys.executable, "-c", VICTIM, point, *verb]
     victim = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert victim.returncode == -signal.SIGKILL, victim.stderr
     # Cached data of the killed process is gone.

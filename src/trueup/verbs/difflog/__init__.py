@@ -6,8 +6,9 @@ Reading order: `run` (the path of a run), `model`, `config`, `checks` and `templ
 old one), `blocks` (the signed rows of an update), `step` (one step on DataFrames), `frame` (all steps of a run in one
 DataFrame), `widen` (adds the dropped columns), `outputs` (the outputs of a run), `state` (the state table), `manifest`
 (a run on disk), `abandon` (removes an unfinished run), `basis` and `record` (the settings and the id of a log),
-`result` (the result of a run), `status` (of a log), `clickhouse`, `resume` and `mark` (the target table), `prove` and
-`judge` (the proof), `session` (the Spark session).
+`result` (the result of a run), `status` (of a log), `clickhouse`, `resume` and `mark` (the target table), `migrate` and
+`migration_plan` (changed settings), `prune` and `vacuum` (free disk space), `prove` and `judge` (the proof), `session`
+(the Spark session).
 """
 
 from __future__ import annotations

@@ -43,11 +43,14 @@ class Basis:
     ttl_column: str = ""
     # Whether states may have expired: then rows without a state are expected in the log.
     has_expired: bool = False
+    # The multipliers before migrations: cancelled rows with their versions may still be in the log.
+    multipliers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, difflog: DiffLogConfig, before: Basis | None = None) -> Basis:
         """Return the basis of a configuration, after the basis `before`."""
         entity, state = difflog.entity, difflog.state
+        earlier = (*before.multipliers, before.multiplier) if before else ()
         return cls(
             multiplier=difflog.multiplier,
             buckets=state.buckets,
@@ -61,12 +64,13 @@ class Basis:
             ttl_days=state.ttl_days,
             ttl_column=state.ttl_column if state.ttl_days else "",
             has_expired=bool(state.ttl_days or (before and before.has_expired)),
+            multipliers=tuple(number for number in dict.fromkeys(earlier) if number != difflog.multiplier),
         )
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Basis:
         """Return the basis that `as_json` has written."""
-        lists = {name: tuple(facts[name]) for name in ("key", "dropped")}
+        lists = {name: tuple(facts[name]) for name in ("key", "dropped", "multipliers")}
         rules = {name: Rule(**rule) for name, rule in facts["rules"].items()}
         logs = {name: LogColumns(tuple(log["id"]), log["order_by"]) for name, log in facts["logs"].items()}
         return cls(**{**facts, **lists, "rules": rules, "logs": logs})
@@ -122,7 +126,7 @@ def check_unchanged(old: Basis, new: Basis, columns: Collection[str]) -> None:
         raise CheckFailed([str(change) for change in found], cure=lasting[0].cure)
     raise CheckFailed(
         [str(change) for change in found],
-        cure="nothing was written; write the old values into difflog.toml, or start a new log",
+        cure="nothing was written; write the old values into difflog.toml, or change the log: trueup difflog migrate",
     )
 
 

@@ -188,7 +188,7 @@ def _judged(
         only_fast.alias("only_fast"),
         f.col("known").isNull().alias("no_state"),
     )
-    expired = f.expr(f"no_state AND problem IS NULL AND NOT only_fast AND {bool(difflog.state.ttl_days)}")
+    expired = f.expr(f"no_state AND problem IS NULL AND NOT only_fast AND {difflog.states_expire}")
     return judged.withColumn("expired", expired)
 
 
@@ -227,7 +227,7 @@ def _known(difflog: DiffLogConfig, log: DataFrame, state: DataFrame | None, colu
 
 def _problem_sql(difflog: DiffLogConfig) -> str:
     """Return Spark SQL for the problem of a key. If states expire, a key without a state is not a problem."""
-    expires = "true" if difflog.state.ttl_days else "false"
+    expires = "true" if difflog.states_expire else "false"
     return f"""CASE
         WHEN coalesce(size(standing), 0) > 0 AND once IS NULL THEN 'twice'
         WHEN known.gone AND once IS NOT NULL THEN 'deleted'

@@ -17,6 +17,9 @@ from typing import Any
 
 from trueup.config.files import make_folder, open_private, rename_folder, write_whole
 from trueup.errors import StoreError
+from trueup.store import times
+
+MANIFEST = "manifest.json"
 
 
 class Run:
@@ -50,10 +53,16 @@ class Run:
         """Return whether an output is complete."""
         return output in self.facts["outputs"]
 
+    def late_sources(self) -> list[str]:
+        """Return the sources with late rows that a later run can join."""
+        late = [name for name, facts in self.facts["outputs"].items() if "older" in facts.get("late_reasons", {})]
+        # The names of steps are diff_log_NUMBER_SOURCE.
+        return [name.split("_", 3)[3] for name in late]
+
     def note(self, **facts: Any) -> None:
         """Record facts; they are synced to disk before this returns."""
         self.facts.update(facts)
-        _write_json(self.folder / "manifest.json", self.facts)
+        _write_json(self.folder / MANIFEST, self.facts)
 
     def done(self, output: str, **facts: Any) -> None:
         """Record that an output is complete."""
@@ -93,7 +102,7 @@ class Runs:
     def all(self) -> list[Run]:
         """Return the runs in the order of their numbers. Raises StoreError if a manifest cannot be read."""
         runs = []
-        for path in sorted(self.folder.glob("*/manifest.json")):
+        for path in sorted(self.folder.glob(f"*/{MANIFEST}")):
             try:
                 runs.append(Run(path.parent, json.loads(path.read_text(encoding="utf-8"))))
             except (OSError, ValueError) as error:
@@ -111,15 +120,15 @@ class Runs:
         return {name for run in self.all() for name in run.facts["chunks"]}
 
     def late_runs(self) -> list[int]:
-        """Return the finished runs with late rows that no later run has joined."""
+        """Return the finished runs with late rows that no later run joined. Raises StoreError if they are missing."""
         joined = {number for run in self.all() for number in run.facts.get("late_from", ())}
-        return [
-            run.number
-            for run in self.all()
-            if run.is_finished
-            and run.number not in joined
-            and any("older" in facts.get("late_reasons", {}) for facts in run.facts["outputs"].values())
-        ]
+        late = [run for run in self.all() if run.is_finished and run.number not in joined and run.late_sources()]
+        for folder in (run.path("late") / source for run in late for source in run.late_sources()):
+            if not any(folder.glob("*.parquet")):
+                raise StoreError(
+                    f"{folder} is missing, and contains late rows that no run has joined", cure="restore the folder"
+                )
+        return [run.number for run in late]
 
     def path(self, number: int) -> Path:
         """Return the folder of a run."""
@@ -147,6 +156,11 @@ def lock_work_folder(work: Path) -> Iterator[None]:
         except OSError:
             raise StoreError(f"another run is active in {work}", cure="wait until it ends, then run again") from None
         yield
+
+
+def now() -> str:
+    """Return the current time, to the second."""
+    return times.now()[:19] + "Z"
 
 
 def _write_json(path: Path, facts: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def check_target(difflog: DiffLogConfig, record: LogRecord, runs: Runs) -> None:
             )
         if existing:
             check_mark(house, record.id, is_first=not inserted)
-        finished = [run for run in inserted if run.has("clickhouse")]
+        finished = [run for run in inserted if run.has("clickhouse") and run.path("visit_log_wide").exists()]
         if finished:
             _check_rows(house, difflog, finished[-1])
 

@@ -95,6 +95,14 @@ class Target:
 
 
 @dataclass(frozen=True)
+class History:
+    """What earlier settings left in the rows of a log: other multipliers, and keys whose states have expired."""
+
+    multipliers: tuple[int, ...] = ()
+    has_expired: bool = False
+
+
+@dataclass(frozen=True)
 class DiffLogConfig:
     """The configuration of a version log; the side logs are applied in this order."""
 
@@ -106,6 +114,18 @@ class DiffLogConfig:
     multiplier: int = 1000
     # For example, that other users can read the password in the file.
     warnings: tuple[str, ...] = ()
+    # From the record of the log, not from the file.
+    history: History = History()
+
+    @property
+    def multipliers(self) -> tuple[int, ...]:
+        """The multiplier, and those of earlier settings."""
+        return (self.multiplier, *self.history.multipliers)
+
+    @property
+    def states_expire(self) -> bool:
+        """Whether states expire, or have expired with earlier settings."""
+        return bool(self.state.ttl_days) or self.history.has_expired
 
     @property
     def rules(self) -> dict[str, Rule]:

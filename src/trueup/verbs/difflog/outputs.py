@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
 from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
-from trueup.verbs.difflog.record import LogRecord
 from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
 from trueup.verbs.difflog.widen import fast_state, widen
@@ -163,26 +163,40 @@ def _new_states(
         untouched = table.read(session, removed, schema).join(frame.keys, list(difflog.entity.key), "left_anti")
         states = states.unionByName(untouched, allowMissingColumns=True)
     if difflog.state.ttl_days:
-        states = states.withColumn(EXPIRES, _expires(difflog, states))
+        states = states.withColumn(EXPIRES, expires(difflog, states))
     states = without_expired(states, run)
     return states.select(*_ordered(difflog, states))
 
 
-def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run, record: LogRecord) -> None:
-    """Insert the wide log into ClickHouse, every file once."""
+def insert_log(session: SparkSession, difflog: DiffLogConfig, run: Run, log: str) -> None:
+    """Insert the wide log into ClickHouse, every file once; `log` is the id of the log.
+
+    Raises StoreError if a file of the wide log is missing.
+    """
+    _check_complete(run, "visit_log_wide")
     files = sorted(run.path("visit_log_wide").glob("*.parquet"))
     resumed = bool(run.facts.get("inserting"))
     schema = session.read.parquet(str(run.path("visit_log_wide"))).schema
     with open_target(difflog.target) as house:
         house.ensure_table(schema, key=difflog.entity.key, fast_version=difflog.entity.fast_version)
-        set_mark(house, record.id)
+        set_mark(house, log)
         # From here on some files may be inserted: a run that continues this one must check.
         run.note(inserting=True)
         inserted, skipped = insert_files(house, files, key=difflog.entity.key, resumed=resumed)
     run.done("clickhouse", inserted=inserted, skipped=skipped)
 
 
-def _expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
+def _check_complete(run: Run, name: str) -> None:
+    """Raise StoreError if an output does not contain the rows that the manifest lists."""
+    expected, found = run.facts["outputs"][name]["rows"], _size(run.path(name))["rows"]
+    if found != expected:
+        raise StoreError(
+            f"{run.path(name)} contains {found:,} rows, but the run wrote {expected:,}: files are missing",
+            cure="restore the folder; the state contains this run already",
+        )
+
+
+def expires(difflog: DiffLogConfig, states: DataFrame) -> Column:
     """Return the day on which a state expires."""
     name = difflog.state.ttl_column
     value = col(name) if name in states.columns else f.col(FAST).getField(name)

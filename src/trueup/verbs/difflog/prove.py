@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from trueup.config.files import PartFile
 from trueup.db.clickhouse import identifier, literal, names
+from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
@@ -89,7 +90,7 @@ def _net(fast_log: DataFrame, slow_log: DataFrame, difflog: DiffLogConfig) -> Da
         if name not in skip
     }
     hashes = [value.alias(f"h{number}") for number, value in enumerate(values.values())]
-    fits = (version == difflog.multiplier * slow + fast).alias("fits")
+    fits = version.isin(*[multiplier * slow + fast for multiplier in difflog.multipliers]).alias("fits")
     sign = f.col(SIGN).cast("long").alias("net")
     signed = slow_log.select(*key, version.alias(VERSION), sign, fits, *hashes).unionByName(
         fast_log.select(*key, fast.alias(VERSION), sign), allowMissingColumns=True
@@ -134,8 +135,8 @@ def _folder(difflog: DiffLogConfig) -> Iterator[Path]:
     """Yield a temporary folder for exports; in the work folder, which the workers of a cluster can read."""
     work = Path(difflog.work) if difflog.work else Path(tempfile.gettempdir())
     work.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="prove-", dir=work) as folder:
-        yield Path(folder).absolute()
+    with ScratchFolder("prove-", work.absolute()) as folder:
+        yield folder
 
 
 def _export(
@@ -143,7 +144,7 @@ def _export(
 ) -> None:
     """Export, per key, the versions whose signs do not add up to zero; and the rows left after collapsing."""
     key, fast = names(difflog.entity.key), difflog.entity.fast_version
-    fits = f"{VERSION} = {difflog.multiplier} * {SLOW} + {identifier(fast)}"
+    fits = " OR ".join(f"{VERSION} = {number} * {SLOW} + {identifier(fast)}" for number in difflog.multipliers)
     numbers = f"if(min({fits}), [], [{literal(SLOW)}, {literal(fast)}])"
     # Rows of the fast supplier have columns of their own: only rows of the slow supplier must be equal.
     hashes = {name: f"sipHash64(tuple({identifier(name)}))" for name in (*columns, *others)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trueup.config.files import make_folder, write_whole
 from trueup.errors import StoreError
 from trueup.verbs.difflog.basis import Basis, check_same, check_unchanged
 from trueup.verbs.difflog.manifest import Run, Runs
-from trueup.verbs.difflog.model import FAST, DiffLogConfig
+from trueup.verbs.difflog.model import FAST, DiffLogConfig, History
 from trueup.verbs.difflog.state import StateTable
 
 _ID_FILE = "log.json"
@@ -109,6 +109,12 @@ def check_log(difflog: DiffLogConfig) -> LogRecord | None:
     return record and checked_record(record, difflog, table, runs.unfinished())
 
 
+def with_history(difflog: DiffLogConfig, record: LogRecord | None) -> DiffLogConfig:
+    """Return the configuration with what earlier settings left in the log."""
+    basis = record and record.basis
+    return replace(difflog, history=History(basis.multipliers, basis.has_expired)) if basis else difflog
+
+
 def checked_record(record: LogRecord, difflog: DiffLogConfig, table: StateTable, unfinished: Run | None) -> LogRecord:
     """Return the record that the next commit makes valid: a new one if the configuration has new logs or columns.
 
@@ -126,11 +132,15 @@ def checked_record(record: LogRecord, difflog: DiffLogConfig, table: StateTable,
 
 def written_columns(state: StructType | None) -> list[str]:
     """Return the columns of the state, and those of the fast supplier that it stores."""
-    if state is None:
-        return []
-    fast = state[FAST].dataType if FAST in state.names else StructType([])
-    assert isinstance(fast, StructType)
-    return list(dict.fromkeys([*(name for name in state.names if name != FAST), *fast.names]))
+    return [] if state is None else list(dict.fromkeys([*state.names, *fast_fields(state)]))
+
+
+def fast_fields(state: StructType) -> list[str]:
+    """Return the columns of the fast supplier that the state stores."""
+    kind = state[FAST].dataType if FAST in state.names else StructType([])
+    assert isinstance(kind, StructType)
+    # A struct must not be empty.
+    return [name for name in kind.names if name != "nothing"]
 
 
 def _check_nothing_is_lost(table: StateTable, runs: Runs, file: Path) -> None:

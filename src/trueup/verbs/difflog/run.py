@@ -14,16 +14,17 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from trueup.engine.progress import Progress, Silent
-from trueup.store import times
 from trueup.verbs.difflog import chunks, input_checks, outputs
 from trueup.verbs.difflog.frame import RunFrame
-from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder
+from trueup.verbs.difflog.manifest import Run, Runs, lock_work_folder, now
 from trueup.verbs.difflog.mark import check_target
+from trueup.verbs.difflog.migrate import finish_migration
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.prepare import prepared
 from trueup.verbs.difflog.record import checked_record, open_record
 from trueup.verbs.difflog.result import RunResult, result_of
 from trueup.verbs.difflog.state import StateTable
+from trueup.verbs.difflog.vacuum import vacuum
 
 
 def run(
@@ -40,6 +41,7 @@ def run(
     work = Path(difflog.work)
     with lock_work_folder(work):
         runs, table = Runs(work), StateTable.of(difflog)
+        finish_migration(session, difflog, table, runs)
         unfinished = runs.unfinished()
         record = checked_record(open_record(difflog, table, runs), difflog, table, unfinished)
         check_target(difflog, record, runs)
@@ -53,9 +55,10 @@ def run(
             with prepared(session, difflog, table, runs, current, record) as (frame, wide):
                 _write_outputs(session, difflog, table, current, frame, wide, progress)
         if difflog.target.table and not current.has("clickhouse"):
-            outputs.insert_log(session, difflog, current, record)
+            outputs.insert_log(session, difflog, current, record.id)
         progress.advance()
-        current.note(finished=_now(), seconds=round(time.monotonic() - started, 3))
+        current.note(finished=now(), seconds=round(time.monotonic() - started, 3))
+        vacuum(table)
         return result_of(current, resumed=unfinished is not None)
 
 
@@ -69,9 +72,9 @@ def _initial_facts(
         "entity": difflog.entity.name,
         "chunks": list(names) or chunks.waiting_chunks(runs.work, taken),
         "state_version": table.version(),
-        "today": _now()[:10],
+        "today": now()[:10],
         "rejoin_late": rejoin_late,
-        "started": _now(),
+        "started": now(),
         "late_from": runs.late_runs() if rejoin_late else [],
     }
 
@@ -99,7 +102,3 @@ def _write_outputs(
     progress.advance()
     outputs.commit_states(session, difflog, table, current, frame)
     progress.advance()
-
-
-def _now() -> str:
-    return times.now()[:19] + "Z"

@@ -116,7 +116,16 @@ class StateTable:
         return [files[row["file"]] for row in hits]
 
     def read(self, session: SparkSession, files: Sequence[DataFile], schema: StructType) -> DataFrame:
-        """Read the rows of these files; columns that a file does not have are NULL."""
+        """Read the rows of these files; columns that a file does not have are NULL.
+
+        Raises StoreError if a file is missing.
+        """
+        for file in files:
+            if not (self.path / file.path).exists():
+                raise StoreError(
+                    f"{self.path / file.path} does not exist, but the state table contains it",
+                    cure="restore the file from a backup; the states in it are lost otherwise",
+                )
         paths = [str(self.path / file.path) for file in files]
         return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
@@ -144,11 +153,18 @@ class StateTable:
         return sorted(folder.rglob("*.parquet"))
 
     def commit(
-        self, run: int, schema: StructType, added: Sequence[Path], removed: Sequence[DataFile], *, record: int
+        self,
+        run: int,
+        schema: StructType,
+        added: Sequence[Path],
+        removed: Sequence[DataFile],
+        *,
+        record: int,
+        replace_all: bool = False,
     ) -> None:
         """Add and remove files of the table in one commit, and make a record of the log valid.
 
-        Does nothing if the run is already committed.
+        `replace_all` removes all files and columns that are not added. Does nothing if the run is already committed.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
@@ -158,7 +174,7 @@ class StateTable:
             self.sync()
             return
         version = self._open().version() if self.exists() else -1
-        table = self._open_or_create(schema)
+        table = self._open() if replace_all else self._open_or_create(schema)
         # Spark does not put its files on the disk.
         for folder in {self.path / path.relative_to(self.path).parts[0] for path in added}:
             sync_tree(folder)
@@ -169,7 +185,7 @@ class StateTable:
         try:
             table.create_write_transaction(
                 actions,
-                mode="append",
+                mode="overwrite" if replace_all else "append",
                 schema=_delta_schema(schema),
                 partition_by=[BUCKET],
                 commit_properties=CommitProperties(

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ from trueup.config.model import Node
 from trueup.config.secrets import SECRET_KEYWORDS, mask, secrets_of
 from trueup.db.connection import Connection, one_value
 from trueup.engine.progress import Progress
+from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA
 from trueup.verbs.sync.request import SyncRequest
@@ -97,8 +97,8 @@ def build_rest(request: SyncRequest, source: Connection, target: Connection, pro
 def _dumped(request: SyncRequest, source: Connection) -> Iterator[tuple[Path, Path]]:
     """Write the schema of the source to a temporary file; yield the folder of the programs, and the file."""
     programs = find_programs(source.info.server_version, request.pg_bin)
-    with tempfile.TemporaryDirectory(prefix="trueup-schema-") as folder:
-        file = Path(folder) / "schema.dump"
+    with ScratchFolder("trueup-schema-") as folder:
+        file = folder / "schema.dump"
         _dump(programs, request.source, source, file)
         yield programs, file
 

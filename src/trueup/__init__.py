@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from trueup.report.repairs import RepairsResult
     from trueup.spark.formats import register
     from trueup.store import Task, TaskStore
-    from trueup.verbs.difflog.judge import Proof
     from trueup.verbs.difflog.model import Rule
     from trueup.verbs.difflog.result import RunResult
     from trueup.verbs.difflog.status import DiffLogStatus
+    from trueup.verbs.difflog_ends.judge import Proof
     from trueup.verbs.doctor.model import Diagnosis, Finding
     from trueup.verbs.schema.model import SchemaResult
     from trueup.verbs.switchover.connect import connect
@@ -76,7 +76,7 @@ _NAMES = {
     "trueup.report.repairs": "RepairsResult",
     "trueup.spark.formats": "register",
     "trueup.store": "Task TaskStore",
-    "trueup.verbs.difflog.judge": "Proof",
+    "trueup.verbs.difflog_ends.judge": "Proof",
     "trueup.verbs.difflog.model": "Rule",
     "trueup.verbs.difflog.result": "RunResult",
     "trueup.verbs.difflog.status": "DiffLogStatus",

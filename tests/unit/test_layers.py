@@ -47,6 +47,7 @@ MAY_IMPORT = {
 VERB_TO_VERB = {
     ("switchover", "sync"): "a switchover ends a sync: it runs its last round and reads its state",
     ("switchover", "validate"): "`--proof validated` asks a validation for its position",
+    ("difflog_ends", "difflog"): "a join writes the chunk sets of a version log, and a proof reads its state",
     ("doctor", "switchover"): "`doctor --switchover` runs the checks of a switchover",
 }
 

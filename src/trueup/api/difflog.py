@@ -18,13 +18,10 @@ from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.difflog.abandon import abandon
 from trueup.verbs.difflog.config import load_difflog
-from trueup.verbs.difflog.join_files import join_files
-from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.mark import check_owner
 from trueup.verbs.difflog.migrate import Migration, migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, RuleName, StepOptions
-from trueup.verbs.difflog.prove import EXAMPLES, prove_clickhouse, prove_log
 from trueup.verbs.difflog.prune import Pruned, prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
@@ -33,6 +30,9 @@ from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import state_rows
 from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
+from trueup.verbs.difflog_ends.join_files import join_files
+from trueup.verbs.difflog_ends.judge import Proof
+from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log
 
 T = TypeVar("T")
 File = str | PathLike[str]
@@ -128,7 +128,7 @@ class DiffLog:
             if not paths:
                 return prove_clickhouse(session, config, state, limit=limit, to=file)
             fast = session.read.parquet(*paths)
-            return prove_log(fast, _slow_log(session, config), config, state, limit=limit, to=file)
+            return prove_log(fast, slow_log(session, config), config, state, limit=limit, to=file)
 
         return self._as_task("DIFFLOG_PROVE", {"work": self.config.work}, work, Proof.as_json)
 
@@ -211,7 +211,7 @@ def difflog_step(
     return whole_step(previous, updates, options)
 
 
-def _slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
+def slow_log(session: SparkSession, difflog: DiffLogConfig) -> DataFrame:
     """Return all signed rows that the runs have written."""
     runs = [log_run for log_run in Runs(Path(difflog.work)).all() if log_run.has("visit_log_wide")]
     if not runs:

@@ -185,13 +185,7 @@ def migrate(execute: bool, **options: Any) -> None:
 
 
 @difflog.command()
-@click.option(
-    "--keep",
-    type=POSITIVE,
-    required=True,
-    metavar="N",
-    help="Keep the outputs and chunk sets of the last N runs.",
-)
+@option("--keep", "N", "Keep the outputs and chunk sets of the last N runs.", 10, POSITIVE)
 @flag("--execute", "Write. Without this option nothing is changed.")
 @_common
 def prune(keep: int, execute: bool, **options: Any) -> None:

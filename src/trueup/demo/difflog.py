@@ -14,10 +14,10 @@ from trueup.api.difflog import DiffLog
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
-from trueup.verbs.difflog.judge import Proof
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.session import spark_session
+from trueup.verbs.difflog_ends.judge import Proof
 
 _WIDE = (
     "VisitID bigint, Sign tinyint, SlowVersion bigint, y_VisitVersion bigint, Version bigint, Duration int,"

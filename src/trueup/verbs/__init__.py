@@ -2,8 +2,8 @@
 
 Reading order: `diff` (compare tables), `repair` (write the rows that differ), `schema` (compare definitions),
 `validate` (check replicated changes), `tube` (deliver changes to sinks), `sync` (copy a database), `switchover`
-(move applications to the copy), `difflog` (a signed version log), `doctor` (check the environment), `schedule`
-(run commands at times).
+(move applications to the copy), `difflog` (a signed version log), `difflog_ends` (its
+inputs and its proof), `doctor` (check the environment), `schedule` (run commands at times).
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
-from trueup.verbs.difflog.judge import PROBLEMS, Proof
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.prove import prove_clickhouse, prove_log
 from trueup.verbs.difflog.step import step
+from trueup.verbs.difflog_ends.judge import PROBLEMS, Proof
+from trueup.verbs.difflog_ends.prove import prove_clickhouse, prove_log
 
 FAST = "k long, F long, Sign int"
 VALUES = "money decimal(10,2), goals array<int>, note string"

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame
 
 from support.fixtures import Spark
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog_ends.join import Joined, join
 
 MONEY = SideLog(
     name="money", key={"k": "visit"}, columns={"Revenue": Rule("sum"), "Both": Rule("sum")}, id=("id",), order_by="t"

@@ -20,10 +20,10 @@ from trueup.errors import CheckFailed
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import Target
-from trueup.verbs.difflog.prove import prove_clickhouse
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog_ends.prove import prove_clickhouse
 
 CONFIG = """
 work = "."

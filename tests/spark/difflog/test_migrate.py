@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
-from trueup.api.difflog import _slow_log
+from trueup.api.difflog import slow_log
 from trueup.errors import CheckFailed, ConfigError, StoreError
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.migrate import migrate
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.prove import prove_clickhouse
 from trueup.verbs.difflog.prune import prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog_ends.prove import prove_clickhouse
 
 TODAY = date.today()
 KEYS = 25
@@ -187,7 +187,7 @@ def _check_table(spark: Spark, log: DiffLogConfig, oracle: Oracle) -> None:
         key: (1, row["money"]) for key, row in expected.items()
     }
     # A version is written once: ClickHouse would collapse two rows of one version, whatever their values.
-    slow = _slow_log(spark, log).where("Sign > 0 AND SlowVersion > 0").select("id", "Version").collect()
+    slow = slow_log(spark, log).where("Sign > 0 AND SlowVersion > 0").select("id", "Version").collect()
     assert max(Counter(map(tuple, slow)).values()) == 1
     proof = prove_clickhouse(spark, with_history(log, check_log(log)), state_rows(spark, log))
     assert (proof.verdict, proof.keys) == ("MATCH", len(oracle.fast)), proof
@@ -214,7 +214,7 @@ def _check_prune(spark: Spark, log: DiffLogConfig) -> None:
     assert sorted(path.name for path in (work / "runs" / "000001").iterdir()) == ["manifest.json"]
     assert prune(log, keep=1, execute=True).runs == ()
     with pytest.raises(ConfigError, match="000001/visit_log_wide was removed"):
-        _slow_log(spark, log)
+        slow_log(spark, log)
     assert run(spark, log).number == 0, "no chunk set is taken twice"
     table = StateTable.of(log)
     (table.path / table.files()[0].path).unlink()

@@ -19,9 +19,9 @@ from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
-from trueup.verbs.difflog.prove import prove_clickhouse
 from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog_ends.prove import prove_clickhouse
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, money double, cost double"
 CONV = "id long, F long, goals array<int>, money double"

@@ -22,9 +22,9 @@ from trueup.db.clickhouse import identifier, literal, names
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
-from trueup.verbs.difflog.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
 from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import SIGN, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog_ends.judge import STANDING, UNEQUAL, Judged, Proof, comparable, compared_state, state_columns
 
 EXAMPLES = 20
 # The table is sorted by key and version, so that signs are added up key by key with little memory.

@@ -10,12 +10,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from trueup.verbs.difflog import chunks
-from trueup.verbs.difflog.join import Joined, join
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
 from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.record import check_log
 from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog_ends.join import Joined, join
 
 
 def join_files(

@@ -48,8 +48,8 @@ def test_an_older_version_is_reported_and_changes_nothing(spark: Spark) -> None:
     assert _blocks(spark, (2, 1, False, "X"), (1, "Y", False)) == []
     previous = spark.createDataFrame([(1, 2, 1, False, "X")], STATE)
     whole = whole_step(previous, spark.createDataFrame([(1, 1, "Y", False)], UPDATE), OPTIONS)
-    assert [tuple(row) for row in whole.late.collect()] == [(1, 1, 2, "older", "Y")]
-    assert [tuple(row) for row in whole.patched.collect()] == [(1, 2, 1, False, "X")]
+    assert [tuple(row) for row in whole.late.collect()] == [(1, 1, 2, "older", "Y", False)]
+    assert [tuple(row) for row in whole.patched.collect()] == [(1, 2, 1, False, {}, "X")]
     assert whole.patched_new_only.count() == 0
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig, Rule
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, DiffLogConfig, Rule
 
 _NEW_LOG = "Write the old value, or start a new log: another work folder, state and table."
 # The role of a column that is not part of the state: it only identifies or orders the rows of a side log.
@@ -169,7 +169,7 @@ def _logs(old: Basis, new: Basis) -> Iterator[Change]:
 
 
 def _roles(old: Basis, new: Basis, columns: Collection[str]) -> Iterator[Change]:
-    reserved = {*old.key, old.fast_version, SLOW, DELETED, EXPIRES, FAST}
+    reserved = {*old.key, old.fast_version, SLOW, DELETED, EXPIRES, FAST, SINCE}
     for column in (name for name in columns if name not in reserved):
         before, after = old.role(column), new.role(column)
         if before != after:

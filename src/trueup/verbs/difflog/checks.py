@@ -13,7 +13,7 @@ from trueup.verbs.difflog.state import BUCKET
 
 # Columns that trueup adds to the log, the state and late rows, or uses while widening.
 RESERVED = (
-    *(SIGN, SLOW, VERSION, DELETED, BUCKET, "Block", "Fast", "Expires"),
+    *(SIGN, SLOW, VERSION, DELETED, BUCKET, "Block", "Fast", "Expires", "Since"),
     *("reason", "newest_version", "versions", "newest"),
 )
 # Names that a step uses besides the key and the fast version.

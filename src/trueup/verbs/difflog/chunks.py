@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from trueup.config.files import make_folder, rename_folder
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.merge import col
-from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.model import REJOINED, DiffLogConfig
 
 # The files that a join has read, so that no file is joined twice.
 JOIN_FILE = "join.json"
@@ -122,11 +122,11 @@ def _width(kind: str) -> int:
 
 
 def read_late(session: SparkSession, folder: Path) -> DataFrame | None:
-    """Read the updates that an earlier run did not apply because they were older than the state."""
+    """Read the updates that an earlier run did not apply, and that can be applied now."""
     if not any(folder.glob("*.parquet")):
         return None
-    frame: DataFrame = session.read.parquet(str(folder)).where("reason = 'older'").drop("reason", "newest_version")
-    return frame
+    frame: DataFrame = session.read.parquet(str(folder))
+    return frame.where(f.col("reason").isin(*REJOINED)).drop("reason", "newest_version")
 
 
 def unusable(difflog: DiffLogConfig) -> Column:

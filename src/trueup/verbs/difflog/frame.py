@@ -19,8 +19,8 @@ from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import col, cols, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
 from trueup.verbs.difflog.state import StateTable
-from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, merged_updates, old_states, updated_columns
-from trueup.verbs.difflog.widen import Glue, glue, newest_values, old_values, unpacked
+from trueup.verbs.difflog.step import StateColumns, StepColumns, advance, collected_updates, old_states, updated_columns
+from trueup.verbs.difflog.widen import Glue, glue, old_values, unpacked
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,12 @@ def run_frame(
     old, first = old_states(states, some, old_values(difflog, values, states.schema))
     data = keys.join(old, list(difflog.entity.key), "left")
     for number, (source, frame) in enumerate(updates.items(), 1):
-        more = newest_values(values) if source == difflog.entity.name else []
-        new = merged_updates(frame, columns[source], options[source], number, more)
-        data = data.join(new, list(difflog.entity.key), "left")
-    data = unpacked(data, values, f"{difflog.entity.fast_version} in 1")
+        data = data.join(collected_updates(frame, options[source], number), list(difflog.entity.key), "left")
     before, steps = first, {}
     for number, source in enumerate(updates, 1):
-        data, steps[source] = advance(data, before, columns[source], options[source], number)
+        data, steps[source] = advance(data, before, first.fast, columns[source], options[source], number)
         before = steps[source].after
+    data = unpacked(data, values, steps[difflog.entity.name].newest if visits is not None else "")
     refused = {source: _refused(difflog, run, frame) for source, frame in frames.items()}
     return RunFrame(data.persist(), keys, first, steps, options, refused, values, tuple(files))
 
@@ -106,8 +104,7 @@ def _old_states(
 
 
 def _options(difflog: DiffLogConfig, run: Run, source: str) -> StepOptions:
-    log = _log(difflog, source)
-    return difflog.step_options(order_by=log.order_by if log else "", rejoin_late=run.facts["rejoin_late"])
+    return difflog.step_options(_log(difflog, source), rejoin_late=run.facts["rejoin_late"])
 
 
 def _log(difflog: DiffLogConfig, source: str) -> SideLog | None:

@@ -18,6 +18,7 @@ from typing import Any
 from trueup.config.files import make_folder, open_private, rename_folder, write_whole
 from trueup.errors import StoreError
 from trueup.store import times
+from trueup.verbs.difflog.model import OLDER, REJOINED
 
 MANIFEST = "manifest.json"
 
@@ -53,9 +54,10 @@ class Run:
         """Return whether an output is complete."""
         return output in self.facts["outputs"]
 
-    def late_sources(self) -> list[str]:
-        """Return the sources with late rows that a later run can join."""
-        late = [name for name, facts in self.facts["outputs"].items() if "older" in facts.get("late_reasons", {})]
+    def late_sources(self, *reasons: str) -> list[str]:
+        """Return the sources with late rows that a later run can join; only those with these reasons."""
+        wanted = set(reasons or REJOINED)
+        late = [name for name, facts in self.facts["outputs"].items() if wanted & set(facts.get("late_reasons", ()))]
         # The names of steps are diff_log_NUMBER_SOURCE.
         return [name.split("_", 3)[3] for name in late]
 
@@ -119,10 +121,20 @@ class Runs:
         """Return the chunk sets that runs have processed or started to process."""
         return {name for run in self.all() for name in run.facts["chunks"]}
 
-    def late_runs(self) -> list[int]:
-        """Return the finished runs with late rows that no later run joined. Raises StoreError if they are missing."""
-        joined = {number for run in self.all() for number in run.facts.get("late_from", ())}
-        late = [run for run in self.all() if run.is_finished and run.number not in joined and run.late_sources()]
+    def late_runs(self, *, more: bool = True) -> list[int]:
+        """Return the finished runs with late rows that no later run joined. Raises StoreError if they are missing.
+
+        Without `more` rows, rows that only wait for their visit are joined if there are rows of later runs.
+        """
+        runs = self.all()
+        joined = {number for run in runs for number in run.facts.get("late_from", ())}
+        last = max((run.number for run in runs), default=0)
+        late = [
+            run
+            for run in runs
+            if run.is_finished and run.number not in joined and run.late_sources()
+            if more or run.number < last or run.late_sources(OLDER)
+        ]
         for folder in (run.path("late") / source for run in late for source in run.late_sources()):
             if not any(folder.glob("*.parquet")):
                 raise StoreError(

@@ -6,15 +6,19 @@ value": it never replaces a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.verbs.difflog.model import Rule, StepOptions
 
+# The updates of a key, as an array; a name that the configuration rejects.
+ALL = "__trueup_all"
 # The order of the updates of a key while they are merged: the greatest is the newest.
-RANK = "order of updates"
+_RANK = "order of updates"
+# A struct must not be empty.
+NOTHING = "__trueup_nothing"
 
 
 def quoted(name: str) -> str:
@@ -32,10 +36,25 @@ def cols(names: Iterable[str]) -> list[Column]:
     return [col(name) for name in names]
 
 
-def plus_sql(column: str, kind: str, options: StepOptions) -> str:
-    """Return Spark SQL that merges one column of type `kind`, over structs `old` and `new`."""
+def replaces(column: str, options: StepOptions) -> bool:
+    """Return whether a new value of the column replaces an old one, so that the version of the value matters."""
+    return _rule_of(column, options).name == "replace"
+
+
+def since(column: str) -> str:
+    """Return the name of the field with the fast version of a value."""
+    return f"since {column}"
+
+
+def plus_sql(column: str, kind: str, options: StepOptions, *, versioned: bool = False) -> str:
+    """Return Spark SQL that merges one column of type `kind`, over structs `old` and `new`.
+
+    `versioned` means that the structs have the fields `since`: of two values, the one of the newer version stays.
+    """
     rule = _rule_of(column, options)
     old, new = f"old.{quoted(column)}", f"new.{quoted(column)}"
+    if versioned and rule.name == "replace":
+        return f"CASE WHEN {_is_replaced(column)} THEN {new} ELSE {old} END"
     if_one = f"CASE WHEN {new} IS NULL THEN {old} WHEN {old} IS NULL THEN {new}"
     if rule.name == "sum":
         text = f"{if_one} ELSE {old} + {new} END"
@@ -56,6 +75,18 @@ def plus_sql(column: str, kind: str, options: StepOptions) -> str:
     return f"CAST({text} AS {kind})"
 
 
+def plus_since_sql(column: str) -> str:
+    """Return Spark SQL for the fast version of a value that `plus_sql` has merged."""
+    old, new = (f"{side}.{quoted(since(column))}" for side in ("old", "new"))
+    return f"CASE WHEN {_is_replaced(column)} THEN {new} ELSE {old} END"
+
+
+def _is_replaced(column: str) -> str:
+    old, new = f"old.{quoted(column)}", f"new.{quoted(column)}"
+    not_older = f"new.{quoted(since(column))} >= old.{quoted(since(column))}"
+    return f"{new} IS NOT NULL AND ({old} IS NULL OR {not_older})"
+
+
 def _rule_of(column: str, options: StepOptions) -> Rule:
     """Return the rule of a column; the default for the time column of a `last` rule is `max`."""
     if column not in options.rules and _ordered_by(column, options):
@@ -63,13 +94,13 @@ def _rule_of(column: str, options: StepOptions) -> Rule:
     return options.rule(column)
 
 
-def _update_value(column: str, columns: Sequence[str], options: StepOptions) -> str:
+def _update_value(column: str, columns: Sequence[str], options: StepOptions, prefix: str = "") -> str:
     """Return Spark SQL for a column of an update. A time column of `last` rules is NULL if all their values are."""
     if column in options.rules or not _ordered_by(column, options):
-        return quoted(column)
+        return prefix + quoted(column)
     followers = [name for name in _ordered_by(column, options) if name in columns]
-    has_value = " OR ".join(f"{quoted(name)} IS NOT NULL" for name in followers) or "false"
-    return f"CASE WHEN {has_value} THEN {quoted(column)} END"
+    has_value = " OR ".join(f"{prefix}{quoted(name)} IS NOT NULL" for name in followers) or "false"
+    return f"CASE WHEN {has_value} THEN {prefix}{quoted(column)} END"
 
 
 def _ordered_by(column: str, options: StepOptions) -> list[str]:
@@ -81,42 +112,69 @@ def time_columns(options: StepOptions) -> set[str]:
     return {rule.by for rule in options.rules.values() if rule.name == "last"}
 
 
-def merge_updates(
-    updates: DataFrame, columns: Sequence[str], options: StepOptions, more: Sequence[Column] = ()
-) -> DataFrame:
-    """Return one row per key: its updates merged from the oldest to the newest, with the newest fast version.
+def collected(updates: DataFrame, options: StepOptions) -> DataFrame:
+    """Return one row per key with all its updates in the array `ALL`, from the oldest to the newest.
 
-    `more` are further aggregates over the updates of a key, which may use the column `RANK`.
+    An element has the fast version `F`, whether it deletes the entity (`gone`), and all columns (`d`).
     """
-    fast = options.fast_version
-    marks = [name for name in (options.deleted,) if name in updates.columns]
-    order = [fast, *[name for name in (options.order_by,) if name in updates.columns and name != fast]]
+    skip = {*options.key, options.fast_version}
+    columns = [name for name in updates.columns if name not in skip]
+    fast = col(options.fast_version).cast("long")
+    marked = options.of_entity and options.deleted in updates.columns
+    gone = f.coalesce(col(options.deleted).cast("boolean"), f.lit(False)) if marked else f.lit(False)
+    order = [col(options.order_by)] if options.order_by in columns else []
     # Of two updates with the same order, a tombstone is the newer; otherwise the choice is deterministic.
-    tie = f.xxhash64(*cols((*marks, *columns)))
-    ranked = updates.withColumn(RANK, f.struct(*cols((*order, *marks)), tie.alias(_TIE)))
+    tie = f.xxhash64(*cols(name for name in columns if "map<" not in _type(updates, name)), f.lit(0))
+    rank = f.struct(fast.alias("f"), *[column.alias("o") for column in order], gone.alias("g"), tie.alias("t"))
+    data = f.struct(*cols(columns), f.lit(None).cast("boolean").alias(NOTHING))
+    element = f.struct(fast.alias("F"), gone.alias("gone"), data.alias("d"), rank.alias("rank"))
+    every = updates.groupBy(*cols(options.key)).agg(f.collect_list(element).alias(ALL))
+    by_rank = f.expr(
+        f"array_sort({ALL}, (l, r) -> CASE WHEN l.rank < r.rank THEN -1 WHEN l.rank > r.rank THEN 1 ELSE 0 END)"
+    )
+    return every.withColumn(ALL, f.when(f.size(ALL) == 1, f.col(ALL)).otherwise(by_rank))
+
+
+def folded_sql(array: str, types: Mapping[str, str], options: StepOptions) -> str:
+    """Return Spark SQL that merges the elements of an array of updates: a struct of these columns and their `since`."""
+    fields, merged = [f"'{NOTHING}', true"], [f"'{NOTHING}', true"]
+    for name, kind in types.items():
+        value = _update_value(name, list(types), options, prefix="e.d.")
+        fields.append(f"{text(name)}, {value}")
+        merged.append(f"{text(name)}, {plus_sql(name, kind, options, versioned=True)}")
+        if replaces(name, options):
+            fields.append(f"{text(since(name))}, CASE WHEN {value} IS NOT NULL THEN e.F END")
+            merged.append(f"{text(since(name))}, {plus_since_sql(name)}")
+    plain = f"transform({array}, e -> named_struct({', '.join(fields)}))"
+    fold = (
+        f"aggregate(slice({plain}, 2, size({array})), get({plain}, 0), (old, new) -> named_struct({', '.join(merged)}))"
+    )
+    return f"CASE size({array}) WHEN 0 THEN NULL WHEN 1 THEN get({plain}, 0) ELSE {fold} END"
+
+
+def merge_updates(updates: DataFrame, columns: Sequence[str], options: StepOptions) -> DataFrame:
+    """Return one row per key: its updates merged from the oldest to the newest, with the newest fast version."""
+    fast = options.fast_version
+    order = [fast, *[name for name in (options.order_by,) if name in updates.columns and name != fast]]
+    # Of two updates with the same order, the choice is deterministic.
+    ranked = updates.withColumn(_RANK, f.struct(*cols(order), f.xxhash64(*cols(columns)).alias(_TIE)))
     parts = [f.max(quoted(fast)).alias(fast)]
-    # Only the newest update decides whether the entity is deleted.
-    parts += [f.max_by(col(name), f.col(RANK)).alias(name) for name in marks]
     if all(_rule_of(name, options).name in _AGGREGATES for name in columns):
         parts += [_aggregate(name, _type(updates, name), columns, options).alias(name) for name in columns]
-        return ranked.groupBy(*cols(options.key)).agg(*parts, *more)
+        return ranked.groupBy(*cols(options.key)).agg(*parts)
     data = f.struct(*[f.expr(_update_value(name, columns, options)).alias(name) for name in columns])
-    pairs = f.array_sort(f.collect_list(f.struct(f.col(RANK), data.alias("d"))))
-    grouped = ranked.groupBy(*cols(options.key)).agg(*parts, pairs.alias(_ALL), *more)
-    fields = [f"'{_escaped(name)}', {plus_sql(name, _type(updates, name), options)}" for name in columns]
-    every = quoted(_ALL)
-    fold = (
-        f"aggregate(slice({every}.d, 2, size({every})), {every}[0].d, (old, new) -> named_struct({', '.join(fields)}))"
-    )
-    folded = f.when(f.size(every) == 1, f.expr(f"{every}[0].d")).otherwise(f.expr(fold))
-    return grouped.withColumn(_ALL, folded).select(
-        *cols(name for name in grouped.columns if name != _ALL), f"{every}.*"
-    )
+    pairs = f.array_sort(f.collect_list(f.struct(f.col(_RANK), data.alias("d"))))
+    grouped = ranked.groupBy(*cols(options.key)).agg(*parts, pairs.alias(ALL))
+    fields = [f"{text(name)}, {plus_sql(name, _type(updates, name), options)}" for name in columns]
+    fold = f"aggregate(slice({ALL}.d, 2, size({ALL})), {ALL}[0].d, (old, new) -> named_struct({', '.join(fields)}))"
+    folded = f.when(f.size(ALL) == 1, f.expr(f"{ALL}[0].d")).otherwise(f.expr(fold))
+    names = cols(name for name in grouped.columns if name != ALL)
+    return grouped.withColumn(ALL, folded).select(*names, f"{ALL}.*")
 
 
 # Rules that an aggregate function of Spark implements; the others fold the updates one by one.
 _AGGREGATES = ("replace", "sum", "min", "max")
-_TIE, _ALL = "tie", "all updates"
+_TIE = "tie"
 
 
 def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOptions) -> Column:
@@ -132,12 +190,13 @@ def _aggregate(name: str, kind: str, columns: Sequence[str], options: StepOption
     if rule in ("min", "max"):
         return f.min(value) if rule == "min" else f.max(value)
     # max_by ignores rows whose rank is NULL.
-    return f.max_by(value, f.when(value.isNotNull(), f.col(RANK)))
+    return f.max_by(value, f.when(value.isNotNull(), f.col(_RANK)))
 
 
 def _type(frame: DataFrame, column: str) -> str:
     return frame.schema[column].dataType.simpleString()
 
 
-def _escaped(name: str) -> str:
-    return name.replace("\\", "\\\\").replace("'", "\\'")
+def text(name: str) -> str:
+    """Return a name as a literal of Spark SQL."""
+    return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -12,8 +12,16 @@ RULES: tuple[RuleName, ...] = ("replace", "sum", "min", "max", "append", "union"
 # Columns that trueup adds to the log and the state.
 SIGN, SLOW, VERSION = "Sign", "SlowVersion", "Version"
 DELETED = "IsDeleted"
-# Columns of the state table only: the values of the fast supplier at that version, and the day the state expires.
+# Columns of the state table only: the newest known values of the fast supplier, and the day the state expires.
 FAST, EXPIRES = "Fast", "Expires"
+# Column of the state only: by column, the fast version of a value that is older than the state. Under `IsDeleted` it
+# has the version of the last deletion, under `Fast` that of the values of the fast supplier.
+SINCE = "Since"
+
+# Why an update was not applied. Rows with the first three reasons are joined by `--late rejoin`, as soon as it can.
+OLDER, NOT_BACK, UNKNOWN = "older", "not back", "unknown"
+LATE_DELETION, WAS_DELETED = "late deletion", "deleted"
+REJOINED = (OLDER, NOT_BACK, UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,10 @@ class StepOptions:
     multiplier: int = 1000
     # Apply late updates to the newest version, instead of returning them as late.
     rejoin_late: bool = False
+    # Whether the updates are rows of the entity: only these delete it and bring it back.
+    of_entity: bool = True
+    # The column with the age of a state, if states expire: only a row of the entity with a value in it creates a state.
+    age: str = ""
 
     def rule(self, column: str) -> Rule:
         """Return the rule of a column; the default is `replace`."""
@@ -135,14 +147,16 @@ class DiffLogConfig:
             rules.update(log.columns)
         return rules
 
-    def step_options(self, *, order_by: str = "", rejoin_late: bool = False) -> StepOptions:
-        """Return the options of a step of this log."""
+    def step_options(self, log: SideLog | None = None, *, rejoin_late: bool = False) -> StepOptions:
+        """Return the options of the step of a side log, or of the entity."""
         return StepOptions(
             key=self.entity.key,
             fast_version=self.entity.fast_version,
             rules=self.rules,
             deleted=self.entity.deleted,
-            order_by=order_by,
+            order_by=log.order_by if log else "",
             multiplier=self.multiplier,
             rejoin_late=rejoin_late,
+            of_entity=log is None,
+            age=self.state.ttl_column if self.state.ttl_days else "",
         )

@@ -22,7 +22,7 @@ from trueup.verbs.difflog.merge import col, cols
 from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, DiffLogConfig
 from trueup.verbs.difflog.state import DataFile, StateTable
 from trueup.verbs.difflog.step import diff, late, new_only, states_at, unchanged
-from trueup.verbs.difflog.widen import fast_state, widen
+from trueup.verbs.difflog.widen import fast_state, fast_version_of_values, widen
 
 ROWS_PER_FILE = 500_000
 
@@ -33,7 +33,8 @@ def write_old_states(difflog: DiffLogConfig, table: StateTable, run: Run, frame:
     known = frame.data.where(col(frame.first.fast).isNotNull())
     fast = fast_state(frame.glue, old=True)
     with run.output("diff_log_0_state") as folder:
-        states_at(known, frame.first, options, [fast] if fast is not None else []).write.parquet(str(folder))
+        more, versions = ([fast] if fast is not None else []), fast_version_of_values(old=True)
+        states_at(known, frame.first, options, more, versions).write.parquet(str(folder))
     of = len(table.files(run.facts["state_version"]))
     run.done("diff_log_0_state", files=list(frame.files), of=of, **_size(run.path("diff_log_0_state")))
 
@@ -157,7 +158,8 @@ def _new_states(
     last = [frame.first, *[step.after for step in frame.steps.values()]][-1]
     fast = fast_state(frame.glue)
     known = frame.data.where(col(last.fast).isNotNull())
-    states = states_at(known, last, difflog.step_options(), [fast] if fast is not None else [])
+    more = [fast] if fast is not None else []
+    states = states_at(known, last, difflog.step_options(), more, fast_version_of_values())
     schema = table.schema()
     if schema is not None and removed:
         untouched = table.read(session, removed, schema).join(frame.keys, list(difflog.entity.key), "left_anti")

@@ -68,14 +68,15 @@ def _initial_facts(
     """Return what a new run starts from. A run that is continued must use the same state version and the same day."""
     taken = runs.taken_chunks()
     input_checks.check_names(runs.work, names, taken)
+    sets = list(names) or chunks.waiting_chunks(runs.work, taken)
     return {
         "entity": difflog.entity.name,
-        "chunks": list(names) or chunks.waiting_chunks(runs.work, taken),
+        "chunks": sets,
         "state_version": table.version(),
         "today": now()[:10],
         "rejoin_late": rejoin_late,
         "started": now(),
-        "late_from": runs.late_runs() if rejoin_late else [],
+        "late_from": runs.late_runs(more=bool(sets)) if rejoin_late else [],
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Runs
-from trueup.verbs.difflog.model import DiffLogConfig
+from trueup.verbs.difflog.model import OLDER, DiffLogConfig
 from trueup.verbs.difflog.state import StateTable
 
 
@@ -48,11 +48,11 @@ def status(difflog: DiffLogConfig) -> DiffLogStatus:
 
 def _late_rows(runs: Runs, difflog: DiffLogConfig) -> dict[str, int]:
     """Return the late rows that were older than their state, per source."""
-    numbers = set(runs.late_runs())
+    numbers = set(runs.late_runs(more=True))
     rows: dict[str, int] = {}
     for run in (run for run in runs.all() if run.number in numbers):
         for name, facts in run.facts["outputs"].items():
-            count = facts.get("late_reasons", {}).get("older", 0)
+            count = facts.get("late_reasons", {}).get(OLDER, 0)
             source = next((each for each in chunks.sources(difflog) if name.endswith(f"_{each}")), name)
             if count:
                 rows[source] = rows.get(source, 0) + count

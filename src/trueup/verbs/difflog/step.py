@@ -1,6 +1,6 @@
 """One step on DataFrames: from old states and updates to the signed log and the new states.
 
-A step is a projection of a frame with one row per key that has the old state and the update: `advance` adds the new
+A step is a projection of a frame with one row per key that has the old state and the updates: `advance` adds the new
 state. So all steps of a run use one frame, without further joins.
 """
 
@@ -8,15 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.blocks import blocks, of_block
-from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql, quoted, time_columns
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SLOW, VERSION, StepOptions
+from trueup.verbs.difflog.late import Judgement, judge_updates
+from trueup.verbs.difflog.merge import (
+    ALL,
+    NOTHING,
+    col,
+    collected,
+    cols,
+    folded_sql,
+    plus_since_sql,
+    plus_sql,
+    quoted,
+    replaces,
+    since,
+    time_columns,
+)
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION, StepOptions
 
 
 class Step(NamedTuple):
@@ -30,12 +44,17 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class StateColumns:
-    """The names of the columns of a frame that hold a state."""
+    """The names of the columns of a frame that hold a state.
+
+    `cleared` has the version of the last deletion, `since` the versions of the values that a newer one replaces.
+    """
 
     fast: str
     slow: str
     deleted: str
+    cleared: str
     columns: Mapping[str, str]
+    since: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -44,11 +63,10 @@ class StepColumns:
 
     before: StateColumns
     after: StateColumns
-    # The fast version of the update; whether it is applied; why it is not; its values.
-    given: str
+    # Whether the step changes the state; the updates that are kept aside; the newest one that is applied.
     applied: str
-    reason: str
     late: str
+    newest: str
 
 
 def step(previous: DataFrame, updates: DataFrame, options: StepOptions) -> tuple[DataFrame, DataFrame, DataFrame]:
@@ -63,9 +81,8 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
     fast version and any columns, including new ones. Updates older than the state are only in `late`.
     """
     states, before = old_states(previous, options)
-    columns = updated_columns(updates, options)
-    both = states.join(merged_updates(updates, columns, options, 1), list(options.key), "full_outer")
-    frame, taken = advance(both, before, columns, options, 1)
+    both = states.join(collected_updates(updates, options, 1), list(options.key), "full_outer")
+    frame, taken = advance(both, before, before.fast, updated_columns(updates, options), options, 1)
     return Step(
         diff=diff(frame, taken, options),
         patched_new_only=new_only(frame, taken, options),
@@ -76,23 +93,34 @@ def whole_step(previous: DataFrame, updates: DataFrame, options: StepOptions) ->
 
 def old_states(states: DataFrame, options: StepOptions, more: Sequence[Column] = ()) -> tuple[DataFrame, StateColumns]:
     """Return states as the left side of a frame (key, renamed columns, and `more`), and the names of their columns."""
-    reserved = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES}
+    reserved = {*options.key, options.fast_version, SLOW, DELETED, FAST, EXPIRES, SINCE}
+    columns = [name for name in states.columns if name not in reserved]
     names = StateColumns(
         _old_name(options.fast_version),
         _old_name(SLOW),
         _old_name(DELETED),
-        {name: _old_name(name) for name in states.columns if name not in reserved},
+        _old_name("deletion"),
+        {name: _old_name(name) for name in columns},
+        {name: _old_name(since(name)) for name in columns if replaces(name, options)},
     )
-    deleted = f.col(DELETED) if DELETED in states.columns else f.lit(False)
+    fast = col(options.fast_version).cast("long")
+    deleted = f.coalesce(f.col(DELETED) if DELETED in states.columns else f.lit(False), f.lit(False))
     frame = states.select(
         *cols(options.key),
-        col(options.fast_version).cast("long").alias(names.fast),
+        fast.alias(names.fast),
         f.col(SLOW).cast("long").alias(names.slow),
-        f.coalesce(deleted, f.lit(False)).alias(names.deleted),
+        deleted.alias(names.deleted),
+        f.coalesce(version_of(states.columns, DELETED), f.when(deleted, fast)).alias(names.cleared),
         *[col(name).alias(renamed) for name, renamed in names.columns.items()],
+        *[f.coalesce(version_of(states.columns, name), fast).alias(to) for name, to in names.since.items()],
         *more,
     )
     return frame, names
+
+
+def version_of(columns: Sequence[str], name: str) -> Column:
+    """Return the fast version in `Since` of states with these columns; NULL if it is that of the state."""
+    return f.col(SINCE).getItem(name) if SINCE in columns else f.lit(None).cast("long")
 
 
 def updated_columns(updates: DataFrame, options: StepOptions) -> list[str]:
@@ -104,115 +132,134 @@ def updated_columns(updates: DataFrame, options: StepOptions) -> list[str]:
     return [name for name in updates.columns if name not in reserved]
 
 
-def merged_updates(
-    updates: DataFrame, columns: Sequence[str], options: StepOptions, number: int, more: Sequence[Column] = ()
-) -> DataFrame:
-    """Return the updates merged to one row per key, with the number of the step in the column names.
-
-    `more` are further aggregates over the updates of a key.
-    """
-    merged = merge_updates(updates, columns, options, more)
-    selected = {*options.key, options.fast_version, options.deleted, *columns}
-    return merged.select(
-        *cols(options.key),
-        col(options.fast_version).cast("long").alias(_in(number, options.fast_version)),
-        *[
-            f.coalesce(col(name).cast("boolean"), f.lit(False)).alias(_in(number, DELETED))
-            for name in (options.deleted,)
-            if name in updates.columns
-        ],
-        *[col(name).alias(_in(number, name)) for name in columns],
-        *cols(name for name in merged.columns if name not in selected),
-    )
+def collected_updates(updates: DataFrame, options: StepOptions, number: int) -> DataFrame:
+    """Return the updates of each key as an array, with the number of the step in the column name."""
+    return collected(updates, options).withColumnRenamed(ALL, _in(number, ALL))
 
 
 def advance(
-    frame: DataFrame, before: StateColumns, columns: Sequence[str], options: StepOptions, number: int
+    frame: DataFrame, before: StateColumns, first_fast: str, columns: Sequence[str], options: StepOptions, number: int
 ) -> tuple[DataFrame, StepColumns]:
-    """Return the frame with the state after one step; `columns` are those of the updates."""
+    """Return the frame with the state after one step.
+
+    `first_fast` is the column with the fast version before the run, `columns` those of the updates.
+    """
     types = _types(frame, before, columns, number)
-    marked = _in(number, DELETED) in frame.columns
-    version, applied, reason, newest = (
-        _in(number, name) for name in (options.fast_version, "is applied", "reason", "newest")
+    names = Judgement(
+        *(_in(number, ALL), first_fast, before.fast, before.deleted, before.cleared),
+        *(_in(number, name) for name in ("deletion", "cleared", "applied", "late")),
     )
-    judged = frame.select("*", *_judged(before, options, number, marked))
-    both = judged.select(
-        "*",
-        f.struct(*[_old(before, name, types) for name in types]).alias("old") if types else f.lit(None).alias("old"),
-        f.struct(*[_new(columns, name, types, number) for name in types]).alias("new")
-        if types
-        else f.lit(None).alias("new"),
-    )
-    # A column that the updates do not have keeps its value, unless its rule is an expression.
-    touched = [name for name in types if marked or name in columns or options.rule(name).name == "expr"]
+    merged = _merged(judge_updates(frame, names, options), before, types, columns, options, names, number)
+    # A column that the updates do not have keeps its value, unless its rule is an expression or the entity is deleted.
+    clears = options.of_entity and bool(options.deleted)
+    touched = [name for name in types if clears or name in columns or options.rule(name).name == "expr"]
+    versions = [name for name in types if replaces(name, options)]
     after = StateColumns(
-        _after(number, options.fast_version),
-        _after(number, SLOW),
-        _after(number, DELETED) if marked else before.deleted,
+        *(_after(number, options.fast_version), _after(number, SLOW), _after(number, DELETED), names.now_cleared),
         {name: _after(number, name) if name in touched else before.columns[name] for name in types},
+        {name: _after(number, since(name)) if name in touched else before.since[name] for name in versions},
     )
-    is_applied = col(applied)
+    taken = StepColumns(before, after, _in(number, "is applied"), names.late, _in(number, "newest"))
+    kept = [name for name in frame.columns if name != names.every]
+    # Only the values of the fast supplier are taken from the newest update.
+    kept += [names.now_cleared, taken.applied, taken.late, *([taken.newest] if options.of_entity else [])]
+    slow, newest = col(before.slow), col(taken.newest).getField("F")
+    has_updates, is_gone = col(_in(number, "has updates")), col(names.deletion).isNotNull()
+    was_deleted = f.coalesce(col(before.deleted), f.lit(False))
+    stepped = merged.select(
+        *cols(kept),
+        f.greatest(col(before.fast), newest).alias(after.fast),
+        f.when(col(taken.applied), 1 + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
+        f.when(has_updates, f.lit(False)).otherwise(is_gone | was_deleted).alias(after.deleted),
+        *_values(taken, types, touched, columns, options, has_updates, is_gone),
+    )
+    return stepped, taken
+
+
+def _merged(
+    judged: DataFrame,
+    before: StateColumns,
+    types: Mapping[str, str],
+    columns: Sequence[str],
+    options: StepOptions,
+    names: Judgement,
+    number: int,
+) -> DataFrame:
+    """Return the frame with the newest update, whether there are any, and the structs `old` and `new` to be merged."""
+    applied, deletion = quoted(names.applied), quoted(names.deletion)
+    some = f"coalesce(size({applied}), 0) > 0"
+    tombstone = f"get(filter({quoted(names.every)}, e -> e.gone AND e.F = {deletion}), 0)"
+    newest = (
+        f"CASE WHEN {some} THEN get({applied}, size({applied}) - 1) WHEN {deletion} IS NOT NULL THEN {tombstone} END"
+    )
+    merged = judged.select(
+        "*",
+        f.expr(newest).alias(_in(number, "newest")),
+        f.expr(some).alias(_in(number, "has updates")),
+        f.expr(f"{some} OR {deletion} IS NOT NULL").alias(_in(number, "is applied")),
+        f.expr(folded_sql(applied, {name: types[name] for name in columns}, options)).alias("given values"),
+    )
+    old, new = [], []
+    for name, kind in types.items():
+        fields = {name: (kind, before.columns.get(name))}
+        if replaces(name, options):
+            fields[since(name)] = ("bigint", before.since.get(name))
+        for field, (kind_of_field, column) in fields.items():
+            value = f.when(col(names.deletion).isNull(), col(column)) if column else f.lit(None).cast(kind_of_field)
+            old.append(value.alias(field))
+            given = f.col("given values").getField(field) if name in columns else f.lit(None).cast(kind_of_field)
+            new.append(given.alias(field))
+    if not types:
+        return merged
+    both = merged.select("*", f.struct(*old).alias("old values"), f.struct(*new).alias("new values"))
+    # An update older than the state is merged below it: the state is the newer of the two.
+    below = f.expr(f"{quoted(_in(number, 'newest'))}.F < {quoted(before.fast)} AND {deletion} IS NULL")
+    return both.select(
+        "*",
+        f.when(below, col("new values")).otherwise(col("old values")).alias("old"),
+        f.when(below, col("old values")).otherwise(col("new values")).alias("new"),
+    )
+
+
+def _values(
+    taken: StepColumns,
+    types: Mapping[str, str],
+    touched: Sequence[str],
+    columns: Sequence[str],
+    options: StepOptions,
+    has_updates: Column,
+    is_gone: Column,
+) -> list[Column]:
+    """Return the columns of the state that a step touches, and the fast versions of their values."""
     values = []
     for name in touched:
-        old = f.col("old").getField(name)
-        value = f.when(is_applied, f.expr(plus_sql(name, types[name], options))).otherwise(old)
-        if marked:
-            value = f.when(is_applied & col(_in(number, DELETED)), f.lit(None)).otherwise(value)
-        values.append(value.alias(after.columns[name]))
-    if marked:
-        was = f.coalesce(col(before.deleted), f.lit(False))
-        is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False))
-        values.append(f.when(is_applied, is_deleted).otherwise(was).alias(after.deleted))
-    kept = [name for name in judged.columns if not name.endswith(f" in {number}") or name in (version, applied, reason)]
-    late_values = f.when(col(reason).isNotNull(), f.struct(*[f.col("new").getField(n).alias(n) for n in columns]))
-    slow = col(before.slow)
-    stepped = both.select(
-        *cols(kept),
-        *([late_values.alias(_in(number, "late"))] if columns else []),
-        f.when(is_applied, col(newest)).otherwise(col(before.fast)).alias(after.fast),
-        f.when(is_applied, f.lit(1) + f.coalesce(slow, f.lit(0))).otherwise(slow).cast("long").alias(after.slow),
-        *values,
-    )
-    return stepped, StepColumns(before, after, version, applied, reason, _in(number, "late") if columns else "")
-
-
-def _judged(before: StateColumns, options: StepOptions, number: int, marked: bool) -> list[Column]:
-    """Return the fast version that an update leads to, why it is not applied or NULL, and whether it is applied."""
-    new, old = col(_in(number, options.fast_version)), col(before.fast)
-    was_deleted = f.coalesce(col(before.deleted), f.lit(False))
-    is_deleted = f.coalesce(col(_in(number, DELETED)), f.lit(False)) if marked else f.lit(False)
-    older = f.coalesce(old > new, f.lit(False))
-    # Side rows of a deleted entity are late too: there is no row that they could change.
-    to_deleted = f.coalesce(was_deleted & (old == new) & ~is_deleted, f.lit(False))
-    rejoined = older & ~was_deleted & ~is_deleted if options.rejoin_late else f.lit(False)
-    reason = f.when(rejoined, f.lit(None)).when(to_deleted, f.lit("deleted")).when(older, f.lit("older"))
-    return [
-        f.when(rejoined, old).otherwise(new).alias(_in(number, "newest")),
-        reason.alias(_in(number, "reason")),
-        (new.isNotNull() & reason.isNull()).alias(_in(number, "is applied")),
-    ]
+        column = taken.before.columns.get(name)
+        old = col(column) if column else f.lit(None).cast(types[name])
+        value = f.when(~is_gone, old)
+        if name in columns or options.rule(name).name == "expr":
+            value = f.when(has_updates, f.expr(plus_sql(name, types[name], options, versioned=True))).otherwise(value)
+        values.append(value.alias(taken.after.columns[name]))
+        if name in taken.after.since:
+            column = taken.before.since.get(name)
+            version = col(column) if column else f.lit(None).cast("long")
+            if name in columns:
+                version = f.when(has_updates, f.expr(plus_since_sql(name))).otherwise(version)
+            values.append(version.alias(taken.after.since[name]))
+    return values
 
 
 def _types(frame: DataFrame, before: StateColumns, columns: Sequence[str], number: int) -> dict[str, str]:
     """Return the types of the columns of the state. Raises CheckFailed if the updates have another type."""
     types = {name: frame.schema[column].dataType.simpleString() for name, column in before.columns.items()}
+    updates: Any = frame.schema[_in(number, ALL)].dataType
+    given = {field.name: field.dataType.simpleString() for field in updates.elementType["d"].dataType.fields}
     for name in columns:
-        kind = frame.schema[_in(number, name)].dataType.simpleString()
-        if types.setdefault(name, kind) != kind:
+        if types.setdefault(name, given[name]) != given[name]:
             raise CheckFailed(
-                [f"column {name} has the type {types[name]} in the state and {kind} in the updates"],
+                [f"column {name} has the type {types[name]} in the state and {given[name]} in the updates"],
                 cure="cast the column in the updates to the type in the state",
             )
     return types
-
-
-def _old(before: StateColumns, name: str, types: Mapping[str, str]) -> Column:
-    column = before.columns.get(name)
-    return (col(column) if column else f.lit(None).cast(types[name])).alias(name)
-
-
-def _new(columns: Sequence[str], name: str, types: Mapping[str, str], number: int) -> Column:
-    return (col(_in(number, name)) if name in columns else f.lit(None).cast(types[name])).alias(name)
 
 
 def diff(frame: DataFrame, step: StepColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
@@ -263,23 +310,43 @@ def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFr
 
 
 def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
-    """Return the updates that a step did not apply, with the reason."""
-    return frame.where(col(step.reason).isNotNull()).select(
-        *cols(options.key),
-        col(step.given).alias(options.fast_version),
-        col(step.before.fast).alias("newest_version"),
-        col(step.reason).alias("reason"),
-        *([f.col(f"{quoted(step.late)}.*")] if step.late else []),
+    """Return the updates that a step did not apply, as they were given, with the reason."""
+    each = frame.where(f.size(col(step.late)) > 0).select(
+        *cols(options.key), col(step.before.fast).alias("newest_version"), f.explode(col(step.late)).alias("e")
     )
+    return each.select(
+        *cols(options.key),
+        f.col("e.F").alias(options.fast_version),
+        "newest_version",
+        f.col("e.reason").alias("reason"),
+        "e.d.*",
+    ).drop(NOTHING)
 
 
-def states_at(frame: DataFrame, names: StateColumns, options: StepOptions, more: Sequence[Column] = ()) -> DataFrame:
-    """Return the states in these columns of the frame, under their own names."""
+def states_at(
+    frame: DataFrame,
+    names: StateColumns,
+    options: StepOptions,
+    more: Sequence[Column] = (),
+    versions: Mapping[str, Column] | None = None,
+) -> DataFrame:
+    """Return the states in these columns of the frame, under their own names.
+
+    `more` are further columns, and `versions` further fast versions for the column `Since`.
+    """
+    fast = col(names.fast)
+    older = {
+        name: f.when(col(names.columns[name]).isNotNull(), col(column)) for name, column in names.since.items()
+    } | dict(versions or {})
+    entries = {DELETED: col(names.cleared)} | {name: f.when(value < fast, value) for name, value in older.items()}
+    pairs = f.array(*[f.struct(f.lit(name).alias("name"), value.alias("version")) for name, value in entries.items()])
+    since_when = f.map_from_entries(f.filter(pairs, lambda pair: pair.getField("version").isNotNull()))
     return frame.select(
         *cols(options.key),
-        col(names.fast).alias(options.fast_version),
+        fast.alias(options.fast_version),
         col(names.slow).alias(SLOW),
         f.coalesce(col(names.deleted), f.lit(False)).alias(DELETED),
+        since_when.alias(SINCE),
         *[col(column).alias(name) for name, column in names.columns.items()],
         *more,
     )

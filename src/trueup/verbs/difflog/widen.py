@@ -13,8 +13,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.errors import CheckFailed
-from trueup.verbs.difflog.merge import RANK, col, cols, quoted
+from trueup.verbs.difflog.merge import col, cols, quoted
 from trueup.verbs.difflog.model import FAST, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog.step import version_of
 
 # Columns of the frame with these two fast versions.
 _OLD, _NEW = f"{VERSION} of the old state", f"{VERSION} of the visits"
@@ -81,25 +82,21 @@ def old_values(difflog: DiffLogConfig, values: Glue, state: StructType) -> list[
     """Return the values of the fast supplier in the old states, and their version, as columns."""
     if FAST not in state.names:
         return [f.lit(None).cast("long").alias(_OLD)]
-    version = f.when(f.col(FAST).isNotNull(), col(difflog.entity.fast_version).cast("long"))
+    fast = f.coalesce(version_of(state.names, FAST), col(difflog.entity.fast_version).cast("long"))
+    version = f.when(f.col(FAST).isNotNull(), fast)
     return [version.alias(_OLD), *[f.col(FAST).getField(name).alias(_old_name(name)) for name in values.old]]
 
 
-def newest_values(values: Glue) -> list[Column]:
-    """Return an aggregate over the visits of a key: the values of the newest one."""
-    if not values.new:
-        return []
-    return [f.max_by(f.struct(*cols(values.new)), f.col(RANK)).alias(_NEW)]
-
-
-def unpacked(frame: DataFrame, values: Glue, version: str) -> DataFrame:
-    """Return the frame with the newest values as separate columns; `version` is the column with their fast version."""
-    if not values.new:
+def unpacked(frame: DataFrame, values: Glue, newest: str) -> DataFrame:
+    """Return the frame with the values of the newest visit as separate columns; `newest` is its column, if any."""
+    kept = cols(name for name in frame.columns if name != newest)
+    if not newest:
         return frame.withColumn(_NEW, f.lit(None).cast("long"))
+    visit = col(newest)
     return frame.select(
-        *cols(name for name in frame.columns if name != _NEW),
-        col(version).alias(_NEW),
-        *[col(_NEW).getField(name).alias(_new_name(name)) for name in values.new],
+        *kept,
+        visit.getField("F").alias(_NEW),
+        *[visit.getField("d").getField(name).alias(_new_name(name)) for name in values.new],
     )
 
 
@@ -113,6 +110,11 @@ def fast_state(values: Glue, *, old: bool = False) -> Column | None:
     value = values.before if old else values.after
     struct = f.struct(*[f.expr(value(name)).alias(name) for name in values.names])
     return f.when(known, struct).alias(FAST)
+
+
+def fast_version_of_values(*, old: bool = False) -> dict[str, Column]:
+    """Return the fast version of the values of the fast supplier in the new states, or in the old ones."""
+    return {FAST: col(_OLD) if old else f.greatest(col(_OLD), col(_NEW))}
 
 
 def widen(

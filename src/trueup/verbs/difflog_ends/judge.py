@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType
 from trueup.report.difflog import PROBLEM_TEXTS
 from trueup.report.model import EXIT_CODES, Verdict
 from trueup.verbs.difflog.merge import col, cols
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SLOW, VERSION, DiffLogConfig
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SINCE, SLOW, VERSION, DiffLogConfig
 
 # The columns with the versions left after collapsing, and with the columns in which rows of one version differ; names
 # that no column of a user has.
@@ -81,7 +81,7 @@ def compared_state(state: DataFrame) -> DataFrame:
     fields = [] if kind is None else [field.name for field in kind.fields if field.name != "nothing"]
     dropped = [name for name in fields if name not in state.columns]
     return state.select(
-        *cols(name for name in state.columns if name not in (FAST, EXPIRES)),
+        *cols(name for name in state.columns if name not in (FAST, EXPIRES, SINCE)),
         *[f.col(FAST).getField(name).alias(name) for name in dropped],
     )
 

@@ -1,0 +1,237 @@
+"""Late rows, deletions, returns and expiry: the same result however the rows are divided into runs.
+
+The expected result is computed in Python from the rules in docs/difflog.md: it keeps the rows that count, not values.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fixtures import Spark
+from trueup.store import times
+from trueup.verbs.difflog.clickhouse import open_target
+from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
+from trueup.verbs.difflog.run import run
+from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog_ends.prove import prove_clickhouse
+
+SCHEMAS = {
+    "visit": "cut long, id long, F long, gone boolean, ua string, day date, dur int",
+    "conv": "cut long, id long, F long, goals array<int>, money long, tag string",
+    "cost": "cut long, id long, F long, cost long, best string, t long",
+}
+SOURCES = tuple(SCHEMAS)
+TODAY = date(2026, 3, 1)
+# The day of each run, and whether it rejoins late rows.
+RUNS = ((0, False), (10, True), (20, False), (30, True))
+# The run that takes each of four chunk sets, per cut.
+CUTS = ((3, 3, 3, 3), (0, 1, 2, 3), (1, 1, 3, 3), (0, 0, 2, 3))
+NEVER = TODAY + timedelta(days=300)
+
+
+@dataclass(frozen=True)
+class Given:
+    """One row of a history: `place` is its chunk set, `number` makes it unique."""
+
+    place: int
+    source: str
+    fast: int
+    number: int
+    gone: bool = False
+    day: date | None = None
+    value: bool = True
+
+    def as_row(self, cut: int, key: int) -> tuple[Any, ...]:
+        """Return the row of the chunk."""
+        start = (cut, key, self.fast)
+        if self.source == "visit":
+            dur = self.fast * 10 if self.value else None
+            return (*start, self.gone, f"ua{self.fast}", self.day, None if self.gone else dur)
+        if self.source == "conv":
+            return (*start, [self.number], self.number, f"tag{self.fast}" if self.value else None)
+        return (*start, self.number, f"best{self.number}", self.number)
+
+
+@dataclass
+class Expected:
+    """The state of a key: the rows that count, in the order of their arrival."""
+
+    fast: int | None = None
+    deleted: bool = False
+    # The version of the last deletion, and the day on which the state expires.
+    cleared: int = -1
+    expires: date | None = None
+    expired: bool = False
+    rows: list[Given] = field(default_factory=list)
+    aside: list[tuple[Given, str]] = field(default_factory=list)
+
+    def run(self, given: Sequence[Given], today: date, *, rejoin: bool) -> None:
+        """Apply the rows of one run: first the visits, then the side logs."""
+        if self.expires is not None and self.expires < today:
+            # The rows of an expired visit stay in the table, and nothing can change them any more.
+            self.expired = True
+        given = [row for row in given if row.day is None or row.day + timedelta(days=30) >= today]
+        if rejoin:
+            given = [*(row for row, why in self.aside if why in ("older", "not back", "unknown")), *given]
+            self.aside = [(row, why) for row, why in self.aside if why not in ("older", "not back", "unknown")]
+        old = self.fast
+        self._visits([row for row in given if row.source == "visit"], old, rejoin=rejoin)
+        for row in [row for row in given if row.source != "visit"]:
+            self._one(row, old, rejoin=rejoin)
+        days = [row.day for row in self.rows if row.source == "visit" and row.fast == self._newest_visit()]
+        self.expires = days[-1] + timedelta(days=30) if days and days[-1] and not self.deleted else None
+
+    def _newest_visit(self) -> int:
+        return max((row.fast for row in self.rows if row.source == "visit"), default=-1)
+
+    def _visits(self, visits: Sequence[Given], old: int | None, *, rejoin: bool) -> None:
+        if self.expired or (old is None and not any(row.day for row in visits)):
+            self.aside += [(row, "unknown") for row in visits]
+            return
+        in_time = [row.fast for row in visits if row.gone and (old is None or row.fast >= old)]
+        before = self.cleared
+        if in_time and max(in_time) > self.cleared:
+            self.cleared = max(in_time)
+            self.fast = max(self.fast or 0, self.cleared)
+            self.deleted, self.rows = True, []
+        for row in visits:
+            if not row.gone:
+                self._one(row, old, rejoin=rejoin, before=before)
+            elif row.fast > self.cleared:
+                self.aside.append((row, "late deletion"))
+
+    def _one(self, row: Given, old: int | None, *, rejoin: bool, before: int | None = None) -> None:
+        if self.expired or (self.fast is None and row.source != "visit"):
+            self.aside.append((row, "unknown"))
+        elif row.fast <= self.cleared:
+            # A visit that a deletion of the same run removes is not late.
+            if row.source != "visit" or row.fast <= (before or -1) or (old is not None and row.fast < old):
+                self.aside.append((row, "deleted"))
+        elif row.source != "visit" and self.deleted:
+            self.aside.append((row, "not back"))
+        elif old is not None and row.fast < old and not rejoin:
+            self.aside.append((row, "older"))
+        else:
+            self.rows.append(row)
+            self.fast, self.deleted = max(self.fast or 0, row.fast), False
+
+    def state(self) -> tuple[Any, ...] | None:
+        """Return the values of the state, or None if there is none."""
+        if self.fast is None or self.expired:
+            return None
+        by_source = {source: [row for row in self.rows if row.source == source] for source in SOURCES}
+        conv, cost = by_source["conv"], by_source["cost"]
+        return (
+            *(self.fast, self.deleted),
+            max((row.fast * 10 for row in by_source["visit"] if row.value), default=None),
+            sorted(row.number for row in conv),
+            sum(row.number for row in conv) if conv else None,
+            max((f"tag{row.fast}" for row in conv if row.value), default=None),
+            sum(row.number for row in cost) if cost else None,
+            f"best{max(row.number for row in cost)}" if cost else None,
+        )
+
+    def left(self) -> Counter[tuple[Any, ...]]:
+        """Return the rows that wait to be rejoined."""
+        return Counter((row.source, row.fast, row.number) for row, why in self.aside if why in ("not back", "unknown"))
+
+
+def _history(chance: random.Random, key: int) -> list[Given]:
+    """Return random rows of a key. Every tenth key expires before the third run."""
+    rows = []
+    for number in range(chance.randint(1, 8)):
+        source = chance.choice(SOURCES) if number else "visit"
+        gone = source == "visit" and chance.random() < 0.25
+        day = TODAY - timedelta(days=15) if key % 10 == 0 else NEVER
+        rows.append(
+            Given(
+                *(chance.randrange(4), source, chance.randint(1, 4), key * 100 + number),
+                gone=gone,
+                day=day if source == "visit" and not gone else None,
+                value=chance.random() < 0.7,
+            )
+        )
+    return rows
+
+
+def _write(spark: Spark, log: DiffLogConfig, number: int, rows: dict[str, list[tuple[Any, ...]]]) -> None:
+    for source, given in rows.items():
+        place = Path(log.work) / "chunks" / f"{number:03d}" / source
+        spark.createDataFrame(given, SCHEMAS[source]).coalesce(1).write.parquet(str(place))
+
+
+def _insert_fast(log: DiffLogConfig, expected: dict[tuple[int, int], Expected]) -> None:
+    """Insert the rows of the fast supplier: every version up to that of the state, and the rows that cancel them."""
+    rows = []
+    for (cut, key), state in expected.items():
+        newest = state.fast or 0
+        rows += [(cut, key, 1, fast) for fast in range(1, newest + 1)]
+        rows += [(cut, key, -1, fast) for fast in range(1, newest)]
+    values = ", ".join(f"({cut}, {key}, {sign}, 0, {fast}, {fast})" for cut, key, sign, fast in rows)
+    with open_target(log.target) as house:
+        house.execute(f"INSERT INTO {house.name} (cut, id, Sign, SlowVersion, F, Version) VALUES {values}")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> DiffLogConfig:
+    """A log with two side logs, whose states expire after 30 days."""
+    return DiffLogConfig(
+        entity=Entity("visit", ("cut", "id"), "F", dropped=("ua", "day"), kept={"dur": Rule()}, deleted="gone"),
+        logs=(
+            SideLog("conv", {"cut": "cut", "id": "id"}, {"goals": Rule("append"), "money": Rule("sum"), "tag": Rule()}),
+            SideLog("cost", {"cut": "cut", "id": "id"}, {"cost": Rule("sum"), "best": Rule("last", by="t")}),
+        ),
+        state=StatePlace(str(tmp_path / "log" / "state"), buckets=2, ttl_days=30, ttl_column="day"),
+        target=Target("default", "visits", path=str(tmp_path / "clickhouse")),
+        work=str(tmp_path / "log"),
+    )
+
+
+def test_the_result_does_not_depend_on_how_rows_are_divided_into_runs(
+    spark: Spark, log: DiffLogConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """300 random histories, each divided into runs in four ways: the cut is a part of the key."""
+    chance = random.Random(7)
+    histories = {key: _history(chance, key) for key in range(300)}
+    expected = {(cut, key): Expected() for cut in range(len(CUTS)) for key in histories}
+    for number, (days, rejoin) in enumerate(RUNS):
+        today = TODAY + timedelta(days=days)
+        monkeypatch.setattr(times, "now", lambda today=today: f"{today}T00:00:00.000Z")
+        chunk: dict[str, list[tuple[Any, ...]]] = {source: [] for source in SOURCES}
+        for (cut, key), state in expected.items():
+            given = [row for row in histories[key] if CUTS[cut][row.place] == number]
+            state.run(given, today, rejoin=rejoin)
+            for row in given:
+                chunk[row.source].append(row.as_row(cut, key))
+        _write(spark, log, number, chunk)
+        run(spark, log, rejoin_late=rejoin)
+    states = state_rows(spark, log)
+    assert states is not None
+    found = {
+        (row["cut"], row["id"]): (
+            *(row["F"], row["IsDeleted"], row["dur"], sorted(row["goals"] or []), row["money"]),
+            *(row["tag"], row["cost"], row["best"]),
+        )
+        for row in states.collect()
+    }
+    wrong = {place: (found.get(place), state.state()) for place, state in expected.items()}
+    wrong = {place: both for place, both in wrong.items() if both[0] != both[1]}
+    assert wrong == {}, [histories[key] for _, key in wrong][:1]
+    for key in histories:
+        cuts = [expected[cut, key] for cut in range(len(CUTS))]
+        if key % 10 and not any(why == "late deletion" for state in cuts for _, why in state.aside):
+            assert all(state.state() == cuts[0].state() for state in cuts), (key, histories[key])
+            assert all(state.left() == cuts[0].left() for state in cuts), (key, histories[key])
+    _insert_fast(log, expected)
+    proof = prove_clickhouse(spark, log, states)
+    assert proof.verdict == "MATCH", proof
+    again = run(spark, log, rejoin_late=True)
+    assert again.number == 0, "what waits is not processed again without new rows"

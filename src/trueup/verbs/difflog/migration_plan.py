@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from trueup.verbs.difflog.basis import Basis
 from trueup.verbs.difflog.merge import col, cols
-from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SLOW, VERSION
+from trueup.verbs.difflog.model import DELETED, EXPIRES, FAST, SIGN, SINCE, SLOW, VERSION
 from trueup.verbs.difflog.record import fast_fields
 
 
@@ -36,7 +36,7 @@ class MigrationPlan:
     @property
     def before(self) -> list[str]:
         """The columns of the state before the migration."""
-        reserved = {*self.old.key, self.old.fast_version, SLOW, DELETED, FAST, EXPIRES}
+        reserved = {*self.old.key, self.old.fast_version, SLOW, DELETED, FAST, EXPIRES, SINCE}
         return [name for name in self.schema.names if name not in reserved]
 
     @property

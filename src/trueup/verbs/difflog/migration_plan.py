@@ -66,7 +66,8 @@ class MigrationPlan:
         values = [self._value(name).alias(name) for name in self.after]
         fast = [self._fast().alias(FAST)] if FAST in self.schema.names or self._to_fast() else []
         key = cols((*self.new.key, self.new.fast_version))
-        return states.select(*key, self._slow().alias(SLOW), DELETED, *values, *fast)
+        since = [SINCE] if SINCE in self.schema.names else []
+        return states.select(*key, self._slow().alias(SLOW), DELETED, *since, *values, *fast)
 
     def _signed(self, states: DataFrame, sign: int) -> DataFrame:
         basis, slow = (self.old, f.col(SLOW)) if sign < 0 else (self.new, self._slow())

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from trueup.config.settings import SparkSettings
+from trueup.engine.bulk_session import spark_session
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.record import open_record
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import StateTable
 
 CONFIG = """

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from trueup.config.load import load_spark
 from trueup.config.settings import SparkSettings
+from trueup.engine.bulk_session import spark_session
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.store import TaskStore
@@ -26,11 +28,10 @@ from trueup.verbs.difflog.prune import Pruned, prune
 from trueup.verbs.difflog.record import check_log, with_history
 from trueup.verbs.difflog.result import RunResult
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import state_rows
 from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
-from trueup.verbs.difflog_ends.join_files import join_files
+from trueup.verbs.difflog_ends.join_files import JoinResult, join_files
 from trueup.verbs.difflog_ends.judge import Proof
 from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log
 
@@ -58,35 +59,38 @@ class DiffLog:
     ) -> None:
         """Load the configuration: a file, else $TRUEUP_DIFFLOG, ./difflog.toml, or [difflog] in trueup.toml.
 
-        `spark` is your own session; without it, `master`, `remote` and `conf` select Spark as for `diff`. `insecure`
-        allows to send the password of ClickHouse to another machine without TLS. Raises ConfigError that lists all
-        wrong settings.
+        `spark` is your own session; without it, `master`, `remote` and `conf` take precedence over [spark] of
+        trueup.toml. `insecure` allows to send the password of ClickHouse to another machine without TLS. Raises
+        ConfigError that lists all wrong settings.
         """
         if spark is not None and (master or remote or conf):
             raise ConfigError("spark cannot be used with master, remote or conf", cure="configure your own session")
+        file = None if config is None or isinstance(config, DiffLogConfig) else str(config)
         if not isinstance(config, DiffLogConfig):
             config = load_difflog(None if config is None else str(config))
         if insecure:
             config = replace(config, target=replace(config.target, insecure=True))
         self.config: DiffLogConfig = config
-        self._spark = SparkSettings(master=master, remote=remote, conf=dict(conf or {})).validated()
+        shared = load_spark(file)
+        place = (master, remote) if master or remote else (shared.master, shared.remote)
+        merged = {**shared.conf, **(conf or {})}
+        self._spark = SparkSettings(master=place[0], remote=place[1], conf=merged).validated()
         self._session = spark
         self._task_db = task_db
 
-    def join(self, *, visits: Sequence[File], logs: Mapping[str, Sequence[File]] | None = None) -> str:
-        """Join raw visits and raw side logs (Parquet) into a new chunk set, and return its name.
+    def join(self, *, visits: Sequence[File], logs: Mapping[str, Sequence[File]] | None = None) -> JoinResult:
+        """Join raw visits and raw side logs (Parquet) into a new chunk set; the result names it and counts its rows.
 
-        Writes the complete set or nothing. Raises ConfigError if a file was joined before.
+        Writes the complete set or nothing. Raises CheckFailed if a file cannot be read, or was joined before.
         """
-        # A Spark session that already exists may have another working folder.
-        raw = [Path(path).absolute() for path in visits]
-        sides = {name: [Path(path).absolute() for path in paths] for name, paths in (logs or {}).items()}
+        raw = [str(path) for path in visits]
+        sides = {name: [str(path) for path in paths] for name, paths in (logs or {}).items()}
 
-        def work(session: SparkSession, _: Progress) -> str:
+        def work(session: SparkSession, _: Progress) -> JoinResult:
             return join_files(session, self.config, visits=raw, logs=sides)
 
-        context = {"work": self.config.work, "visits": list(map(str, raw))}
-        return self._as_task("DIFFLOG_JOIN", context, work, lambda name: {"chunks": name})
+        context = {"work": self.config.work, "visits": raw}
+        return self._as_task("DIFFLOG_JOIN", context, work, asdict)
 
     def run(
         self, *, chunks: Sequence[str] = (), rejoin_late: bool = False, progress: Progress | None = None

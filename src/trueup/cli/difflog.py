@@ -74,6 +74,7 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
       trueup difflog join --visits raw/visits --log conversions=raw/conversions --log money=raw/money
     """
     from trueup.errors import ConfigError
+    from trueup.report.difflog import join_summary
 
     log = _difflog(options)
     names = [side.name for side in log.config.logs]
@@ -84,8 +85,8 @@ def join(visits: tuple[str, ...], logs: tuple[str, ...], **options: Any) -> None
             cure = f"write NAME=DIR; the side logs are {', '.join(names)}"
             raise ConfigError(f"--log {text}: not NAME=DIR of a side log", cure=cure)
         folders.setdefault(name, []).append(folder)
-    name = log.join(visits=visits, logs=folders)
-    _show(options, {"chunks": name}, f"chunk set {name} is ready; next: trueup difflog run")
+    result = asdict(log.join(visits=visits, logs=folders))
+    _show(options, result, join_summary(result))
 
 
 @difflog.command()

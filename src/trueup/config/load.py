@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 from trueup.config import address, sources
@@ -34,18 +35,34 @@ def load(
         settings["nodes"][name] = Setting(f"--node {name}", conninfo, is_text=True)
 
     known = {name: _node(name, setting, env) for name, setting in settings["nodes"].items()}
-    diff, spark = settings["diff"], settings["spark"]
-    conf = {key: setting.convert(str, env) for key, setting in settings["spark.conf"].items()}
+    diff = settings["diff"]
     return Config(
         path=file,
         nodes=known,
         clusters={name: _cluster(setting, known, env) for name, setting in settings["clusters"].items()},
         diff=DiffSettings(**_values(DiffSettings, diff, env)).validated(_name_in("diff", diff)),
-        spark=SparkSettings(**_values(SparkSettings, spark, env), conf=conf).validated(_name_in("spark", spark)),
+        spark=_spark(settings, env),
         tasks=TaskSettings(**_values(TaskSettings, settings["tasks"], env)),
         expressions=ExpressionSettings(**_values(ExpressionSettings, settings["expressions"], env)),
         warnings=sources.warnings_about(tables, file) if file else (),
     )
+
+
+def load_spark(path: str | None = None, *, env: Mapping[str, str] | None = None) -> SparkSettings:
+    """Return the section [spark] of a file that has one, else of trueup.toml; other sections are not evaluated."""
+    env = os.environ if env is None else env
+    named = Path(path).expanduser() if path else None
+    if named is None or not named.is_file() or "spark" not in sources.read_file(named):
+        named = sources.find_file(None, env)
+    settings = sources.from_file(sources.read_file(named) if named else {}, named)
+    sources.add_environment(settings, env)
+    return _spark(settings, env)
+
+
+def _spark(settings: sources.Settings, env: Mapping[str, str]) -> SparkSettings:
+    spark = settings["spark"]
+    conf = {key: setting.convert(str, env) for key, setting in settings["spark.conf"].items()}
+    return SparkSettings(**_values(SparkSettings, spark, env), conf=conf).validated(_name_in("spark", spark))
 
 
 def _values(

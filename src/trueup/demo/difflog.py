@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from trueup.api.difflog import DiffLog
+from trueup.engine.bulk_session import spark_session
 from trueup.engine.progress import Progress
 from trueup.errors import ConfigError
 from trueup.verbs.difflog.clickhouse import ClickHouse, open_target
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.result import RunResult
-from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog_ends.judge import Proof
 
 _WIDE = (

@@ -4,7 +4,8 @@ Reading order: `work` (tasks, answers, room), `slots` (how many tasks at once), 
 Spark jobs), `envelope` (what is sent to the workers), `session` and `java` (start Spark), `python` (the Python of its
 workers), `jvm` (its Java process), `scratch` (temporary folders), `failures` (errors of the environment, and defects),
 `choose` (threads or Spark), `progress` (what is shown meanwhile), `memory` (the garbage collector during large runs),
-`parquet_files` (Parquet files and their types in Spark).
+`bulk_session` (a Spark session whose results do not depend on its settings), `parquet_files` (Parquet files and their
+types in Spark).
 """
 
 from __future__ import annotations

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
+
+from trueup.errors import ConfigError
 
 # Files that writers of Parquet leave beside the data.
 _SUCCESS = "_SUCCESS"
@@ -86,6 +89,11 @@ def _wrong_file(path: Path, entry: os.DirEntry[str]) -> str:
     if not entry.is_file():
         return "is not a file (a broken link?)" if entry.is_symlink() else "is not a regular file"
     return "" if name.endswith(".parquet") else "has no name ending in .parquet. Rename or remove it"
+
+
+def row_count(folder: Path) -> int:
+    """Return the rows of the Parquet files in a folder; 0 if it does not exist."""
+    return sum(pq.read_metadata(file).num_rows for file in folder.glob("*.parquet"))
 
 
 @dataclass(frozen=True)
@@ -204,3 +212,48 @@ def spark_type(kind: pa.DataType) -> str | None:
 def _nested(form: str, inner: Sequence[pa.DataType]) -> str | None:
     kinds = [spark_type(kind) for kind in inner]
     return None if None in kinds else form.format(*kinds)
+
+
+def local_path(text: str) -> Path:
+    """Return a path or a file: address as an absolute path without links. Raises ConfigError for another address."""
+    scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
+    if scheme not in ("", "file"):
+        raise ConfigError(f"{text} is not a path of this machine", cure="mount or copy the files, and name their path")
+    return Path(os.path.realpath(Path(unquote(urlsplit(text).path) if scheme else text).expanduser()))
+
+
+def given_files(given: Mapping[str, Sequence[Path]]) -> tuple[list[Path], list[str]]:
+    """Return all files of these files and folders by source, each once; and what is wrong with them."""
+    problems: list[str] = []
+    seen: dict[tuple[int, int] | None, Path] = {}
+    for paths in given.values():
+        files = [file for path in paths for file in _listed(path, problems)]
+        for file in files:
+            first = seen.setdefault(inode(file), file)
+            if first is not file:
+                problems.append(f"{file} is named twice" + ("" if first == file else f": it is the same as {first}"))
+        problems += read_footers(files).problems
+    return list(seen.values()), problems
+
+
+def _listed(path: Path, problems: list[str]) -> list[Path]:
+    if path.is_dir():
+        listed = parquet_files(path, partitioned=True)
+        problems += listed.problems
+        if not listed.files and not listed.problems:
+            problems.append(f"{path} has no Parquet file")
+        return [Path(os.path.realpath(file)) for file in listed.files]
+    if path.is_file() and path.name[0] not in "._":
+        return [path]
+    what = "is not read by Spark, because its name starts with . or _" if path.is_file() else "does not exist"
+    problems.append(f"{path} {what}")
+    return []
+
+
+def inode(path: str | Path) -> tuple[int, int] | None:
+    """Return what identifies a file under all its names; None if it does not exist."""
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino

@@ -34,6 +34,18 @@ PROBLEM_TEXTS = {
 }
 
 
+def join_summary(result: Mapping[str, Any]) -> str:
+    """Return the result of a join as text."""
+    lines = [f"chunk set {result['chunks']} is ready"]
+    for source in dict.fromkeys((*result["rows"], *result["pending"], *result["refused"])):
+        pending, refused = result["pending"].get(source, 0), result["refused"].get(source, 0)
+        more = (f", {pending:,} pending: their visit is unknown" if pending else "") + (
+            f", {refused:,} refused: no key or version" if refused else ""
+        )
+        lines.append(f"  {source:<28} {result['rows'].get(source, 0):>12,} rows{more}")
+    return "\n".join([*lines, "  next: trueup difflog run"])
+
+
 def run_summary(result: Mapping[str, Any]) -> str:
     """Return the result of a run as text."""
     if not result["number"]:
@@ -41,14 +53,17 @@ def run_summary(result: Mapping[str, Any]) -> str:
     head = "finished" if result["resumed"] else "done"
     lines = [f"run {result['number']} {head}: chunk sets {', '.join(result['chunks'])} in {result['seconds']:.1f} s"]
     for name, rows in result["rows"].items():
-        late = result["late"].get(name, 0)
-        lines.append(f"  {name:<28} {rows:>12,} signed rows" + (f", {late:,} late" if late else ""))
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in result["late_reasons"].get(name, {}).items())
+        late = f", {result['late'][name]:,} late ({reasons})" if name in result["late"] else ""
+        lines.append(f"  {name:<28} {rows:>12,} signed rows{late}")
     lines.append(f"  state: {result['files_read']:,} of {counted(result['files_in_state'], 'file')} read")
     if result["inserted"]:
         lines.append(f"  ClickHouse: {counted(result['inserted'], 'file')} inserted")
     lines.append(f"  outputs: {result['folder']}")
     if result["late"]:
-        lines.append(f"  late rows are in {result['folder']}/late; to join them: trueup difflog run --late rejoin")
+        count = result["rejoinable"]
+        advice = f"; to join {count:,} of them: trueup difflog run --late rejoin" if count else ""
+        lines.append(f"  late rows are in {result['folder']}/late{advice}")
     lines.append("  next: trueup difflog prove")
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ import json, sys
 from dataclasses import replace
 from pathlib import Path
 from trueup.config.settings import SparkSettings
-from trueup.verbs.difflog.session import spark_session
+from trueup.engine.bulk_session import spark_session
 from trueup.verbs.difflog.state import state_rows
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import Target

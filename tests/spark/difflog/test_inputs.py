@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.fixtures import Spark
+from trueup.engine.bulk_session import spark_session
 from trueup.errors import CheckFailed, StoreError
 from trueup.verbs.difflog import outputs
 from trueup.verbs.difflog.abandon import abandon
@@ -18,7 +19,6 @@ from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 from trueup.verbs.difflog.run import run
-from trueup.verbs.difflog.session import spark_session
 from trueup.verbs.difflog.state import StateTable, state_rows
 
 VISIT = "id long, F long, seen timestamp, dur int"

@@ -11,9 +11,9 @@ from pyspark.errors import ArithmeticException
 
 from support.fixtures import Spark
 from trueup.cli.main import run
+from trueup.engine.bulk_session import spark_session
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.config import load_difflog
-from trueup.verbs.difflog.session import spark_session
 
 PAGE = (Path(__file__).parents[3] / "docs" / "difflog-walkthrough.md").read_text(encoding="utf-8")
 

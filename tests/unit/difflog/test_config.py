@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trueup.config.load import load
+from trueup.config.load import load, load_spark
 from trueup.errors import ConfigError
 from trueup.verbs.difflog.config import load_difflog
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
@@ -408,3 +408,16 @@ def test_the_template_has_every_setting() -> None:
 def test_the_template_works_with_a_server_too(write: Write) -> None:
     text = TEMPLATE.replace("#url =", "url =").replace('path = "difflog/clickhouse"', "")
     assert "pw" in load_difflog(write(text), env={"CH_PASSWORD": "pw"}).target.url
+
+
+def test_the_spark_settings_of_trueup_toml_hold_for_the_version_log(tmp_path: Path) -> None:
+    """Nodes of the same file are not evaluated: their variables need not be set."""
+    nodes = '[nodes]\nn1 = "postgresql://u:${NOT_SET}@h/db"\n'
+    shared = tmp_path / "trueup.toml"
+    shared.write_text(nodes + '[spark]\nmaster = "local[3]"\n[spark.conf]\n"spark.driver.memory" = "5g"\n')
+    found = load_spark(env={"TRUEUP_CONFIG": str(shared), "TRUEUP__SPARK__CONF__SPARK_UI_ENABLED": "true"})
+    assert (found.master, found.conf) == ("local[3]", {"spark.driver.memory": "5g", "spark.ui.enabled": "true"})
+    own = tmp_path / "own.toml"
+    own.write_text('[difflog]\n[spark]\nmaster = "local[7]"\n')
+    assert load_spark(str(own), env={"TRUEUP_CONFIG": str(shared)}).master == "local[7]"
+    assert load_spark(env={"TRUEUP_CONFIG": str(own)}).conf == {}

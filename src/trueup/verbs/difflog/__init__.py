@@ -7,7 +7,7 @@ before a run is recorded), `merge` (how a new value joins an old one), `late` (w
 (adds the dropped columns), `outputs` (the outputs of a run), `state` (the state table), `manifest` (a run on disk),
 `abandon` (removes an unfinished run), `basis` and `record` (the settings and the id of a log), `result` (the result of
 a run), `status` (of a log), `clickhouse`, `resume` and `mark` (the target table), `migrate` and `migration_plan`
-(changed settings), `prune` and `vacuum` (free disk space), `session` (the Spark session).
+(changed settings), `prune` and `vacuum` (free disk space).
 """
 
 from __future__ import annotations

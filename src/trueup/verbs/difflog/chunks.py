@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from trueup.config.files import make_folder, rename_folder
-from trueup.errors import CheckFailed, ConfigError
+from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import col
 from trueup.verbs.difflog.model import REJOINED, DiffLogConfig
 
@@ -48,28 +48,19 @@ def waiting_chunks(work: Path, taken: set[str]) -> list[str]:
     return [name for name in chunk_sets(work) if name not in taken]
 
 
-def write_set(work: Path, sets: Sequence[str], inputs: Sequence[str], outputs: Mapping[str, DataFrame]) -> str:
+def write_set(work: Path, taken: set[str], inputs: Sequence[str], outputs: Mapping[str, DataFrame]) -> str:
     """Write a new chunk set with its pending rows, completely or not at all, and return its name."""
-    numbers = [int(name) for name in sets if name.isdigit()]
+    # Also the names that runs have processed: a new set of such a name would not be processed.
+    numbers = [int(name) for name in (*chunk_sets(work), *taken) if name.isdigit()]
     name = f"{max(numbers, default=0) + 1:06d}"
     part = chunk_folder(work) / f"{name}.part"
     shutil.rmtree(part, ignore_errors=True)
     make_folder(chunk_folder(work))
     for folder, frame in outputs.items():
         frame.write.parquet(str(part / folder))
-    (part / JOIN_FILE).write_text(json.dumps({"given": list(inputs)}, indent=1), encoding="utf-8")
+    (part / JOIN_FILE).write_text(json.dumps({"files": list(inputs)}, indent=1), encoding="utf-8")
     rename_folder(part, chunk_folder(work) / name)
     return name
-
-
-def check_not_joined(work: Path, sets: Sequence[str], inputs: Sequence[str]) -> None:
-    """Raise ConfigError if an earlier join has read one of these files: its rows would count twice."""
-    for name in sets:
-        file = chunk_folder(work) / name / JOIN_FILE
-        before = set(json.loads(file.read_text(encoding="utf-8"))["given"]) if file.exists() else set()
-        again = sorted(before & set(inputs))
-        if again:
-            raise ConfigError(f"{again[0]} was already joined into chunk set {name}", cure="name only new files")
 
 
 def sources(difflog: DiffLogConfig) -> list[str]:

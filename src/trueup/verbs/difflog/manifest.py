@@ -121,6 +121,10 @@ class Runs:
         """Return the chunk sets that runs have processed or started to process."""
         return {name for run in self.all() for name in run.facts["chunks"]}
 
+    def committed_chunks(self) -> set[str]:
+        """Return the chunk sets whose rows are in the state table."""
+        return {name for run in self.all() if run.has("state") for name in run.facts["chunks"]}
+
     def late_runs(self, *, more: bool = True) -> list[int]:
         """Return the finished runs with late rows that no later run joined. Raises StoreError if they are missing.
 

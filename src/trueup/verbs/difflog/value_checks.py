@@ -160,14 +160,14 @@ def _path(address: str) -> str:
     return unquote(urlsplit(address).path) if address.startswith("file:") else address
 
 
-def _cure_for(run: Run) -> str:
-    if run.is_recorded:
+def _cure_for(run: Run | None) -> str:
+    if run and run.is_recorded:
         return "correct the input and run again, or give up the run: trueup difflog run --abandon"
     return "nothing was written; correct the file, the value or the rule of the column, then run again"
 
 
 @contextmanager
-def input_errors(run: Run) -> Iterator[None]:
+def input_errors(run: Run | None) -> Iterator[None]:
     """Raise errors of Spark about the input as CheckFailed: a damaged file, a wrong rule, a value out of range."""
     try:
         yield

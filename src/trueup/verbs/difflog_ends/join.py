@@ -2,7 +2,8 @@
 
 There are four cases for a row of a side log. Its visit is new: the row is merged into the newest row of the visit. Its
 visit is known: the row becomes a separate update with the newest fast version. Its visit is unknown: the row is pending
-and input of the next join. It has no key: it is refused, with a reason.
+and input of the next join. It has no key: it is refused, with a reason. A row whose id was used by an earlier join is a
+duplicate, and is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pyspark.sql import functions as f
 from trueup.config.wording import suggest
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.chunks import INTEGERS, fits
-from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql
+from trueup.verbs.difflog.merge import col, cols, merge_updates, plus_sql, quoted
 from trueup.verbs.difflog.model import DiffLogConfig, Rule, SideLog, StepOptions
 
 # Additional columns; the configuration rejects names with this prefix.
@@ -38,6 +39,8 @@ class Joined:
     logs: dict[str, DataFrame] = field(default_factory=dict)
     pending: dict[str, DataFrame] = field(default_factory=dict)
     refused: dict[str, DataFrame] = field(default_factory=dict)
+    # Key and id of the rows that are not pending, of logs that have an id: later joins leave them out.
+    applied: dict[str, DataFrame] = field(default_factory=dict)
 
 
 def join(
@@ -48,20 +51,26 @@ def join(
     logs: Mapping[str, DataFrame],
     known: DataFrame,
     pending: Mapping[str, DataFrame],
+    applied: Mapping[str, DataFrame] | None = None,
 ) -> Joined:
     """Return the joined chunks as lazy, deterministic DataFrames. Raises CheckFailed that lists all wrong columns.
 
-    `known` has one row per known visit: the key and the fast version. `pending` comes from the previous join.
+    `known` has one row per known visit: the key and the fast version. `pending` comes from the previous join, `applied`
+    from all earlier ones.
     """
+    applied = applied or {}
     raw = {log.name: _both(log.name, logs, pending) for log in difflog.logs}
     present = {name: frame for name, frame in raw.items() if frame is not None}
     _check(difflog, visits, logs, known, pending, present)
+    _check_ids(difflog, present, applied)
     usable, no_visits = _visits(difflog, visits, known)
     places = _places(difflog, usable)
     keys = _known(difflog, known)
     rows, refused = {}, {difflog.entity.name: no_visits}
     for log in (log for log in difflog.logs if log.name in present):
         rows[log.name], refused[log.name] = _rows(difflog, log, present[log.name], known)
+        if log.name in applied:
+            rows[log.name] = _unused(difflog, log, rows[log.name], applied[log.name])
     placed = {
         name: frame.join(keys, _key(difflog), "left").join(places, _key(difflog), "left")
         for name, frame in rows.items()
@@ -71,6 +80,9 @@ def join(
         logs={log.name: _updates(difflog, log, placed[log.name]) for log in difflog.logs if log.name in placed},
         pending={name: _pending(frame, present[name]) for name, frame in placed.items()},
         refused=refused,
+        applied={
+            log.name: _used(difflog, log, placed[log.name]) for log in difflog.logs if log.id and log.name in placed
+        },
     )
 
 
@@ -181,6 +193,32 @@ def _rows(difflog: DiffLogConfig, log: SideLog, raw: DataFrame, known: DataFrame
     shown = list(dict.fromkeys([*columns, *_row_columns(log)]))
     refused = raw.where(reason.isNotNull()).select(*cols(shown), reason.alias(REASON))
     return usable, refused
+
+
+def _unused(difflog: DiffLogConfig, log: SideLog, rows: DataFrame, applied: DataFrame) -> DataFrame:
+    """Return the rows whose id no earlier join has used; rows with a NULL in their id are all different."""
+    ids = {name: f"__trueup_id_{number}" for number, name in enumerate(log.id)}
+    used = applied.select(*_key(difflog), *[col(name).alias(internal) for name, internal in ids.items()])
+    same = [rows[name] == used[name] for name in _key(difflog)]
+    same += [rows[quoted(name)] == used[internal] for name, internal in ids.items()]
+    return rows.join(used, same, "left_anti")
+
+
+def _used(difflog: DiffLogConfig, log: SideLog, placed: DataFrame) -> DataFrame:
+    """Return key and id of the rows that are merged into a visit or are updates."""
+    return placed.where(f"{KNOWN} IS NOT NULL OR {NEWEST} IS NOT NULL").select(*_key(difflog), *cols(log.id))
+
+
+def _check_ids(difflog: DiffLogConfig, present: Mapping[str, DataFrame], applied: Mapping[str, DataFrame]) -> None:
+    """Raise CheckFailed if an id has another type than in earlier joins: its rows would count again."""
+    wrong = []
+    for log in (log for log in difflog.logs if log.name in present and log.name in applied):
+        for name in log.id:
+            kinds = [frame.schema[name].dataType.simpleString() for frame in (present[log.name], applied[log.name])]
+            if kinds[0] != kinds[1]:
+                wrong.append(f"{log.name}: id {name} has the type {kinds[0]}, but {kinds[1]} in earlier joins")
+    if wrong:
+        raise CheckFailed(wrong, cure="cast the column in the raw files")
 
 
 def _row_columns(log: SideLog) -> list[str]:

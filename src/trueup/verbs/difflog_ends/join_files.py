@@ -2,57 +2,117 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from trueup.engine.parquet_files import given_files, inode, local_path, row_count
+from trueup.errors import StoreError
 from trueup.verbs.difflog import chunks
+from trueup.verbs.difflog.input_checks import check_chunk_sets, raise_if_any
 from trueup.verbs.difflog.manifest import Runs, lock_work_folder
 from trueup.verbs.difflog.merge import cols, quoted
 from trueup.verbs.difflog.model import DiffLogConfig
 from trueup.verbs.difflog.record import check_log
-from trueup.verbs.difflog.state import state_rows
+from trueup.verbs.difflog.state import StateTable, state_rows
+from trueup.verbs.difflog.value_checks import input_errors
 from trueup.verbs.difflog_ends.join import Joined, join
 
 
+@dataclass(frozen=True)
+class JoinResult:
+    """The chunk set that a join has written, and its rows per source."""
+
+    chunks: str
+    rows: dict[str, int] = field(default_factory=dict)
+    # Rows of side logs whose visit is unknown, and rows without a key or a version.
+    pending: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+
+
 def join_files(
-    session: SparkSession, difflog: DiffLogConfig, *, visits: Sequence[Path], logs: Mapping[str, Sequence[Path]]
-) -> str:
-    """Write a chunk set from Parquet files, and return its name. Raises ConfigError if a file was joined before."""
+    session: SparkSession, difflog: DiffLogConfig, *, visits: Sequence[str], logs: Mapping[str, Sequence[str]]
+) -> JoinResult:
+    """Write a chunk set from Parquet files. Raises CheckFailed if a file cannot be read, or was joined before."""
     work = Path(difflog.work)
-    with lock_work_folder(work):
+    given = {name: [local_path(text) for text in texts] for name, texts in {"": visits, **logs}.items()}
+    with lock_work_folder(work), input_errors(None):
         check_log(difflog)
-        sets = chunks.chunk_sets(work)
-        inputs = [str(path.absolute()) for path in (*visits, *(path for paths in logs.values() for path in paths))]
-        chunks.check_not_joined(work, sets, inputs)
-        raw = _read(session, visits)
+        before = _joined_sets(work)
+        files, problems = given_files(given)
+        raise_if_any(problems, "nothing was written; correct the paths or the files, then join again")
+        _check_not_joined(before, list(map(str, files)))
+        runs = Runs(work)
+        waiting = chunks.waiting_chunks(work, runs.committed_chunks())
+        check_chunk_sets(difflog, work, waiting, StateTable.of(difflog).schema())
+        raw = _read(session, given.pop(""))
         joined = join(
             session,
             difflog,
             visits=raw,
-            logs={name: _read(session, paths) for name, paths in logs.items()},
-            known=_known_visits(session, difflog, chunks.waiting_chunks(work, Runs(work).taken_chunks()), raw),
-            pending=_pending_rows(session, difflog, work, sets),
+            logs={name: _read(session, paths) for name, paths in given.items()},
+            known=_known_visits(session, difflog, waiting, raw),
+            pending=_earlier(session, difflog, work, "pending", list(before)[-1:]),
+            applied=_earlier(session, difflog, work, "applied", list(before)),
         )
-        return chunks.write_set(work, sets, inputs, _folders(difflog, joined))
+        name = chunks.write_set(work, runs.taken_chunks(), list(map(str, files)), _folders(difflog, joined))
+    return _result(difflog, name, chunks.chunk_folder(work) / name)
+
+
+def _joined_sets(work: Path) -> dict[str, list[str]]:
+    """Return the chunk sets that joins have written, from the first to the last, and the files that they have read."""
+    places = {name: chunks.chunk_folder(work) / name / chunks.JOIN_FILE for name in chunks.chunk_sets(work)}
+    found = {}
+    for name in sorted((name for name, file in places.items() if file.exists()), key=lambda name: (len(name), name)):
+        try:
+            found[name] = list(map(str, json.loads(places[name].read_text(encoding="utf-8"))["files"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"cannot read {places[name]}: {error}", cure="restore it from a backup") from None
+    return found
+
+
+def _check_not_joined(before: Mapping[str, Sequence[str]], files: Sequence[str]) -> None:
+    """Raise CheckFailed if an earlier join has read one of these files, under any name: its rows would count twice."""
+    by_path = {path: name for name, paths in before.items() for path in paths}
+    by_inode = {inode(path): name for path, name in by_path.items()}
+    by_inode.pop(None, None)
+    again = [(path, by_path.get(path) or by_inode.get(inode(path))) for path in files]
+    reasons = [f"{path} was already joined into chunk set {name}" for path, name in again if name]
+    raise_if_any(reasons, "nothing was written; name only new files")
 
 
 def _read(session: SparkSession, paths: Sequence[Path]) -> DataFrame:
-    return session.read.option("mergeSchema", "true").parquet(*map(str, paths))
+    """Read files and folders; each on its own, because columns may come from the names of folders."""
+    frames = [session.read.option("mergeSchema", "true").parquet(str(path)) for path in paths]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def _pending_rows(
-    session: SparkSession, difflog: DiffLogConfig, work: Path, sets: Sequence[str]
+def _earlier(
+    session: SparkSession, difflog: DiffLogConfig, work: Path, kind: str, sets: Sequence[str]
 ) -> dict[str, DataFrame]:
-    """Return the rows of side logs whose visit was unknown to the last join."""
-    if not sets:
-        return {}
-    folder = chunks.chunk_folder(work) / sets[-1] / "pending"
-    names = [log.name for log in difflog.logs if (folder / log.name).is_dir()]
-    return {name: session.read.parquet(str(folder / name)) for name in names}
+    """Return rows that earlier joins have kept in these sets, by side log."""
+    frames = {}
+    for log in difflog.logs:
+        folders = [chunks.chunk_folder(work) / name / kind / log.name for name in sets]
+        paths = [str(folder) for folder in folders if any(folder.glob("*.parquet"))]
+        if paths:
+            frames[log.name] = session.read.option("mergeSchema", "true").parquet(*paths)
+    return frames
+
+
+def _result(difflog: DiffLogConfig, name: str, folder: Path) -> JoinResult:
+    """Return the number of rows of each output of a join."""
+
+    def counted(*parts: str) -> dict[str, int]:
+        found = {source: row_count(folder.joinpath(*parts, source)) for source in chunks.sources(difflog)}
+        return {source: count for source, count in found.items() if count}
+
+    return JoinResult(name, counted(), counted("pending"), counted("refused"))
 
 
 def _known_visits(session: SparkSession, difflog: DiffLogConfig, waiting: Sequence[str], raw: DataFrame) -> DataFrame:
@@ -75,4 +135,5 @@ def _folders(difflog: DiffLogConfig, joined: Joined) -> dict[str, DataFrame]:
         **joined.logs,
         **{f"pending/{name}": frame for name, frame in joined.pending.items()},
         **{f"refused/{name}": frame for name, frame in joined.refused.items()},
+        **{f"applied/{name}": frame for name, frame in joined.applied.items()},
     }

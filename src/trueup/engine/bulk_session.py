@@ -1,4 +1,4 @@
-"""The Spark session of a version log."""
+"""A Spark session for large joins, whose results do not depend on its settings."""
 
 from __future__ import annotations
 

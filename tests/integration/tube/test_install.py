@@ -43,9 +43,14 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
                  CREATE OR REPLACE FUNCTION tube.touch_1() RETURNS trigger LANGUAGE plpgsql
                  AS 'BEGIN RETURN NULL; END'""")
     # Of version 1, which had no workers and no dead letters.
-    tube_db.run("UPDATE tube.installation SET version = 1; DROP TABLE tube.workers, tube.dead_letters")
+    tube_db.run(
+        "UPDATE tube.installation SET version = 1; DROP TABLE tube.workers, tube.dead_letters;"
+        " ALTER TABLE tube.sources DROP COLUMN storage, DROP COLUMN incomplete, DROP COLUMN incomplete_at"
+    )
     monkeypatch.setattr(install, "VERSION", 7)
-    monkeypatch.setattr(install, "MIGRATIONS", {7: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"})
+    monkeypatch.setattr(
+        install, "MIGRATIONS", {**install.MIGRATIONS, 7: "ALTER TABLE @schema@.tubes ADD COLUMN extra int"}
+    )
     done = tube_db.install()
     assert (done.before, done.version) == (1, 7)
     assert tube_db.run("SELECT version, upgraded_at IS NOT NULL, tube.tube_version() FROM tube.installation") == [

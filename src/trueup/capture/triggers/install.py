@@ -28,7 +28,7 @@ SETTINGS: LiteralString = (
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
 # 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
-# and columns of attached tables.
+# and columns of attached tables. 6: copies that may be incomplete.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
@@ -43,6 +43,10 @@ MIGRATIONS: dict[int, LiteralString] = {
     " FROM unnest(s.key_numbers) WITH ORDINALITY u(n, at) JOIN pg_catalog.pg_attribute a"
     ' ON a.attrelid = s."table" AND a.attnum = u.n ORDER BY u.at);'
     " ALTER SEQUENCE @schema@.pod_seq CYCLE",
+    6: "ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS storage jsonb,"
+    " ADD COLUMN IF NOT EXISTS incomplete text, ADD COLUMN IF NOT EXISTS incomplete_at timestamptz;"
+    " ALTER TABLE @schema@.backfills ADD COLUMN IF NOT EXISTS storage jsonb,"
+    " ADD COLUMN IF NOT EXISTS incomplete_at timestamptz",
 }
 
 

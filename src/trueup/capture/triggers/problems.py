@@ -37,6 +37,8 @@ class Problem:
     text: str
     # Whether rows of the table cannot be delivered.
     stops: bool
+    # Why touches of the table are lost at present.
+    loses: str = ""
 
     def __str__(self) -> str:
         return f"{self.table}: {self.text}"
@@ -47,13 +49,26 @@ def find_problems(
 ) -> dict[int, Problem]:
     """Return the problems of the attached tables of a tube, of all tubes, or of one source; `shapes` saves time."""
     query = sql.SQL(
-        'SELECT s.source, s.tube, s."table"::text AS "table", p."table" AS shown, p.problem, p.stops FROM {} s'
+        'SELECT s.source, s.tube, s."table"::text AS "table", p."table" AS shown, p.problem, p.stops, p.loses FROM {} s'
         " LEFT JOIN {}(%(tube)s, %(source)s) p USING (source) WHERE s.detached_at IS NULL"
         " AND s.tube = coalesce(%(tube)s, s.tube) AND s.source = coalesce(%(source)s, s.source) ORDER BY s.source"
     ).format(session.name("sources"), session.name("tube_problems"))
     with _short_locks(session):
         rows = session.records(query, {"tube": tube, "source": source})
         return _find(session, rows, refused(session, tube, source=source), shapes)
+
+
+def check_tables(session: Session, tube: str, *, shapes: Shapes | None = None) -> dict[int, Problem]:
+    """Return the problems of the attached tables of a tube, for its worker.
+
+    What no touch will bring to the copy is noted, so that it stays a problem until a backfill when its cause is gone.
+    """
+    session.call("tube_storage_follow", tube)
+    problems = find_problems(session, tube, shapes=shapes)
+    for problem in problems.values():
+        if problem.loses:
+            session.call("tube_incomplete", problem.source, problem.loses)
+    return problems
 
 
 def _find(
@@ -69,7 +84,7 @@ def _find(
         if not stops and (reason := unusable.get(source) or _unreadable(session, read.get(source))):
             text, stops = f"{reason}: {STORED_CURE}" if source in unusable else reason, True
         if text:
-            problems[source] = Problem(source, row["tube"], table, text, stops)
+            problems[source] = Problem(source, row["tube"], table, text, stops, row["loses"] or "")
     return problems
 
 
@@ -89,14 +104,6 @@ def unreadable(session: Session, shape: Shape) -> str:
             return ""
         return f"its rows cannot be read: {rejected.message}"
     return ""
-
-
-def stale_columns(session: Session, tube: str) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each table that were added with a default, renamed or changed since its last backfill."""
-    query = sql.SQL(
-        'SELECT s."table"::text, {}(s.source) FROM {} s WHERE s.tube = %s AND s.detached_at IS NULL ORDER BY 1'
-    ).format(session.name("tube_stale_columns"), session.name("sources"))
-    return {table: tuple(columns) for table, columns in session.rows(query, [tube]) if columns}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from trueup.capture.triggers.batch import Batch
 from trueup.capture.triggers.document import Mark
 from trueup.capture.triggers.hold import Hold
 from trueup.capture.triggers.model import Pod
-from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, find_problems
+from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, check_tables
 from trueup.capture.triggers.readers import Mark as RoundMark
 from trueup.capture.triggers.readers import Reader
 from trueup.capture.triggers.scheduled import Scheduled
@@ -137,7 +137,7 @@ class Claims:
         if time.monotonic() < self._check_at:
             return
         cover_each(self.session, self.options.tube, patience=1.0)
-        before, self._problems = self._problems, find_problems(self.session, self.options.tube)
+        before, self._problems = self._problems, check_tables(self.session, self.options.tube)
         self._check_at = time.monotonic() + CHECK_SECONDS
         for source, problem in self._problems.items():
             if before.get(source) != problem:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from trueup.capture.triggers import tubes
-from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, find_problems, stale_columns
+from trueup.capture.triggers.problems import CHECK_SECONDS, Problem, check_tables
 from trueup.capture.triggers.shape import Shape, Shapes
 from trueup.errors import QueryError
 from trueup.verbs.tube.model import Job
@@ -44,12 +45,11 @@ class Aside:
         """Check all tables, and report what has changed since the last check; return whether anything has."""
         job, before = self._job, self._problems
         errors = self._cover()
-        self._problems = {**self._refused, **find_problems(job.session, job.tube, shapes=self._shapes)}
+        self._problems = {**self._refused, **check_tables(job.session, job.tube, shapes=self._shapes)}
         for source, error in errors.items():
             if source in self._problems:
                 problem = self._problems[source]
-                text = f"{problem.text} ({error})"
-                self._problems[source] = Problem(source, problem.tube, problem.table, text, problem.stops)
+                self._problems[source] = replace(problem, text=f"{problem.text} ({error})")
         self._checked_at = time.monotonic()
         self._report(before)
         self._notice()
@@ -104,14 +104,8 @@ class Aside:
         return tubes.cover_each(self._job.session, self._job.tube, patience=1.0)
 
     def _notice(self) -> None:
-        """Report what stops nothing: subscribers of the pods, columns whose values are not complete in the copy."""
-        tube = self._job.tube
-        notices = [text for text in [tubes.published(self._job.session, tube)] if text]
-        notices += [
-            f"{table}: stale columns: {', '.join(columns)}: rows that were not touched since lack these values in"
-            f" the sink; run trueup tube backfill {tube} {table}"
-            for table, columns in stale_columns(self._job.session, tube).items()
-        ]
+        """Report what is no problem of a table: subscribers of the pods."""
+        notices = [text for text in [tubes.published(self._job.session, self._job.tube)] if text]
         for text in notices:
             if text not in self._notices:
                 self._job.say(text)

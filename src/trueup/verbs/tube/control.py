@@ -43,6 +43,8 @@ class Control:
         else:
             effect = "touches are LOST, run a backfill" if payload.get("lost") else "no touches are lost"
             job.say(f"TROUBLE in {payload.get('table')}: {payload.get('error')} ({effect})")
+            if payload.get("lost"):
+                self._incomplete(pod, f"touches were lost: {payload.get('error')}")
             self._trouble(partition, pod)
 
     def step(self, shapes: Shapes, aside: Collection[int]) -> None:
@@ -71,7 +73,13 @@ class Control:
             self.scheduled.give_up()
         elif isinstance(error, CheckFailed) or (isinstance(error, QueryError) and error.sqlstate[:2] == "42"):
             # The table or column does not exist: another attempt would fail as well.
-            self._trouble(*self.scheduled.give_up())
+            partition, pod = self.scheduled.give_up()
+            self._incomplete(pod, f"a backfill failed: {error}")
+            self._trouble(partition, pod)
+
+    def _incomplete(self, pod: Pod, reason: str) -> None:
+        """Note what no touch will bring to the copy, before the pod that says so is deleted."""
+        self._job.session.call("tube_incomplete", pod.source, reason)
 
     def _trouble(self, partition: int, pod: Pod) -> None:
         self._job.summary.troubles += 1

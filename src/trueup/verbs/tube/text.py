@@ -30,8 +30,7 @@ def table_text(table: Attached) -> str:
     facts += [f"predicate {table.predicate}"] if table.predicate else []
     facts += ["each row"] if table.capture == "row" else []
     problem = f"\n    PROBLEM: {table.problem}" if table.problem else ""
-    stale = f"\n    STALE COLUMNS: {', '.join(table.stale_columns)}; run a backfill" if table.stale_columns else ""
-    return f"{table.table}: {', '.join(facts)}{problem}{stale}"
+    return f"{table.table}: {', '.join(facts)}{problem}"
 
 
 _HEADS = (

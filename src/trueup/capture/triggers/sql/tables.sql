@@ -39,6 +39,11 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     -- The name under which sinks have the documents of the table, and the columns of which they have all values.
     name text,
     columns jsonb,
+    -- The files of the table and the versions of its columns in the catalog: see tube_rewritten.
+    storage jsonb,
+    -- Why the copy may lack changes that no touch will bring, and when this was noted; NULL after a later backfill.
+    incomplete text,
+    incomplete_at timestamptz,
     -- The row is kept when the table is detached: waiting pods still refer to it.
     detached_at timestamptz,
     -- Fails when it is parsed if a column of predicate or routing has another type than when they were checked.
@@ -67,8 +72,10 @@ CREATE TABLE IF NOT EXISTS @schema@.backfills (
     -- Position: the last row in the order of order_col and key, as text.
     last_order text,
     last_key text[],
-    -- The columns of the table at the start: their values are complete at the end.
-    columns jsonb
+    -- The table at the start: its values are complete at the end.
+    columns jsonb,
+    storage jsonb,
+    incomplete_at timestamptz
 );
 CREATE UNIQUE INDEX IF NOT EXISTS backfills_one_at_a_time
     ON @schema@.backfills (source, coalesce(shard::text, 'all'));

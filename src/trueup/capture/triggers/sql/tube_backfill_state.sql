@@ -21,9 +21,12 @@ BEGIN
             USING ERRCODE = 'object_in_use', HINT = 'continue it with trueup tube backfill, or start again with --restart (in SQL: tube_backfill_cancel)';
     END IF;
     DELETE FROM @schema@.backfills x WHERE x.source = s.source AND x.shard IS NOT DISTINCT FROM tube_backfill_state.shard;
-    INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at, columns)
+    INSERT INTO @schema@.backfills (source, shard, "table", start_seq, order_col, started_at, columns, storage,
+                                    incomplete_at)
     VALUES (s.source, shard, "table", (step1_result ->> 'start_seq')::bigint, order_col,
-            (step1_result ->> 'started_at')::timestamptz, @schema@.tube_columns(s."table"))
+            (step1_result ->> 'started_at')::timestamptz, @schema@.tube_columns(s."table"),
+            @schema@.tube_storage(s."table"),
+            (SELECT x.incomplete_at FROM @schema@.sources x WHERE x.source = s.source))
     RETURNING * INTO b;
     RETURN b;
 EXCEPTION WHEN lock_not_available OR unique_violation THEN

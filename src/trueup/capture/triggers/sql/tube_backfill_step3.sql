@@ -38,8 +38,10 @@ BEGIN
      WHERE x.source = b.source AND x.shard IS NOT DISTINCT FROM b.shard
     RETURNING * INTO b;
     IF b.finished_at IS NOT NULL THEN
-        -- All rows are read again: the values of the columns that existed at the start are complete.
-        UPDATE @schema@.sources x SET columns = b.columns
+        -- All rows are read again: the copy lacks nothing that was known at the start.
+        UPDATE @schema@.sources x
+           SET columns = b.columns, storage = b.storage,
+               incomplete = CASE WHEN x.incomplete_at IS DISTINCT FROM b.incomplete_at THEN x.incomplete END
          WHERE x.source = s.source AND b."table" = x."table" AND b.shard IS NOT DISTINCT FROM x.shard;
         PERFORM @schema@.tube_control(s.source, b.shard, '}', jsonb_build_object(
             'type', 'backfill_end', 'table', "table", 'start_seq', b.start_seq,

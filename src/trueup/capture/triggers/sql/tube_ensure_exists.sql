@@ -50,6 +50,9 @@ BEGIN
             PERFORM @schema@.tube_try_expressions(s.source);
             PERFORM @schema@.tube_trigger_functions(s.source);
             PERFORM @schema@.tube_cover(s.source, false, '30 s');
+            IF old.predicate IS DISTINCT FROM predicate THEN
+                PERFORM @schema@.tube_incomplete(s.source, 'the predicate of the tube was changed');
+            END IF;
         END LOOP;
     END IF;
 END

@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_problems(
     only_tube text DEFAULT NULL, only_source integer DEFAULT NULL
 ) RETURNS TABLE (
-    source integer, tube text, "table" text, problem text, stops boolean
+    source integer, tube text, "table" text, problem text, stops boolean, loses text
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -14,6 +14,7 @@ BEGIN
         tube := s.tube;
         "table" := s."table"::text;
         stops := true;
+        loses := NULL;
         IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
             "table" := coalesce(s.name, s."table"::text);
             problem := CASE
@@ -30,7 +31,10 @@ BEGIN
             BEGIN
                 problem := @schema@.tube_table_problem(s.source);
                 -- With another key, documents would have other names. Any other problem concerns later changes only.
-                stops := problem LIKE 'its key%' OR problem LIKE 'a key column%' OR problem LIKE '%: it has no key';
+                stops := problem LIKE 'its key%' OR problem LIKE 'a key column%' OR problem LIKE '%: it has no key%';
+                loses := CASE WHEN problem LIKE 'its triggers %' OR problem LIKE 'triggers are %' THEN 'its triggers were missing or disabled'
+                              WHEN problem LIKE '%: it is unlogged%' THEN 'it was unlogged' END;
+                problem := coalesce(problem, @schema@.tube_incomplete_problem(s.source));
             EXCEPTION WHEN OTHERS THEN
                 problem := SQLERRM;
             END;
@@ -42,4 +46,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_problems(text, integer) IS
-    'Returns the attached tables with a problem, and whether it stops the delivery of their rows.';
+    'Returns the attached tables with a problem, whether it stops the delivery of their rows, and why touches are lost.';

@@ -1,19 +1,35 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_stale_columns(source integer) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s @schema@.sources;
+    is_restored boolean;
 BEGIN
+    SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_stale_columns.source;
+    -- A restored table may have other numbers.
+    is_restored := s.storage ->> 'place' <> @schema@.tube_key_place(s."table");
     RETURN ARRAY(
         SELECT format('%I (%s)', a.attname, CASE
                    WHEN was.col IS NULL THEN 'new'
                    WHEN was.col ->> 'name' <> a.attname THEN format('renamed from %I', was.col ->> 'name')
-                   ELSE format('its type was %s', was.col ->> 'type') END)
-          FROM @schema@.sources s
-          JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum > 0 AND NOT a.attisdropped
-         CROSS JOIN LATERAL (SELECT s.columns -> a.attnum::text AS col) was
-         WHERE s.source = tube_stale_columns.source AND s.columns IS NOT NULL
+                   WHEN was.col -> 'type' <> c.col -> 'type' THEN format('its type was %s', was.col ->> 'type')
+                   WHEN was.col -> 'parts' IS DISTINCT FROM c.col -> 'parts' THEN format('its type %s was altered', was.col ->> 'type')
+                   ELSE format('its expression was %s', coalesce(was.col ->> 'expression', 'none')) END)
+          FROM jsonb_each(@schema@.tube_columns(s."table")) c(number, col)
+          JOIN pg_attribute a ON a.attrelid = s."table" AND a.attnum = c.number::smallint
+          LEFT JOIN LATERAL (SELECT o.col FROM jsonb_each(s.columns) o(number, col)
+                              WHERE CASE WHEN is_restored THEN o.col -> 'name' = c.col -> 'name'
+                                         ELSE o.number = c.number END) was ON true
+         WHERE s.columns IS NOT NULL
            AND CASE WHEN was.col IS NULL
                     -- The rows that existed have a value that no statement wrote. Without a default it is NULL.
                     THEN a.atthasmissing OR a.atthasdef OR a.attidentity <> '' OR a.attgenerated <> ''
-                    ELSE was.col <> jsonb_build_object('name', a.attname, 'type', a.atttypid::regtype::text) END
+                    ELSE was.col - 'parts' <> c.col - 'parts'
+                         -- A new label changes no value.
+                         OR was.col -> 'parts' IS DISTINCT FROM c.col -> 'parts'
+                            AND coalesce(was.col -> 'parts' -> 'labels' <> (
+                                SELECT jsonb_agg(l.label ORDER BY l.at)
+                                  FROM jsonb_array_elements(c.col -> 'parts' -> 'labels') WITH ORDINALITY l(label, at)
+                                 WHERE was.col -> 'parts' -> 'labels' @> l.label), true) END
          ORDER BY a.attnum);
 END
 $$;

@@ -10,6 +10,8 @@ DECLARE
     has_other_key boolean;
     former @schema@.sources;
     replaces boolean := false;
+    reasons text[] := '{}';
+    reason text;
 BEGIN
     PERFORM @schema@.tube_get(tube);
     -- Workers that insert dead letters do not wait for this lock.
@@ -50,6 +52,20 @@ BEGIN
         RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
             USING ERRCODE = 'duplicate_object', HINT = 'run trueup tube detach, then trueup tube attach and trueup tube backfill';
     END IF;
+    -- What no touch will bring to the copy.
+    IF s.source IS NOT NULL AND is_new THEN
+        reasons := reasons || format('it was not attached since %s UTC', to_char(s.detached_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI'));
+    ELSIF NOT is_new THEN
+        IF cardinality(@schema@.tube_trigger_ddl(s.source, true)) > 0 THEN
+            reasons := reasons || text 'its triggers were missing or disabled';
+        END IF;
+        IF s.name <> "table"::text THEN
+            reasons := reasons || text 'it was renamed';
+        END IF;
+        IF s.predicate IS DISTINCT FROM predicate THEN
+            reasons := reasons || text 'its predicate was changed';
+        END IF;
+    END IF;
     IF has_other_key THEN
         -- Waiting pods have the former key: the table gets another number, and the backfill below replaces them.
         PERFORM @schema@.tube_table_ensure_detached(tube, "table", patience);
@@ -79,8 +95,12 @@ BEGIN
     PERFORM @schema@.tube_trigger_functions(s.source);
     PERFORM @schema@.tube_cover(s.source, is_new, patience);
     UPDATE @schema@.sources x
-       SET name = x."table"::text, columns = CASE WHEN is_new THEN @schema@.tube_columns(x."table") ELSE x.columns END
+       SET name = x."table"::text, columns = CASE WHEN is_new THEN @schema@.tube_columns(x."table") ELSE x.columns END,
+           storage = CASE WHEN is_new THEN @schema@.tube_storage(x."table") ELSE x.storage END
      WHERE x.source = s.source;
+    FOREACH reason IN ARRAY reasons LOOP
+        PERFORM @schema@.tube_incomplete(s.source, reason);
+    END LOOP;
     IF has_other_key OR replaces THEN
         PERFORM @schema@.tube_backfill_schedule(tube, "table", reason => CASE
             WHEN replaces THEN 'it replaces another table of this name' ELSE 'the table has another key' END);

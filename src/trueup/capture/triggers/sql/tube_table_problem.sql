@@ -3,6 +3,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
     missing bigint;
+    cure text;
 BEGIN
     SELECT * INTO s FROM @schema@.sources x WHERE x.source = tube_table_problem.source;
     IF NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table") THEN
@@ -24,17 +25,20 @@ BEGIN
         RETURN 'a partition was dropped or detached, and the copy still has its rows: run trueup tube run or trueup'
                ' tube attach';
     END IF;
-    missing := cardinality(@schema@.tube_trigger_ddl(source));
+    missing := cardinality(@schema@.tube_trigger_ddl(source, true));
     IF missing > 0 AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = s."table"
                                       AND g.tgname LIKE '@schema@\_' || s.tube || '\_%') THEN
         RETURN 'its triggers do not exist: run trueup tube attach, then trueup tube backfill';
     ELSIF missing > 0 THEN
-        RETURN 'triggers are missing or disabled, possibly of new partitions: run trueup tube attach, then trueup tube'
-               ' backfill';
+        RETURN 'triggers are missing or disabled: run trueup tube attach, then trueup tube backfill';
+    ELSIF EXISTS (SELECT FROM @schema@.tube_relations(s."table") r(place) WHERE r.place <> ALL (s.covered)) THEN
+        RETURN 'a partition is new, and rows that it had before may be missing in the copy: run trueup tube run or trueup'
+               ' tube attach';
     END IF;
     RETURN NULL;
 EXCEPTION WHEN wrong_object_type OR undefined_column THEN
-    RETURN SQLERRM;
+    GET STACKED DIAGNOSTICS cure = PG_EXCEPTION_HINT;
+    RETURN concat_ws(': ', SQLERRM, nullif(cure, ''));
 END
 $$;
 COMMENT ON FUNCTION @schema@.tube_table_problem(integer) IS

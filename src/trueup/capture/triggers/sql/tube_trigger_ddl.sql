@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION @schema@.tube_trigger_ddl(source integer) RETURNS text[]
+CREATE OR REPLACE FUNCTION @schema@.tube_trigger_ddl(source integer, only_lost boolean DEFAULT false) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
@@ -9,6 +9,7 @@ DECLARE
     wanted record;
     state text;
     has_old boolean;
+    update_has_old boolean;
     name text;
     statements text[] := '{}';
 BEGIN
@@ -17,7 +18,9 @@ BEGIN
     root_is_partitioned := EXISTS (SELECT FROM pg_class c WHERE c.oid = s."table" AND c.relkind = 'p');
     FOR place IN SELECT r.relation, r.relation = s."table" AS is_root, c.relkind = 'p' AS is_partitioned
                    FROM @schema@.tube_relations(s."table") WITH ORDINALITY r(relation, at)
-                   JOIN pg_class c ON c.oid = r.relation ORDER BY r.at LOOP
+                   JOIN pg_class c ON c.oid = r.relation
+                  -- A new partition is captured row by row.
+                  WHERE NOT only_lost OR r.relation = ANY (s.covered) ORDER BY r.at LOOP
         -- Trigger, whether it is needed here, its event, and its state: A always, D disabled. Row triggers are created
         -- on the attached table; the server clones them to all partitions, including future ones.
         FOR wanted IN SELECT * FROM (VALUES
@@ -45,6 +48,11 @@ BEGIN
             name := '@schema@_' || s.tube || '_' || wanted.kind;
             SELECT g.tgenabled, g.tgoldtable IS NOT NULL INTO state, has_old
               FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
+            IF wanted.kind = 'update' THEN
+                update_has_old := has_old;
+            END IF;
+            -- Needed no more, captured twice, or by another trigger: no touch is lost.
+            CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D' OR wanted.kind = 'key' AND update_has_old);
             IF NOT wanted.here THEN
                 IF FOUND THEN
                     statements := statements || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
@@ -52,7 +60,7 @@ BEGIN
                 CONTINUE;
             END IF;
             IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) 
-               OR (wanted.kind = 'update' AND has_old <> wants_old) THEN
+               OR (wanted.kind = 'update' AND has_old <> wants_old AND (wants_old OR NOT only_lost)) THEN
                 statements := statements || format(
                     'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%s',
                     name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving'
@@ -70,5 +78,6 @@ BEGIN
     RETURN statements;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer) IS
-    'Returns the statements that create or change the triggers of an attached table and its partitions; empty if none is needed.';
+COMMENT ON FUNCTION @schema@.tube_trigger_ddl(integer, boolean) IS
+    'Returns the statements that create or change the triggers of an attached table and its partitions; empty if none is '
+    'needed. With only_lost: those without which touches are lost.';

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,15 @@ CREATE TABLE events_2a (note text, day int NOT NULL, id int NOT NULL);
 ALTER TABLE events_2 ATTACH PARTITION events_2a FOR VALUES IN (10, 11);
 CREATE TABLE events_2b PARTITION OF events_2 DEFAULT;
 """
+
+
+def stopped_after(seconds: float) -> threading.Event:
+    """Return an event that is set after a time, so that a job which never ends fails its test."""
+    stop = threading.Event()
+    timer = threading.Timer(seconds, stop.set)
+    timer.daemon = True
+    timer.start()
+    return stop
 
 
 @pytest.fixture
@@ -161,6 +172,21 @@ def test_the_sink_loses_the_rows_of_a_dropped_partition(events: TubeDatabase, tm
     events.run("DROP TABLE events_1")
     events.tube.run(SqliteSink(sink), until_empty=True)
     assert [key[1][0] for key in sorted(SqliteSink(sink).rows("public.events"))] == ["2", "3"]
+    # A backfill that was interrupted before is no substitute for the one that removes the rows; that of a partition
+    # which is gone does not block it.
+    for table in ("events", "events_2a"):
+        start = events.tube.session.call("tube_backfill_step1")
+        events.tube.session.call("tube_backfill_step2")
+        events.tube.session.call("tube_backfill_step3", json.dumps(start), "t", table, "day", None, 1)
+        events.run("INSERT INTO events VALUES (4, 11)")
+        events.tube.run(SqliteSink(sink), until_empty=True)
+        events.run("ALTER TABLE events_2 DETACH PARTITION events_2a; TRUNCATE events_2a")
+        events.tube.run(SqliteSink(sink), until_empty=True, stop=stopped_after(30))
+        assert [key[1][0] for key in sorted(SqliteSink(sink).rows("public.events"))] == ["3"], table
+        events.run(
+            "ALTER TABLE events_2 ATTACH PARTITION events_2a FOR VALUES IN (10, 11); INSERT INTO events VALUES (2, 10)"
+        )
+        events.tube.cover()
 
 
 def test_cascades_onto_partitions(tube_db: TubeDatabase) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg import sql
@@ -32,12 +32,14 @@ def backfill(
     timeout: float = 300.0,
     restart: bool = False,
     part_keys: int = 0,
+    since: datetime | None = None,
     progress: Progress | None = None,
 ) -> Backfill:
     """Start a backfill or continue an interrupted one; return its final state.
 
     It waits at most `timeout` seconds for older transactions, then inserts `part_keys` keys per transaction. After an
-    interruption at any point it can be called again.
+    interruption at any point it can be called again. One that was interrupted before `since` is finished, and a new one
+    follows: the former has passed rows, and its end checks fewer documents.
     """
     progress = progress or Silent()
     name = session.find_table(table)
@@ -49,6 +51,9 @@ def backfill(
     if restart:
         session.call("tube_backfill_cancel", tube, name, shard)
     unfinished = _unfinished(session, tube, name, source, shard)
+    if unfinished is not None and since is not None and unfinished.started_at < since:
+        backfill(session, tube, table, shard=shard, timeout=timeout, part_keys=part_keys, progress=progress)
+        unfinished = None
     if unfinished is None:
         start: dict[str, Any] = session.call("tube_backfill_step1")
         progress.say(f"backfill of {table} into {tube}: waiting for older transactions")
@@ -104,8 +109,16 @@ def _unfinished(session: Session, tube: str, name: str, source: int, shard: int 
     """Return the interrupted backfill of this table and shard; raise if one of another table has the same source."""
     for row in backfills(session):
         if row.source == source and row.shard == shard and row.finished_at is None:
-            same = session.rows(sql.SQL("SELECT %s::regclass = %s::regclass").format(), [row.table, name])
-            if not same[0][0]:
+            query = sql.SQL(
+                'SELECT b.t = %s::regclass, EXISTS (SELECT FROM {}(s."table") r(t) WHERE r.t = b.t)'
+                " FROM {} s, (SELECT %s::regclass AS t) b WHERE s.source = %s"
+            ).format(session.name("tube_relations"), session.name("sources"))
+            [(is_same, exists)] = session.rows(query, [name, row.table, source])
+            if not exists:
+                # A partition that was dropped or detached: this backfill can never be finished.
+                session.call("tube_backfill_cancel", tube, name, shard)
+                return None
+            if not is_same:
                 raise QueryError(
                     f"a backfill of {row.table} is not finished",
                     cure=f"finish it with trueup tube backfill {tube} {row.table}, or use --restart",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any
 
 from trueup.capture.triggers.backfill import backfill
 from trueup.capture.triggers.model import Pod
@@ -59,7 +58,7 @@ class Scheduled:
                 return None, error
             return self._waiting.popleft(), None
         if self._waiting and time.monotonic() >= self._start_at:
-            self._thread = threading.Thread(target=self._run, args=[self._waiting[0][1].message], daemon=True)
+            self._thread = threading.Thread(target=self._run, args=[self._waiting[0][1]], daemon=True)
             self._thread.start()
         return None, None
 
@@ -81,7 +80,8 @@ class Scheduled:
         self._waiting.clear()
         self._thread = None
 
-    def _run(self, payload: dict[str, Any]) -> None:
+    def _run(self, pod: Pod) -> None:
+        payload = pod.message
         try:
             with Session(self._node, self._schema) as session:
                 self._session = session
@@ -92,6 +92,7 @@ class Scheduled:
                     order_col=payload.get("order_col") or "",
                     shard=payload.get("shard"),
                     part_keys=_PART_KEYS,
+                    since=pod.at,
                 )
         except TrueupError as error:
             self._error = error

@@ -14,7 +14,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timezone
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -60,6 +60,9 @@ class ParquetSink:
                 for part in self._path(source.table).glob(".*.part"):
                     part.unlink()
         self._tables = {source.table: Columns(source, source.routed and self._moves, self._native) for source in tables}
+        with self._errors():
+            for table, columns in self._tables.items():
+                self._start_again(self._path(table), columns)
 
     def write(self, batch: Sequence[Document], *, mark: Mark) -> None:
         """Add one file per table, atomically; a repeated batch only adds a version."""
@@ -121,6 +124,12 @@ class ParquetSink:
         os.replace(part, folder / name)
         sync_folder(folder)
 
+    def _start_again(self, folder: Path, columns: Columns) -> None:
+        """Add an empty file if the documents of the folder have another key: they are not current any more."""
+        newest = max(folder.glob("*.parquet"), default=None)
+        if newest is not None and _identity(newest) != list(columns.identity):
+            self._add(folder, columns.table([], Mark(0, datetime.now(timezone.utc))), [], columns)
+
     def _path(self, table: str) -> Path:
         return self.folder / file_name(table)
 
@@ -161,29 +170,66 @@ def _next_version(folder: Path) -> int:
 
 def _changes(rows: pa.Table, documents: Sequence[Document], columns: Columns, version: int) -> tuple[pa.Table, str]:
     """Return rows as changes with operation and version, and the name of a new file for them."""
-    rows = rows.append_column(OP, pa.array([document.op for document in documents]))
-    rows = rows.append_column(DELETED, pa.array([document.row is None for document in documents]))
+    rows = rows.append_column(OP, pa.array([document.op for document in documents], pa.string()))
+    rows = rows.append_column(DELETED, pa.array([document.row is None for document in documents], pa.bool_()))
     rows = rows.append_column(VERSION, pa.array([version] * rows.num_rows, pa.int64()))
     rows = rows.replace_schema_metadata({_IDENTITY: json.dumps(columns.identity)})
     return rows, f"{version:012d}-{uuid.uuid4().hex[:8]}.parquet"
 
 
 def current_state(folder: Path | str, *, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the current rows of the folder of a table: the newest change of each document, without deletions."""
+    """Return the current rows of the folder of a table: the newest change of each document, without deletions.
+
+    Files of a former key are left out: when a table gets another key, all its rows are written again.
+    """
     paths = sorted(Path(folder).glob("*.parquet"))
     if not paths:
         raise StoreError(f"the folder {folder} contains no changes", cure="use the folder of a table: DIR/schema.table")
-    names = json.loads(pq.read_schema(paths[-1]).metadata[_IDENTITY])
+    names = _identity(paths[-1])
     read_columns = None if columns is None else list(dict.fromkeys([*columns, *names, VERSION, DELETED]))
-    # File by file: a column that was added later is in newer files only.
-    changes = pa.concat_tables(
-        [pq.read_table(path, columns=read_columns) for path in paths], promote_options="permissive"
-    )
+    changes = _together([pq.read_table(path, columns=read_columns) for path in paths if _identity(path) == names])
     same = [*names, VERSION]
     newest = changes.select(same).group_by(names).aggregate([(VERSION, "max")]).rename_columns(same)
     state = changes.join(newest, keys=same, join_type="inner")
     state = state.filter(pa.compute.invert(state[DELETED])).drop_columns([DELETED])
     return state if columns is None else state.select(list(columns))
+
+
+def _identity(path: Path) -> list[str]:
+    """Return the columns that identify a document in a file."""
+    names: list[str] = json.loads(pq.read_schema(path).metadata[_IDENTITY])
+    return names
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of all files; a column that was added later is in newer files only.
+
+    A column that has types of different kinds, because its type was changed, is text.
+    """
+    kinds: dict[str, set[str]] = {}
+    for table in tables:
+        for field in table.schema:
+            kinds.setdefault(field.name, set()).add(_kind(field.type))
+    mixed = {name for name, found in kinds.items() if len(found) > 1}
+    texts = [
+        pa.table(
+            {name: _text(table[name]) if name in mixed else table[name] for name in table.column_names},
+            metadata=table.schema.metadata,
+        )
+        for table in tables
+    ]
+    return pa.concat_tables(texts, promote_options="permissive")
+
+
+def _kind(type_: pa.DataType) -> str:
+    """Return the same text for types that Arrow can put into one column."""
+    return "integer" if pa.types.is_integer(type_) else str(type_)
+
+
+def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_binary(values.type):
+        return pa.chunked_array([[None if value is None else f"\\x{value.hex()}" for value in values.to_pylist()]])
+    return values.cast(pa.string())
 
 
 def older_places(state: pa.Table, key: Sequence[str], start_seq: int, started_at: datetime) -> list[Place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -226,6 +227,11 @@ def _checked(source: SourceTable, current: Table, columns: list[tuple[str, str, 
         for name, column in zip(source.key, key, strict=False)
         if not _same_text(kinds[name], column.type)
     ]
+    reasons += [
+        f"its column {to} is {kind}, but {kinds[name]} in the source: values would be rounded"
+        for name, to, kind in kept
+        if rounds(kinds[name], kind)
+    ]
     target = Target(source, current.schema, current.name, tuple(kept), key, routed)
     if not any(set(unique_key.columns) == set(target.arbiter) for unique_key in current.keys):
         reasons.append(f"it has no unique index over exactly ({', '.join(target.arbiter)}), NOT NULL")
@@ -239,6 +245,34 @@ def _key_column(column: Column) -> KeyColumn:
     # In statements with parameters, a percent sign is doubled.
     quoted = replace(spec, name=spec.name.replace("%", "%%"), type=spec.type.replace("%", "%%"))
     return KeyColumn(column.name, column.type, quoted, (equality(column) or "").replace("%", "%%") or None)
+
+
+def rounds(source: str, target: str) -> bool:
+    """Whether the server rounds or cuts values of one type, without an error, when they are stored in the other."""
+    (base, digits), (to, limit) = (_type_and_digits(name) for name in (source, target))
+    if base == to:
+        # Digits after the point; None: unlimited.
+        return limit is not None and (digits is None or digits > limit)
+    return (base, to) in _ROUNDED or (base.startswith("timestamp") and to in ("date", "timestamp without time zone"))
+
+
+_FLOATS = ("real", "double precision")
+_ROUNDED = {
+    *(("numeric", to) for to in (*_FLOATS, "money")),
+    *(("bigint", to) for to in _FLOATS),
+    ("integer", "real"),
+    ("double precision", "real"),
+}
+
+
+def _type_and_digits(name: str) -> tuple[str, int | None]:
+    """Return a type without its digits, and the digits after the point of a numeric or of seconds."""
+    found = re.search(r"\(([\d, -]+)\)", name)
+    base = re.sub(r"\([^)]*\)", "", name)
+    if not re.match(r"numeric|time|interval", base) or found is None:
+        return base, None
+    numbers = [int(number) for number in found.group(1).split(",")]
+    return base, numbers[-1] if len(numbers) == 2 or not base.startswith("numeric") else 0
 
 
 def _same_text(source: str, target: str) -> bool:

@@ -177,7 +177,7 @@ def test_the_sink_loses_the_rows_of_a_dropped_partition(events: TubeDatabase, tm
     for table in ("events", "events_2a"):
         start = events.tube.session.call("tube_backfill_step1")
         events.tube.session.call("tube_backfill_step2")
-        events.tube.session.call("tube_backfill_step3", json.dumps(start), "t", table, "day", None, 1)
+        events.tube.session.call("tube_backfill_step3", json.dumps(start), "t", f"public.{table}", "day", None, 1)
         events.run("INSERT INTO events VALUES (4, 11)")
         events.tube.run(SqliteSink(sink), until_empty=True)
         events.run("ALTER TABLE events_2 DETACH PARTITION events_2a; TRUNCATE events_2a")

@@ -199,7 +199,9 @@ def test_renamed_schema_and_accepted_name(tube_db: TubeDatabase, sink: SqliteSin
 UNSEEN: dict[str, tuple[str, str]] = {
     # Table -> changes that no touch brings to the copy, and the reason that is reported.
     "used": ("ALTER TABLE {0} ALTER n TYPE int USING n + 1", "n may have been rewritten"),
-    "scaled": ("ALTER TABLE {0} ALTER m TYPE numeric(9, 4)", "m may have been rewritten"),
+    "scaled": ("ALTER TABLE {0} ALTER m TYPE numeric(9, 2)", "m may have been rewritten"),
+    # Its target would round the values.
+    "widened": ("ALTER TABLE {0} ALTER m TYPE numeric(12, 6)", "m may have been rewritten"),
     "generated": (
         "ALTER TABLE {0} DROP g; ALTER TABLE {0} ADD g int GENERATED ALWAYS AS (id + 2) STORED",
         "stale columns: g (new)",
@@ -244,11 +246,11 @@ def test_what_no_touch_brings_is_a_problem_until_a_backfill(tube_db: TubeDatabas
 
     def equal(table: str) -> bool:
         column = more.get(table, ", n")[2]
-        rows = f"SELECT id, n, m::text, g, f::text, v, {column}::text FROM {table} ORDER BY id"
+        rows = f"SELECT id, n, m, g, f::text, v, {column}::text FROM {table} ORDER BY id"
         return tube_db.run(rows) == target.execute(rows)
 
     for table in UNSEEN:
-        tube_db.run(f"""CREATE TABLE {table} (id int PRIMARY KEY, n int DEFAULT 0, m numeric(9, 2) DEFAULT 1,
+        tube_db.run(f"""CREATE TABLE {table} (id int PRIMARY KEY, n int DEFAULT 0, m numeric(9, 4) DEFAULT 1.2345,
                             g int GENERATED ALWAYS AS (id + 1) STORED, f fine DEFAULT 'c',
                             v varchar(7) DEFAULT 'x'{more.get(table, "")});
                         SELECT tube.tube_table_ensure_attached('t', '{table}', 0);
@@ -264,6 +266,9 @@ def test_what_no_touch_brings_is_a_problem_until_a_backfill(tube_db: TubeDatabas
     for name in names:
         tube_db.run(f"ALTER TABLE seen ENABLE ALWAYS TRIGGER {name}")
     assert problems.pop("seen").startswith("triggers are missing or disabled: ")
+    assert "its column m is numeric(9,4), but numeric(12,6) in the source" in problems["widened"]
+    problems["widened"] = listed["widened"] or ""
+    target.execute("ALTER TABLE widened ALTER m TYPE numeric(12, 6)")
     for table, (_, reason) in UNSEEN.items():
         if reason:
             assert table == "seen" or reason in problems.get(table, ""), table

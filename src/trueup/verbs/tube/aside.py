@@ -45,7 +45,12 @@ class Aside:
         """Check all tables, and report what has changed since the last check; return whether anything has."""
         job, before = self._job, self._problems
         errors = self._cover()
-        self._problems = {**self._refused, **check_tables(job.session, job.tube, shapes=self._shapes)}
+        found = check_tables(job.session, job.tube, shapes=self._shapes)
+        # A table that the sink refuses stays aside, whatever else is reported.
+        self._problems = {
+            source: self._refused[source] if source in self._refused and not problem.stops else problem
+            for source, problem in {**self._refused, **found}.items()
+        }
         for source, error in errors.items():
             if source in self._problems:
                 problem = self._problems[source]

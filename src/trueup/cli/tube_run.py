@@ -63,7 +63,7 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
     from trueup.config.load import load
     from trueup.config.values import interpolate
     from trueup.engine.progress import Shown
-    from trueup.errors import CheckFailed
+    from trueup.errors import TrueupError
 
     extra = _pairs(options.pop("sink_options"))
     if options.pop("insecure"):
@@ -86,7 +86,8 @@ def run(name: str, sink: str, until_empty: bool, quiet: bool, as_json: bool, **o
         )
     show(asdict(summary), _text(summary), as_json=as_json, quiet=quiet)
     if summary.problems:
-        raise CheckFailed(summary.problems, cure=f"fix these tables, then run trueup tube run {name} again")
+        found = summary.problems if len(summary.problems) == 1 else ("these tables have problems:", *summary.problems)
+        raise TrueupError("\n  - ".join(found), cure=f"fix these tables, then run trueup tube run {name} again")
     return 2 if until_empty and summary.dead_letters else 0
 
 

@@ -29,6 +29,11 @@ class Attached:
     # Whether a job of the tube will run a backfill: a table that gets another key needs one.
     backfill_is_scheduled: bool = False
 
+    @property
+    def capture_problem(self) -> str:
+        """Return the problem if it concerns later changes, not only what a copy has of earlier ones."""
+        return "" if self.problem is None or self.problem.startswith("the copy may be incomplete") else self.problem
+
 
 @dataclass(frozen=True)
 class TubeInfo:

@@ -89,8 +89,8 @@ def _problem(tube: TubeInfo, attached: Attached | None, key: tuple[str, ...]) ->
     """Return why changes of a table may be missed; an empty text if they are not."""
     if attached is None:
         return f"it is not attached to tube {tube.tube}"
-    if attached.problem:
-        return f"changes may be missed: {attached.problem}"
+    if attached.capture_problem:
+        return f"changes may be missed: {attached.capture_problem}"
     if attached.predicate or tube.predicate:
         return f"tube {tube.tube} captures only rows of a predicate"
     if attached.key != key:

@@ -16,6 +16,7 @@ from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
 from trueup.verbs.difflog.clickhouse import open_target
+from trueup.verbs.difflog.counts import write_rows
 from trueup.verbs.difflog.frame import run_frame
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
@@ -301,6 +302,13 @@ def test_a_run_shuffles_each_side_once_and_runs_no_python(spark: Spark, log: Dif
     assert "Cartesian" not in plan
     assert "NestedLoop" not in plan
     assert "Python" not in plan
+
+
+def test_an_output_without_rows_is_not_computed(spark: Spark, tmp_path: Path) -> None:
+    frame = spark.range(1).selectExpr("id", "CAST(raise_error('computed') AS ARRAY<INT>) AS goals")
+    write_rows(frame, tmp_path / "empty", 0)
+    read = spark.read.parquet(str(tmp_path / "empty"))
+    assert (read.schema.simpleString(), read.count()) == (frame.schema.simpleString(), 0)
 
 
 def test_any_delta_reader_can_open_the_state(spark: Spark, log: DiffLogConfig, put: Put) -> None:

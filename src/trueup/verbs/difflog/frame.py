@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from trueup.verbs.difflog import chunks
+from trueup.verbs.difflog.counts import StepCounts, count_rows
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.merge import col, cols, quoted, time_columns
 from trueup.verbs.difflog.model import DELETED, EXPIRES, SLOW, DiffLogConfig, SideLog, StepOptions
@@ -36,6 +37,11 @@ class RunFrame:
     glue: Glue
     # The files of the state table that may contain one of the keys.
     files: tuple[str, ...]
+
+    @cached_property
+    def counts(self) -> dict[str, StepCounts]:
+        """The rows of the outputs of each step."""
+        return count_rows(self.data, self.steps, self.refused)
 
     def unpersist(self) -> None:
         """Release the cached data."""

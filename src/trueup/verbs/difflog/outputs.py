@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from trueup.errors import StoreError
 from trueup.verbs.difflog.clickhouse import insert_files, open_target
+from trueup.verbs.difflog.counts import write_rows
 from trueup.verbs.difflog.frame import RunFrame, without_expired
 from trueup.verbs.difflog.manifest import Run
 from trueup.verbs.difflog.mark import set_mark
@@ -43,13 +44,13 @@ def write_step(
     session: SparkSession, difflog: DiffLogConfig, run: Run, source: str, frame: RunFrame, name: str
 ) -> None:
     """Write one step: the signed log, the changed states, all states, and the late rows."""
-    step, options = frame.steps[source], frame.options[source]
+    step, options, counts = frame.steps[source], frame.options[source], frame.counts[source]
     folder = f"processing/{difflog.entity.name}_{source}"
     late_rows = late(frame.data, step, options).unionByName(frame.refused[source], allowMissingColumns=True)
     _in_parallel(
-        partial(_write, run, f"{folder}/visit_log_slow", diff(frame.data, step, options)),
+        partial(_write, run, f"{folder}/visit_log_slow", diff(frame.data, step, options), counts.changed),
         partial(_write_states, run, folder, name, frame, source),
-        partial(_write, run, f"late/{source}", late_rows),
+        partial(_write, run, f"late/{source}", late_rows, counts.late),
     )
     signed = _size(run.path(f"{folder}/visit_log_slow"))
     reasons = _reasons(session, run.path(f"late/{source}"))
@@ -63,17 +64,17 @@ def write_step(
     )
 
 
-def _write(run: Run, name: str, frame: DataFrame) -> None:
+def _write(run: Run, name: str, frame: DataFrame, rows: int) -> None:
     with run.output(name) as folder:
-        frame.write.parquet(str(folder))
+        write_rows(frame, folder, rows)
 
 
 def _write_states(run: Run, place: str, name: str, frame: RunFrame, source: str) -> None:
     """Write the changed states, and all states: the files of the changed states are linked, not written twice."""
-    step, options = frame.steps[source], frame.options[source]
-    _write(run, f"{place}/visits_patched_new_only", new_only(frame.data, step, options))
+    step, options, counts = frame.steps[source], frame.options[source], frame.counts[source]
+    _write(run, f"{place}/visits_patched_new_only", new_only(frame.data, step, options), counts.changed)
     with run.output(f"{name}/visits_patched") as folder:
-        unchanged(frame.data, step, options).write.parquet(str(folder))
+        write_rows(unchanged(frame.data, step, options), folder, counts.unchanged)
         for file in run.path(f"{place}/visits_patched_new_only").glob("*.parquet"):
             _link(file, folder / f"new-{file.name}")
 

@@ -300,8 +300,17 @@ def new_only(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataF
 
 def unchanged(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the states that a step did not change."""
-    is_unchanged = ~col(step.applied) & col(step.after.fast).isNotNull()
-    return states_at(frame.where(is_unchanged), step.after, options)
+    return states_at(frame.where(is_unchanged(step)), step.after, options)
+
+
+def is_unchanged(step: StepColumns) -> Column:
+    """Return whether a row of the frame has a state that the step did not change."""
+    return ~col(step.applied) & col(step.after.fast).isNotNull()
+
+
+def is_late(step: StepColumns) -> Column:
+    """Return whether a row of the frame has an update that the step did not apply."""
+    return f.size(col(step.late)) > 0
 
 
 def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
@@ -311,7 +320,7 @@ def patched(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFr
 
 def late(frame: DataFrame, step: StepColumns, options: StepOptions) -> DataFrame:
     """Return the updates that a step did not apply, as they were given, with the reason."""
-    each = frame.where(f.size(col(step.late)) > 0).select(
+    each = frame.where(is_late(step)).select(
         *cols(options.key), col(step.before.fast).alias("newest_version"), f.explode(col(step.late)).alias("e")
     )
     return each.select(

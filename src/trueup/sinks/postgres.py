@@ -190,8 +190,10 @@ class PostgresSink:
 
     def _copy(self, target: Target, batch: sql.Identifier, documents: Sequence[Document]) -> None:
         check_known(target.source, documents)
-        names = [name for name, _, _ in target.columns]
-        rows = ([*map((document.row or {}).get, names), document.shard] for document in documents)
+        # Key columns get the text of the key, by which `_delete` finds rows. If the target column is text, the value of
+        # the row can have another text: char(n) is padded, boolean and floats are written differently.
+        others = [name for name, _, _ in target.columns[len(target.key) :]]
+        rows = ([*document.key, *map((document.row or {}).get, others), document.shard] for document in documents)
         try:
             send_rows(self._session(), copy_into(batch, target.staged), rows)
         except psycopg.Error as error:

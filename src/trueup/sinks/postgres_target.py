@@ -76,7 +76,7 @@ class KeyColumn:
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a source table: source column, target column and its type; and the key columns."""
+    """The target of a source table: its key, and source column, target column and type of all columns, key first."""
 
     source: SourceTable
     schema: str
@@ -218,6 +218,8 @@ def _known_types(connection: Connection, types: list[str]) -> dict[str, str]:
 
 def _checked(source: SourceTable, current: Table, columns: list[tuple[str, str, str]], *, routed: bool) -> Target:
     existing = {column.name: column for column in current.columns}
+    places = {name: place for place, name in enumerate(source.key)}
+    columns = sorted(columns, key=lambda column: places.get(column[0], len(places)))
     kept = [(name, to, existing[to].type) for name, to, _ in columns if not existing[to].generated]
     names, kinds = {name: to for name, to, _ in kept}, dict(source.columns)
     reasons = [f"its key column {name} is generated" for name in source.key if name not in names]

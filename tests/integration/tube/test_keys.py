@@ -398,3 +398,45 @@ def test_a_domain_over_a_domain_is_a_key(tube_db: TubeDatabase, sqlite_sink: Sql
                    ALTER TABLE changed ALTER k TYPE outer_int USING k::int""")
     summary = empty(tube_db.database, sqlite_sink)
     assert (summary.refused, summary.written, summary.batches) == (0, 300, 1)
+
+
+def test_the_key_of_a_row_in_a_column_of_text(tube_db: TubeDatabase, databases: Databases) -> None:
+    # Types that the target does not know become text there, and an existing column may be text.
+    types = {
+        "padded": ("char(12)", "'k' || g"),
+        "domain": ("outer_char", "'k' || g"),
+        "truth": ("outer_bool", "g % 2 = 0"),
+        "float": ("outer_float", "g * 1e20::float8"),
+        "size": ("outer_numeric", "g + 0.5"),
+    }
+    tube_db.run("""CREATE DOMAIN inner_char AS char(12); CREATE DOMAIN outer_char AS inner_char CHECK (VALUE <> 'x');
+                   CREATE DOMAIN outer_bool AS bool; CREATE DOMAIN outer_float AS float8;
+                   CREATE DOMAIN inner_numeric AS numeric(10, 2);
+                   CREATE DOMAIN outer_numeric AS inner_numeric NOT NULL""")
+    target = databases(1)[0]
+    target.execute("CREATE TABLE padded (k text, l int, v text, trueup_shard bigint, PRIMARY KEY (k, l))")
+    for table, (kind, value) in types.items():
+        tube_db.run(f"CREATE TABLE {table} (v text DEFAULT 'v', k {kind}, l int, PRIMARY KEY (k, l))")
+        tube_db.tube.attach(table, shard=0)
+        tube_db.run(f"INSERT INTO {table} (k, l) SELECT {value}, g FROM generate_series(1, 300) g")
+    summary = tube_db.tube.run(target.uri, until_empty=True)
+    assert (summary.written, summary.refused, summary.dead_letters) == (1500, 0, 0)
+    assert summary.batches < 8
+
+    def check() -> None:
+        for table in types:
+            kept = f"SELECT k::text, l, v FROM {table} ORDER BY l"
+            assert target.execute(kept) == tube_db.run(kept), table
+
+    check()
+    for table in types:
+        tube_db.run(f"UPDATE {table} SET v = 'w' WHERE l > 100; DELETE FROM {table} WHERE l % 3 = 0")
+        tube_db.run(f"UPDATE {table} SET l = l + 1000 WHERE l > 250")
+    tube_db.tube.run(target.uri, until_empty=True)
+    check()
+    # A backfill removes documents whose key is not in the source.
+    for table in types:
+        tube_db.tube.backfill(table)
+    summary = tube_db.tube.run(target.uri, until_empty=True)
+    assert summary.removed == 0
+    check()

@@ -43,7 +43,11 @@ def test_a_key_update_touches_both_keys(items: TubeDatabase) -> None:
     items.run("UPDATE items SET id = id - 100000")
     pods = items.take()
     keys = [key for pod in pods for key in pod.ids]
-    assert (len(keys), len(set(keys))) == (600, 600)
+    # A bulk update writes full pods, not one pod per former key.
+    assert (len(keys), len(set(keys)), len(pods)) == (600, 600, 3)
+    # The type of the key can be changed while the table is attached.
+    items.run("ALTER TABLE items ALTER id TYPE bigint; UPDATE items SET id = 5000000000 WHERE id = -99700")
+    assert items.ids() == [-99700, 5000000000]
 
 
 def test_truncate_is_a_control_pod(items: TubeDatabase) -> None:
@@ -277,9 +281,7 @@ def test_a_renamed_key_column_loses_nothing(items: TubeDatabase) -> None:
 
 
 def test_a_dropped_key_column_is_reported(items: TubeDatabase) -> None:
-    with pytest.raises(psycopg.errors.DependentObjectsStillExist):
-        items.run("ALTER TABLE items DROP COLUMN id")
-    items.run("ALTER TABLE items DROP COLUMN id CASCADE; INSERT INTO items VALUES ('a', 1); UPDATE items SET n = 3")
+    items.run("ALTER TABLE items DROP COLUMN id; INSERT INTO items VALUES ('a', 1); UPDATE items SET n = 3")
     assert [(pod.op, pod.message["lost"]) for pod in items.pods()] == [("!", True)]
     assert items.tube.stats()[0].troubles == 1
     assert "key" in (items.tubes()[0].tables[0].problem or "")

@@ -42,6 +42,12 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
                  CREATE FUNCTION tube.tube_old() RETURNS int LANGUAGE sql AS 'SELECT 1';
                  CREATE OR REPLACE FUNCTION tube.touch_1() RETURNS trigger LANGUAGE plpgsql
                  AS 'BEGIN RETURN NULL; END'""")
+    # Former triggers, without old rows.
+    tube_db.run("""CREATE OR REPLACE TRIGGER tube_t_update AFTER UPDATE ON items REFERENCING NEW TABLE AS new_rows
+                 FOR EACH STATEMENT EXECUTE FUNCTION tube.touch_1();
+                 CREATE TRIGGER tube_t_key AFTER UPDATE ON items FOR EACH ROW WHEN (OLD.id <> NEW.id)
+                 EXECUTE FUNCTION tube.touch_1_row();
+                 ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_update, ENABLE ALWAYS TRIGGER tube_t_key""")
     # Of version 1, which had no workers and no dead letters.
     tube_db.run(
         "UPDATE tube.installation SET version = 1; DROP TABLE tube.workers, tube.dead_letters;"
@@ -60,6 +66,11 @@ def test_installed_again_and_upgraded_in_place(tube_db: TubeDatabase, monkeypatc
     assert tube_db.run("SELECT count(extra) FROM tube.tubes") == [(0,)]
     tube_db.run("INSERT INTO items VALUES (2)")
     assert tube_db.ids() == [1, 2]
+    tube_db.run("UPDATE items SET id = 3 WHERE id = 2")
+    assert tube_db.ids() == [2, 3]
+    assert tube_db.run("SELECT tgname::text, tgenabled::text FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1") == [
+        (f"tube_t_{event}", "A") for event in ("delete", "insert", "truncate", "update")
+    ]
     assert tube_db.run("SELECT to_regproc('tube.tube_old')") == [(None,)]
     monkeypatch.setattr(install, "VERSION", 6)
     with pytest.raises(CheckFailed, match="have version 7; this trueup supports 6"):

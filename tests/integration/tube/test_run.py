@@ -209,7 +209,7 @@ def test_eight_writers_a_backfill_and_garbage(items: TubeDatabase, sqlite_sink: 
     items.run(
         "ALTER TABLE items DISABLE TRIGGER USER; DELETE FROM items WHERE id < -2900;"
         " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_insert; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_update;"
-        " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_delete; ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_key;"
+        " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_delete;"
         " ALTER TABLE items ENABLE ALWAYS TRIGGER tube_t_truncate"
     )
     assert len(kept(sqlite_sink)) == 3000

@@ -158,7 +158,10 @@ def _check_contents(session: Session, *, is_new: bool) -> None:
 
 
 def _make_functions(session: Session) -> None:
-    """Create all functions, then the trigger functions of attached tables; tables and triggers are not locked."""
+    """Create all functions, then the trigger functions of attached tables.
+
+    Tables are locked only if their triggers are those of an older version.
+    """
     connection = session.connection
     # Arguments or results may have changed since the installed version. Trigger functions are kept: triggers use them.
     old = connection.execute(
@@ -177,6 +180,7 @@ def _make_functions(session: Session) -> None:
             session,
         )
     )
+    connection.execute(_filled(session, "old_rows.sql"))
 
 
 def function_files() -> list[str]:

@@ -14,8 +14,7 @@ BEGIN
     key := @schema@.tube_key_sql(s);
     parts := array_remove(ARRAY[
         CASE WHEN tg_op <> 'DELETE' THEN CASE WHEN each_row THEN '(SELECT ($1).*) r' ELSE 'new_rows r' END END,
-        CASE WHEN tg_op = 'DELETE' OR tg_op = 'UPDATE' AND (each_row OR @schema@.tube_wants_old(source))
-             THEN CASE WHEN each_row THEN '(SELECT ($2).*) r' ELSE 'old_rows r' END END], NULL);
+        CASE WHEN tg_op <> 'INSERT' THEN CASE WHEN each_row THEN '(SELECT ($2).*) r' ELSE 'old_rows r' END END], NULL);
     RETURN format(
         'INSERT INTO %s (shard, source, op, %s) SELECT x.shard, %s, %L, array_agg(x.key) FROM ('
         'SELECT y.shard, y.key, (row_number() OVER (PARTITION BY y.shard) - 1) / %s AS pod FROM (%s) y'

@@ -89,11 +89,6 @@ BEGIN
         RETURN NULL;
     END IF;$put$;
     END IF;
-    IF NOT @schema@.tube_wants_old(source) THEN
-        -- The statement trigger records the new keys, the row trigger `key` only the former ones.
-        take_update := CASE WHEN each_row
-            THEN '_keys := ARRAY[CASE WHEN true THEN OLD.{old_key} ELSE NULL::bigint END];' ELSE '{take_new}' END;
-    END IF;
     body := replace(replace(body, '{put}', put), '{take_update}', take_update);
     body := replace(body, '{take_both}', replace(replace(take, ' LIMIT {most}',
         ' UNION SELECT {key}' || CASE WHEN s.shard IS NULL THEN ', {shard}' ELSE '' END
@@ -123,7 +118,6 @@ BEGIN
         -- Quoted: a minus sign before the smallest bigint would be applied to a number out of range.
         'fixed', coalesce(quote_literal(s.shard) || '::bigint', 'NULL::bigint'),
         'key', key.expression,
-        'old_key', quote_ident(key.names[1]),
         'shard', @schema@.tube_shard_sql(source),
         'where', @schema@.tube_where(source)));
 END

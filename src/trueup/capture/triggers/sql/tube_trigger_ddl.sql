@@ -3,13 +3,11 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
     by_statement boolean;
-    wants_old boolean := @schema@.tube_wants_old(source);
     root_is_partitioned boolean;
     place record;
     wanted record;
     state text;
     has_old boolean;
-    update_has_old boolean;
     name text;
     statements text[] := '{}';
 BEGIN
@@ -25,13 +23,11 @@ BEGIN
         -- on the attached table; the server clones them to all partitions, including future ones.
         FOR wanted IN SELECT * FROM (VALUES
             ('insert', by_statement, 'AFTER INSERT', 'REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT', '', 'A'),
-            ('update', by_statement, 'AFTER UPDATE', 'REFERENCING NEW TABLE AS new_rows'
-                || CASE WHEN wants_old THEN ' OLD TABLE AS old_rows' ELSE '' END || ' FOR EACH STATEMENT', '', 'A'),
+            -- Old rows too, at some cost: the key, the shard and what the predicate says of a row can change.
+            ('update', by_statement, 'AFTER UPDATE',
+                'REFERENCING NEW TABLE AS new_rows OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
             ('delete', by_statement, 'AFTER DELETE', 'REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT', '', 'A'),
             ('truncate', true, 'AFTER TRUNCATE', 'FOR EACH STATEMENT', '', 'A'),
-            -- Changed keys, if update triggers have no old rows.
-            ('key', NOT wants_old, 'AFTER UPDATE', format('FOR EACH ROW WHEN (OLD.%1$I <> NEW.%1$I)',
-                (@schema@.tube_key_sql(s)).names[1]), '_row', 'A'),
             -- Every row: on request, and in partitions that have no statement triggers yet.
             ('row', NOT by_statement OR root_is_partitioned, 'AFTER INSERT OR UPDATE OR DELETE', 'FOR EACH ROW', '_row',
                 CASE WHEN by_statement AND NOT place.is_root THEN 'D' ELSE 'A' END),
@@ -48,19 +44,15 @@ BEGIN
             name := '@schema@_' || s.tube || '_' || wanted.kind;
             SELECT g.tgenabled, g.tgoldtable IS NOT NULL INTO state, has_old
               FROM pg_trigger g WHERE g.tgrelid = place.relation AND g.tgname = name;
-            IF wanted.kind = 'update' THEN
-                update_has_old := has_old;
-            END IF;
-            -- Needed no more, captured twice, or by another trigger: no touch is lost.
-            CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D' OR wanted.kind = 'key' AND update_has_old);
+            -- Needed no more, or captured twice: no touch is lost.
+            CONTINUE WHEN only_lost AND (NOT wanted.here OR wanted.state = 'D');
             IF NOT wanted.here THEN
                 IF FOUND THEN
                     statements := statements || format('DROP TRIGGER IF EXISTS %I ON %s', name, place.relation);
                 END IF;
                 CONTINUE;
             END IF;
-            IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) 
-               OR (wanted.kind = 'update' AND has_old <> wants_old AND (wants_old OR NOT only_lost)) THEN
+            IF (NOT FOUND AND (place.is_root OR wanted.how !~ 'EACH ROW')) OR (wanted.kind = 'update' AND NOT has_old) THEN
                 statements := statements || format(
                     'CREATE OR REPLACE TRIGGER %I %s ON %s %s EXECUTE FUNCTION @schema@.%s',
                     name, wanted.event, place.relation, wanted.how, CASE WHEN wanted.function = 'moving'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import socket
@@ -17,6 +18,7 @@ import pytest
 from redis import Redis, RedisCluster
 from redis.exceptions import RedisError
 
+from support.tube import TubeDatabase
 from trueup.sinks import open_sink
 from trueup.sinks.base import Document, Mark, Sink, SinkDown, SourceTable
 
@@ -103,28 +105,35 @@ def older(sink: Sink, limit: int = 100) -> list[str]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an authority (ca.pem) and a certificate for localhost (server.pem) with its key."""
+    """A folder with an authority (ca.pem), certificates for localhost (server.pem) and 127.0.0.1 (node.pem), a key."""
     folder = tmp_path_factory.mktemp("certificates")
-    (folder / "server.ext").write_text(
-        "subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\nbasicConstraints=CA:false\n", encoding="utf-8"
-    )
+    for name, subject in (("server", "DNS:localhost"), ("node", "IP:127.0.0.1")):
+        (folder / f"{name}.ext").write_text(
+            f"subjectAltName={subject}\nauthorityKeyIdentifier=keyid\nbasicConstraints=CA:false\n", encoding="utf-8"
+        )
     authority = "-x509 -nodes -newkey rsa:2048 -days 2 -addext keyUsage=critical,keyCertSign"
     for command in (
         f"req {authority} -subj /CN=authority -keyout ca.key -out ca.pem",
         f"req {authority} -subj /CN=other -keyout other.key -out other.pem",
         "req -nodes -newkey rsa:2048 -subj /CN=localhost -keyout server.key -out server.csr",
         "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.pem",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile node.ext -out node.pem",
     ):
         subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
     return folder
 
 
+def tls_options(certificates: Path, port: int, certificate: str) -> list[object]:
+    """Return the options of a server with TLS on a port."""
+    return [
+        *("--tls-port", port, "--tls-auth-clients", "no", "--tls-ca-cert-file", certificates / "ca.pem"),
+        *("--tls-cert-file", certificates / certificate, "--tls-key-file", certificates / "server.key"),
+    ]
+
+
 def test_tls_with_a_ca_file(certificates: Path, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    files = {name: certificates / f"server.{suffix}" for name, suffix in (("cert", "pem"), ("key", "key"))}
-    arguments = ["--port", 0, "--tls-port", port, "--requirepass", PASSWORD, "--save", "", "--tls-auth-clients", "no"]
-    arguments += ["--tls-cert-file", files["cert"], "--tls-key-file", files["key"]]
-    arguments += ["--tls-ca-cert-file", certificates / "ca.pem"]
+    arguments = ["--port", 0, "--requirepass", PASSWORD, "--save", "", *tls_options(certificates, port, "server.pem")]
     address = f"rediss://:{PASSWORD}@localhost:{port}/1"
     with server(tmp_path / "tls", *arguments):
         sink = open_sink(address, {"ca": str(certificates / "ca.pem"), "mode": "set"})
@@ -219,14 +228,16 @@ def _replicas(sentinel: Any) -> int:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[int]]:
-    """The ports of a cluster of three masters."""
-    folder, ports = tmp_path_factory.mktemp("cluster"), free_ports(3)
+def cluster(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Sequence[int]]:
+    """The ports of a cluster of three masters: three without TLS, and three with TLS, which the nodes use too."""
+    folder, every = tmp_path_factory.mktemp("cluster"), free_ports(6)
+    ports, with_tls = every[:3], every[3:]
     with ExitStack() as stack:
         clients: list[Any] = []
-        for port in ports:
+        for port, tls_port in zip(ports, with_tls, strict=True):
             arguments = ["--port", port, "--cluster-enabled", "yes", "--cluster-node-timeout", 30000, "--save", ""]
-            arguments += ["--requirepass", PASSWORD, "--masterauth", PASSWORD]
+            arguments += ["--requirepass", PASSWORD, "--masterauth", PASSWORD, "--tls-cluster", "yes"]
+            arguments += ["--tls-replication", "yes", *tls_options(certificates, tls_port, "node.pem")]
             stack.enter_context(server(folder / str(port), *arguments))
             clients.append(Redis(port=port, password=PASSWORD))
         edges = [0, 5461, 10923, 16384]
@@ -234,11 +245,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[int]]
             until(client.ping)
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", edges[number], edges[number + 1] - 1)
             client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-        for port in ports[1:]:
+        for port in with_tls[1:]:
             clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", port)
         until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
         until(lambda: all(len(client.cluster("nodes")) == len(ports) for client in clients))
-        yield ports
+        yield every
         for client in clients:
             client.close()
 
@@ -258,7 +269,7 @@ def test_cluster(cluster: Sequence[int], mode: str) -> None:
         for name in names:
             client.set(name, "x")
     nodes = {client.get_node_from_key(name).port for name in names}
-    assert nodes == set(cluster), "the test does not use all nodes"
+    assert nodes == set(cluster[:3]), "the test does not use all nodes"
     deleted = range(200, 210)
     write(sink, *((key, None) for key in deleted), mark=Mark(9, NOW))
     write(sink, *((key, None) for key in deleted), mark=Mark(9, NOW))
@@ -274,4 +285,28 @@ def test_cluster(cluster: Sequence[int], mode: str) -> None:
         wrong.setup([THINGS])
     assert PASSWORD not in f"{caught.value} {wrong!r}"
     sink.close()
+    client.close()
+
+
+def test_a_tube_into_a_cluster_with_tls(cluster: Sequence[int], certificates: Path, tube_db: TubeDatabase) -> None:
+    client: Any = RedisCluster(host="127.0.0.1", port=cluster[0], password=PASSWORD)
+    client.flushall(target_nodes=RedisCluster.PRIMARIES)
+    address = f"rediss://:{PASSWORD}@127.0.0.1:{cluster[3]},127.0.0.1:{cluster[4]}/0"
+    options = {"cluster": "yes", "mode": "set", "ca": str(certificates / "ca.pem")}
+    tube_db.run("CREATE TABLE things (id bigint PRIMARY KEY, name text)")
+    tube_db.tube.attach("things", shard=7)
+    tube_db.run("INSERT INTO things SELECT g, 'n' || g FROM generate_series(1, 100) g")
+    tube_db.tube.run(address, sink_options=options, until_empty=True)
+    tube_db.run("UPDATE things SET name = 'é' WHERE id = 5; DELETE FROM things WHERE id > 50")
+    tube_db.tube.run(address, sink_options=options, until_empty=True)
+    names = {name.decode() for name in client.scan_iter(match="public.things:*")}
+    assert names == {f"public.things:{key}" for key in range(1, 51)}
+    assert {client.get_node_from_key(name).port for name in names} == set(cluster[:3])
+    assert json.loads(client.get("public.things:5")) == {"id": 5, "name": "é"}
+    tube_db.run("TRUNCATE things; INSERT INTO things VALUES (1, 'last')")
+    tube_db.tube.run(address, sink_options=options, until_empty=True)
+    assert list(client.scan_iter(match="public.things:*")) == [b"public.things:1"]
+    with pytest.raises(SinkDown) as caught:
+        open_sink(address, {**options, "ca": str(certificates / "other.pem")}).setup([THINGS])
+    assert "certificate" in str(caught.value).lower()
     client.close()

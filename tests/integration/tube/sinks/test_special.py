@@ -298,7 +298,7 @@ def test_a_search_server_that_is_busy_or_rejects_documents(search: Rig, monkeypa
 # --- ClickHouse
 
 
-def test_a_clickhouse_server(tmp_path: Path) -> None:
+def test_a_clickhouse_server(tmp_path: Path, tube_db: TubeDatabase) -> None:
     program = Path(__file__).parents[2] / "clickhouse_http_server.py"
     with _served(str(program), str(tmp_path / "server"), cwd=tmp_path) as port:
         location = f"127.0.0.1:{port}/db"
@@ -320,6 +320,22 @@ def test_a_clickhouse_server(tmp_path: Path) -> None:
         )
         with pytest.raises(CheckFailed, match="its engine is MergeTree"):
             open_sink(f"clickhouse://me:ge%20heim%2F123@{location}", {"table": "plain"}).setup([THING])
+        # A whole job.
+        tube_db.run("CREATE TABLE words (k text, n int, v text, PRIMARY KEY (k, n))")
+        tube_db.tube.attach("words", shard=0)
+        tube_db.run("INSERT INTO words SELECT 'ké' || g, g, 'v' FROM generate_series(1, 300) g")
+        for change, rows in (
+            ("UPDATE words SET v = 'w' WHERE n < 9; DELETE FROM words WHERE n > 50", 50),
+            ("UPDATE words SET n = n + 100 WHERE n < 9", 50),
+            ("TRUNCATE words; INSERT INTO words VALUES ('a', 1, NULL)", 1),
+        ):
+            tube_db.run(change)
+            summary = tube_db.tube.run(f"clickhouse://me:ge%20heim%2F123@{location}", until_empty=True)
+            assert (summary.dead_letters, summary.problems) == (0, ())
+            stored = sink._rows("SELECT k, n, v FROM db.words FINAL")
+            texts = [(k.decode(), n, v if v is None else v.decode()) for k, n, v in stored]
+            assert len(texts) == rows
+            assert sorted(texts) == sorted(tube_db.run("SELECT k, n, v FROM words"))
     with pytest.raises(SinkDown):
         _write(sink, _thing(1, "too late"))
 

@@ -233,6 +233,8 @@ MISTAKES = [
     ('"F"', '"F"\ndropped = ["revenue"]', '"Revenue" differs only by case from "revenue" (entity.dropped)', "spelling"),
     ('"F"', '"F"\nkept = { Revenue = "max" }', '"Revenue" has another rule in entity.kept.Revenue', "one rule"),
     ('name = "money"', 'name = "Visit"', 'log[0].name: "Visit" is already used', "different"),
+    ('name = "money"', 'name = "Pending"', 'log[0].name: "Pending" is the name of a folder', "another name"),
+    ('"visit"', '"applied"', 'entity.name: "applied" is the name of a folder', "another name"),
     ('key = ["VisitID"]\n[log', "[log", "log[0].key: missing", "VisitID"),
     (
         'key = ["VisitID"]\n[log',
@@ -259,6 +261,7 @@ MISTAKES = [
         "Remove",
     ),
     ("[entity]", "multiplier = 1\n[entity]", "multiplier: must be at least 2, not 1", "larger"),
+    ("[entity]", f"multiplier = {10**20}\n[entity]", "multiplier: must be at most 10000000000000000,", "smaller"),
     ("[entity]", 'multiplier = "9"\n[entity]', "multiplier: expected a whole number, found a text", "whole number"),
     ("[entity]", "state = 5\n[entity]", "state: expected a table, found a whole number", "[state]"),
     ("[clickhouse]", "[state]\nbuckets = 0\n[clickhouse]", "state.buckets: must be at least 1, not 0", "larger"),

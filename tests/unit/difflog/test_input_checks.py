@@ -16,9 +16,15 @@ import pytest
 from pyspark.sql.types import StructType
 
 from trueup.engine.parquet_files import parquet_files, read_footers, spark_type
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.chunks import stray_files
-from trueup.verbs.difflog.input_checks import check_all_read, check_chunk_sets, check_unchanged
+from trueup.verbs.difflog.input_checks import (
+    check_all_read,
+    check_chunk_sets,
+    check_names,
+    check_no_strays,
+    check_unchanged,
+)
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 
 VISIT = {"id": pa.int64(), "F": pa.int64(), "gone": pa.bool_(), "ua": pa.string(), "dur": pa.int32()}
@@ -223,6 +229,20 @@ def test_files_beside_the_chunk_sets_are_named(chunk_set: Path) -> None:
     (work / "chunks" / "b.parquet").touch()
     (work / "chunks" / ".hidden").touch()
     assert stray_files(work) == [work / "chunks" / "b.parquet"]
+    with pytest.raises(CheckFailed, match=r"b\.parquet is in no chunk set"):
+        check_no_strays(work)
+
+
+@pytest.mark.parametrize("name", ["./a", "a/", "../chunks/a", "../a", ".", "", "a.part", "nowhere"])
+def test_another_spelling_of_a_chunk_set_is_not_its_name(chunk_set: Path, name: str) -> None:
+    """A set that was processed as `a` would be processed again as `./a`."""
+    work = chunk_set.parent.parent
+    (work / "chunks" / "a.part").mkdir()
+    check_names(work, ["a"], set())
+    with pytest.raises(ConfigError, match="does not exist, or is not complete"):
+        check_names(work, [name], {"a"})
+    with pytest.raises(ConfigError, match="a was already processed"):
+        check_names(work, ["a"], {"a"})
 
 
 def test_the_types_are_those_of_spark() -> None:

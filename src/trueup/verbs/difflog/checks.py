@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from trueup.config.wording import problem, suggest
 from trueup.errors import ConfigError
-from trueup.verbs.difflog.model import DELETED, SIGN, SLOW, VERSION, DiffLogConfig, Rule, Target
+from trueup.verbs.difflog.model import DELETED, FOLDERS_OF_JOIN, SIGN, SLOW, VERSION, DiffLogConfig, Rule, Target
 from trueup.verbs.difflog.state import BUCKET
 
 # Columns that trueup adds to the log, the state and late rows, or uses while widening.
@@ -36,6 +36,7 @@ def wrong_settings(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]
     yield from _used_twice(uses)
     yield from _rules_that_differ(uses)
     yield from _times_of_two(difflog, prefix)
+    yield from _wrong_names(difflog, prefix)
     yield from _wrong_logs(difflog, prefix)
 
 
@@ -48,13 +49,16 @@ def lacks_ttl_column(difflog: DiffLogConfig) -> bool:
 
 def _wrong_numbers(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
     state = difflog.state
-    for key, value, minimum in (
-        ("multiplier", difflog.multiplier, 2),
-        ("state.buckets", state.buckets, 1),
-        ("state.ttl_days", state.ttl_days, 0),
+    for key, value, minimum, maximum in (
+        # Versions have 64 bits: at this multiplier, there are about 900 slow ones.
+        ("multiplier", difflog.multiplier, 2, 10**16),
+        ("state.buckets", state.buckets, 1, 10**5),
+        ("state.ttl_days", state.ttl_days, 0, 10**6),
     ):
         if value < minimum:
             yield problem(f"{prefix}{key}", f"must be at least {minimum}, not {value}", "Write a larger number.")
+        if value > maximum:
+            yield problem(f"{prefix}{key}", f"must be at most {maximum}, not {value}", "Write a smaller number.")
     if state.ttl_days > 0 and not state.ttl_column:
         cure = "Write ttl_column = a date or time column of the entity, or ttl_days = 0 to keep states forever."
         yield problem(f"{prefix}state.ttl_days", "ttl_column, which has the age of a state, is missing", cure)
@@ -168,6 +172,14 @@ def _times_of_two(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
                 what = f'"{time}" is already the time of other columns in {other}'
                 cure = "Rename the time column in one of the two: the state stores one time under this name."
                 yield problem(f"{prefix}{section}.{min(followers)}.by", what, cure)
+
+
+def _wrong_names(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
+    names = {"entity": difflog.entity.name, **{f"log[{number}]": log.name for number, log in enumerate(difflog.logs)}}
+    for section, name in names.items():
+        if name.lower() in FOLDERS_OF_JOIN:
+            what = f'"{name}" is the name of a folder that a join writes'
+            yield problem(f"{prefix}{section}.name", what, "Use another name.")
 
 
 def _wrong_logs(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:

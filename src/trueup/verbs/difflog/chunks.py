@@ -14,12 +14,11 @@ from pyspark.sql.types import StructType
 from trueup.config.files import make_folder, rename_folder
 from trueup.errors import CheckFailed
 from trueup.verbs.difflog.merge import col
-from trueup.verbs.difflog.model import REJOINED, DiffLogConfig
+from trueup.verbs.difflog.model import FOLDERS_OF_JOIN, REJOINED, DiffLogConfig
 
 # The files that a join has read, so that no file is joined twice.
 JOIN_FILE = "join.json"
-# Folders that a join writes beside the sources.
-OF_JOIN = (JOIN_FILE, "pending", "refused", "applied")
+OF_JOIN = (JOIN_FILE, *FOLDERS_OF_JOIN)
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 

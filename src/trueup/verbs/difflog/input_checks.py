@@ -12,7 +12,16 @@ from trueup.config.wording import counted, suggest
 from trueup.engine.parquet_files import Footers, parquet_files, read_footers
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog.checks import JOIN_PREFIX, RESERVED
-from trueup.verbs.difflog.chunks import INTEGERS, JOIN_FILE, OF_JOIN, chunk_folder, fits, sources, stray_files
+from trueup.verbs.difflog.chunks import (
+    INTEGERS,
+    JOIN_FILE,
+    OF_JOIN,
+    chunk_folder,
+    chunk_sets,
+    fits,
+    sources,
+    stray_files,
+)
 from trueup.verbs.difflog.model import DELETED, FAST, DiffLogConfig, Rule, SideLog
 
 _NUMBERS = (*INTEGERS, "float", "double", "decimal")
@@ -27,7 +36,7 @@ SetFiles = dict[str, dict[str, int]]
 
 def check_chunk_sets(difflog: DiffLogConfig, work: Path, names: Sequence[str], state: StructType | None) -> SetFiles:
     """Return the files of these chunk sets. Raises CheckFailed that lists everything that a run cannot process."""
-    problems = [f"{path} is in no chunk set. Move it to NAME/SOURCE/, or remove it" for path in stray_files(work)]
+    problems = _strays(work)
     files: dict[str, list[Path]] = {source: [] for source in sources(difflog)}
     for name in names:
         problems += _list_set(difflog, chunk_folder(work) / name, files)
@@ -210,13 +219,28 @@ def _wrong_for_rule(rule: Rule, kind: str, plain: str) -> str:
 
 
 def check_names(work: Path, names: Sequence[str], taken: set[str]) -> None:
-    """Raise ConfigError for a chunk set that does not exist, or that a run has already processed."""
+    """Raise ConfigError for a chunk set that does not exist, or that a run has already processed.
+
+    A name is compared as it is written: another spelling, like `./NAME`, would be processed again.
+    """
+    present = chunk_sets(work)
     for name in names:
-        if not (chunk_folder(work) / name).is_dir():
-            raise ConfigError(
-                f"chunk set {chunk_folder(work) / name} does not exist", cure="see the names in that folder"
-            )
         if name in taken:
             raise ConfigError(
                 f"chunk set {name} was already processed by an earlier run", cure="name another chunk set"
             )
+        if name not in present:
+            raise ConfigError(
+                f"chunk set {chunk_folder(work) / name} does not exist, or is not complete",
+                cure="use the name of a folder there that does not start with a dot or end with .part",
+            )
+
+
+def check_no_strays(work: Path) -> None:
+    """Raise CheckFailed for files beside the chunk sets, which no run reads."""
+    if strays := _strays(work):
+        raise CheckFailed(strays, cure=_CURE)
+
+
+def _strays(work: Path) -> list[str]:
+    return [f"{path} is in no chunk set. Move it to NAME/SOURCE/, or remove it" for path in stray_files(work)]

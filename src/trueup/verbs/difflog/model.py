@@ -23,6 +23,9 @@ OLDER, NOT_BACK, UNKNOWN = "older", "not back", "unknown"
 LATE_DELETION, WAS_DELETED = "late deletion", "deleted"
 REJOINED = (OLDER, NOT_BACK, UNKNOWN)
 
+# Folders that a join writes beside the sources of a chunk set.
+FOLDERS_OF_JOIN = ("pending", "refused", "applied")
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -68,7 +68,9 @@ def _initial_facts(
     """Return what a new run starts from. A run that is continued must use the same state version and the same day."""
     taken = runs.taken_chunks()
     input_checks.check_names(runs.work, names, taken)
-    sets = list(names) or chunks.waiting_chunks(runs.work, taken)
+    sets = list(dict.fromkeys(names)) or chunks.waiting_chunks(runs.work, taken)
+    if not sets:
+        input_checks.check_no_strays(runs.work)
     return {
         "entity": difflog.entity.name,
         "chunks": sets,

@@ -38,7 +38,8 @@ def check_versions(difflog: DiffLogConfig, updates: Mapping[str, DataFrame]) -> 
             reasons.append(f"{example} is not from 0 to below the multiplier {difflog.multiplier}")
     if reasons:
         raise CheckFailed(
-            reasons, cure="nothing was written; fix the versions, or start a new log with a larger multiplier"
+            reasons,
+            cure="nothing was written; correct the versions, or set a larger multiplier and run trueup difflog migrate",
         )
 
 

@@ -66,7 +66,7 @@ def tasks(tmp_path: Path) -> list[str]:
     ("line", "expected"),
     [
         ("trueup do", ["doctor"]),
-        ("trueup difflog p", ["prove"]),
+        ("trueup difflog p", ["prove", "prune"]),
         ("trueup diff --clu", ["--cluster"]),
         ("trueup diff --cluster ", ["shop", "shop_test"]),
         ("trueup check t --cluster shop_", ["shop_test"]),

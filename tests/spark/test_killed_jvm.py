@@ -37,7 +37,7 @@ def test_a_killed_jvm(databases: Databases, on_all: OnAll) -> None:
         sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = %s"
         others = nodes[0].server.database("postgres")
         assert wait_until(
-            lambda: others.execute(sleeping, (nodes[0].name,)) != [(0,)] or command.poll() is not None, 60
+            lambda: others.execute(sleeping, (nodes[0].name,)) != [(0,)] or command.poll() is not None, 240
         )
         (java,) = [child for child in psutil.Process(command.pid).children(recursive=True) if child.name() == "java"]
         java.kill()

@@ -28,7 +28,7 @@ settings = SparkSettings(**json.loads(sys.argv[1]))
 log = replace(load_difflog("difflog.toml"), target=Target())
 with spark_session(settings) as session:
     visits = ("id AS VisitID", "{fast}L AS y_VisitVersion", "concat('b', id) AS UserAgent",
-              "CAST(id % 9 AS INT) AS Duration")
+              "CAST(id % 9 AS INT) AS Duration", "false AS IsDeleted")
     def put(name, frame, *columns):
         # The JVM of a server has another idea of the current folder.
         frame.selectExpr(*columns).write.parquet(str(Path(name).absolute()))

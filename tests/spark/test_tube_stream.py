@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -257,6 +258,25 @@ def test_the_job_as_spark_tasks(spark: Spark, items: Items, databases: Databases
         )
         job.run(target.uri, until_empty=True, spark=settings)
     assert target.execute("SELECT id, n, tenant FROM items") == [(1, 2, 3)]
+    # A table that cannot be read is set aside, a key that is no value of its type is parked; the other tables go on.
+    database.execute("CREATE TABLE gone (id int PRIMARY KEY, n int); CREATE TABLE ids (id uuid PRIMARY KEY)")
+    tube.attach("gone", shard=0, predicate="n > 0")
+    number = tube.attach("ids", shard=0).source
+    database.execute(f"""INSERT INTO gone VALUES (2, 1); ALTER TABLE gone DROP COLUMN n; INSERT INTO ids
+                         VALUES ('{UUID(int=1)}'); INSERT INTO tube.pods_t (shard, source, op, keys)
+                         VALUES (0, {number}, 'T', '{{foo}}'); INSERT INTO items VALUES (5, 6, 7)""")
+    with Tube("t", database.uri) as job:
+        summary = job.run(target.uri, until_empty=True, spark=settings)
+        assert summary.parked == 1
+        assert [problem.partition(":")[0] for problem in summary.problems] == ["public.gone"]
+        assert [(letter.table, letter.key, letter.next_at) for letter in job.dead_letters()] == [
+            ("public.ids", "foo", None)
+        ]
+    assert target.execute("SELECT id, n, tenant FROM items ORDER BY 1") == [(1, 2, 3), (5, 6, 7)]
+    assert target.execute("SELECT id FROM ids") == [(UUID(int=1),)]
+    assert database.execute(f"SELECT count(*) FROM tube.pods_t WHERE op <> '!' AND source <> {number}") == [(1,)]
+    tube.detach("gone")
+    database.execute("DELETE FROM tube.pods_t")
     keys: Keys = {1: {(3, 1): "U"}}
     shapes = Shapes(tube.session, "t").get([1])
     mark = Mark(1, datetime.now(timezone.utc))

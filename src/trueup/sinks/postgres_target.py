@@ -255,16 +255,14 @@ def rounds(source: str, target: str) -> bool:
     if base == to:
         # Digits after the point; None: unlimited.
         return limit is not None and (digits is None or digits > limit)
-    return (base, to) in _ROUNDED or (base.startswith("timestamp") and to in ("date", "timestamp without time zone"))
-
-
-_FLOATS = ("real", "double precision")
-_ROUNDED = {
-    *(("numeric", to) for to in (*_FLOATS, "money")),
-    *(("bigint", to) for to in _FLOATS),
-    ("integer", "real"),
-    ("double precision", "real"),
-}
+    if base.startswith("timestamp"):
+        return to in ("date", "timestamp without time zone")
+    if not type_from_sql(to).is_float:
+        return (base, to) == ("numeric", "money")
+    # Integers of this many bytes fit into a floating point number.
+    exact_bytes = 2 if to == "real" else 4
+    kind = type_from_sql(base)
+    return base == "numeric" or kind.integer_bytes > exact_bytes or (kind.is_float and to == "real")
 
 
 def _type_and_digits(name: str) -> tuple[str, int | None]:

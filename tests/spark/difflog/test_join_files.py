@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.fixtures import Spark
-from trueup.errors import CheckFailed, ConfigError
+from trueup.errors import CheckFailed, ConfigError, StoreError
 from trueup.report.difflog import join_summary
+from trueup.verbs.difflog.chunks import joined_sets
+from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import DiffLogConfig, Entity, Rule, SideLog, StatePlace, Target
 from trueup.verbs.difflog_ends.join_files import JoinResult, join_files
 
@@ -84,3 +87,12 @@ def test_every_row_counts_once_whatever_comes_in_between(spark: Spark, log: Diff
     with pytest.raises(CheckFailed, match=r"cut.parquet: not a complete Parquet file"):
         join_files(spark, log, visits=["raw/visits"], logs={})
     assert len(list((work / "chunks").iterdir())) == 4
+    # What later joins need is not forgotten when it is removed by hand.
+    kept = next((work / "chunks" / "000001" / "applied").rglob("*.parquet"))
+    kept.rename(tmp_path / "kept")
+    with pytest.raises(StoreError, match=rf"{kept} does not exist, but a join has written it"):
+        join_files(spark, log, visits=["raw/9.parquet"], logs={})
+    Runs(work).new(1, {"chunks": ["000001"], "joined": joined_sets(work, ["000001", "zzz"])}).begin()
+    shutil.rmtree(work / "chunks" / "000001")
+    with pytest.raises(StoreError, match=r"cannot read .*000001/join.json"):
+        join_files(spark, log, visits=["raw/9.parquet"], logs={})

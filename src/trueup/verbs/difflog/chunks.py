@@ -19,6 +19,8 @@ from trueup.verbs.difflog.model import FOLDERS_OF_JOIN, REJOINED, DiffLogConfig
 # The files that a join has read, so that no file is joined twice.
 JOIN_FILE = "join.json"
 OF_JOIN = (JOIN_FILE, *FOLDERS_OF_JOIN)
+# The folders that later joins read.
+KEPT = ("pending", "applied")
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 
 
@@ -57,9 +59,17 @@ def write_set(work: Path, taken: set[str], inputs: Sequence[str], outputs: Mappi
     make_folder(chunk_folder(work))
     for folder, frame in outputs.items():
         frame.write.parquet(str(part / folder))
-    (part / JOIN_FILE).write_text(json.dumps({"files": list(inputs)}, indent=1), encoding="utf-8")
+    # What later joins need of this set: without it, rows would be lost or count twice.
+    kept = sorted(str(path.relative_to(part)) for kind in KEPT for path in (part / kind).rglob("*.parquet"))
+    noted = json.dumps({"files": list(inputs), "kept": kept}, indent=1)
+    (part / JOIN_FILE).write_text(noted, encoding="utf-8")
     rename_folder(part, chunk_folder(work) / name)
     return name
+
+
+def joined_sets(work: Path, names: Sequence[str]) -> list[str]:
+    """Return those of these chunk sets that a join has written."""
+    return [name for name in names if (chunk_folder(work) / name / JOIN_FILE).exists()]
 
 
 def sources(difflog: DiffLogConfig) -> list[str]:

@@ -121,6 +121,10 @@ class Runs:
         """Return the chunk sets that runs have processed or started to process."""
         return {name for run in self.all() for name in run.facts["chunks"]}
 
+    def joined_chunks(self) -> set[str]:
+        """Return those of the taken chunk sets that a join has written."""
+        return {name for run in self.all() for name in run.facts.get("joined", ())}
+
     def committed_chunks(self) -> set[str]:
         """Return the chunk sets whose rows are in the state table."""
         return {name for run in self.all() if run.has("state") for name in run.facts["chunks"]}

@@ -74,6 +74,7 @@ def _initial_facts(
     return {
         "entity": difflog.entity.name,
         "chunks": sets,
+        "joined": chunks.joined_sets(runs.work, sets),
         "state_version": table.version(),
         "today": now()[:10],
         "rejoin_late": rejoin_late,

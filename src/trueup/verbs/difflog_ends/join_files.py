@@ -23,6 +23,8 @@ from trueup.verbs.difflog.state import StateTable, state_rows
 from trueup.verbs.difflog.value_checks import input_errors
 from trueup.verbs.difflog_ends.join import Joined, join
 
+_RESTORE = "restore it from a backup. To free disk space, use `trueup difflog prune`"
+
 
 @dataclass(frozen=True)
 class JoinResult:
@@ -43,11 +45,11 @@ def join_files(
     given = {name: [local_path(text) for text in texts] for name, texts in {"": visits, **logs}.items()}
     with lock_work_folder(work), input_errors(None):
         check_log(difflog)
-        before = _joined_sets(work)
+        runs = Runs(work)
+        before = _joined_sets(work, runs)
         files, problems = given_files(given)
         raise_if_any(problems, "nothing was written; correct the paths or the files, then join again")
         _check_not_joined(before, list(map(str, files)))
-        runs = Runs(work)
         waiting = chunks.waiting_chunks(work, runs.committed_chunks())
         check_chunk_sets(difflog, work, waiting, StateTable.of(difflog).schema())
         raw = _read(session, given.pop(""))
@@ -64,15 +66,25 @@ def join_files(
     return _result(difflog, name, chunks.chunk_folder(work) / name)
 
 
-def _joined_sets(work: Path) -> dict[str, list[str]]:
-    """Return the chunk sets that joins have written, from the first to the last, and the files that they have read."""
-    places = {name: chunks.chunk_folder(work) / name / chunks.JOIN_FILE for name in chunks.chunk_sets(work)}
+def _joined_sets(work: Path, runs: Runs) -> dict[str, list[str]]:
+    """Return the chunk sets that joins have written, from the first to the last, and the files that they have read.
+
+    Raises StoreError if a part that a join needs was removed: rows would be lost, or count twice. A set that no run has
+    processed may be removed as a whole: it is then joined again.
+    """
+    names = {*chunks.joined_sets(work, chunks.chunk_sets(work)), *runs.joined_chunks()}
     found = {}
-    for name in sorted((name for name, file in places.items() if file.exists()), key=lambda name: (len(name), name)):
+    for name in sorted(names, key=lambda name: (len(name), name)):
+        folder = chunks.chunk_folder(work) / name
+        file = folder / chunks.JOIN_FILE
         try:
-            found[name] = list(map(str, json.loads(places[name].read_text(encoding="utf-8"))["files"]))
+            noted = json.loads(file.read_text(encoding="utf-8"))
+            found[name], kept = list(map(str, noted["files"])), list(map(str, noted["kept"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"cannot read {places[name]}: {error}", cure="restore it from a backup") from None
+            raise StoreError(f"cannot read {file}: {error}", cure=_RESTORE) from None
+        for path in (folder / part for part in kept):
+            if not path.exists():
+                raise StoreError(f"{path} does not exist, but a join has written it", cure=_RESTORE)
     return found
 
 

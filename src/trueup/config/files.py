@@ -159,3 +159,12 @@ def _remove_unlocked(part: Path) -> None:
             part.unlink()
         finally:
             os.close(descriptor)
+
+
+def odd_character(path: str | Path) -> str:
+    """Return a character of this path that Spark takes as part of a pattern or an address, or ''.
+
+    Spark would fail with an error of Java, or read other files.
+    """
+    place = str(Path(path).absolute())
+    return next((character for character in "{}[]*?\\:" if character in place), "")

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
+from trueup.config.files import odd_character
 from trueup.errors import ConfigError
 
 # Files that writers of Parquet leave beside the data.
@@ -121,7 +122,9 @@ def read_footers(files: Sequence[Path]) -> Footers:
     footers = Footers()
     with ThreadPoolExecutor(_READERS) as pool:
         for path, (kinds, problems) in zip(files, pool.map(_read, files), strict=True):
-            footers.problems.extend(f"{path}: {what}" for what in problems)
+            odd = odd_character(path)
+            wrong = [f"Spark cannot read a path with the character {odd}. Rename it"] if odd else problems
+            footers.problems.extend(f"{path}: {what}" for what in wrong)
             if not problems:
                 footers.columns[path] = kinds
     footers.problems.extend(_differing(footers.columns))

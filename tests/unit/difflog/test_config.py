@@ -260,6 +260,7 @@ MISTAKES = [
         'log[0].id: "F" is already',
         "Remove",
     ),
+    ("[entity]", 'work = "a[b]"\n[entity]', "work: Spark cannot read a path with the character [", "another folder"),
     ("[entity]", "multiplier = 1\n[entity]", "multiplier: must be at least 2, not 1", "larger"),
     ("[entity]", f"multiplier = {10**20}\n[entity]", "multiplier: must be at most 10000000000000000,", "smaller"),
     ("[entity]", 'multiplier = "9"\n[entity]', "multiplier: expected a whole number, found a text", "whole number"),

@@ -245,6 +245,14 @@ def test_another_spelling_of_a_chunk_set_is_not_its_name(chunk_set: Path, name: 
         check_names(work, ["a"], {"a"})
 
 
+def test_paths_that_spark_takes_as_patterns_are_refused(chunk_set: Path) -> None:
+    """Spark would read the set `b` instead."""
+    work = chunk_set.parent.parent
+    chunk_set.rename(work / "chunks" / "[b]")
+    with pytest.raises(CheckFailed, match=r"chunks/\[b\]/visit/.*: Spark cannot read a path with the character \["):
+        check_chunk_sets(_log(work), work, ["[b]"], None)
+
+
 def test_the_types_are_those_of_spark() -> None:
     times = {"s": pa.struct([("a{b", pa.list_(pa.timestamp("us"))), ("c", MAP)])}
     assert spark_type(times["s"]) == "struct<a{b:array<timestamp_ntz>,c:map<string,int>>"

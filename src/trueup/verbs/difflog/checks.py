@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from trueup.config.files import odd_character
 from trueup.config.wording import problem, suggest
 from trueup.errors import ConfigError
 from trueup.verbs.difflog.model import DELETED, FOLDERS_OF_JOIN, SIGN, SLOW, VERSION, DiffLogConfig, Rule, Target
@@ -29,6 +30,7 @@ _URL = "Write clickhouse://user:password@host:8123/database, with special charac
 def wrong_settings(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
     """Yield all errors; `prefix` is the file and the section, which precede a key in messages."""
     yield from _wrong_numbers(difflog, prefix)
+    yield from _wrong_paths(difflog, prefix)
     yield from _wrong_target(difflog.target, prefix)
     uses = list(_uses(difflog, prefix))
     yield from _reserved(uses)
@@ -172,6 +174,12 @@ def _times_of_two(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
                 what = f'"{time}" is already the time of other columns in {other}'
                 cure = "Rename the time column in one of the two: the state stores one time under this name."
                 yield problem(f"{prefix}{section}.{min(followers)}.by", what, cure)
+
+
+def _wrong_paths(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
+    for key, path in {"work": difflog.work, "state.path": difflog.state.path}.items():
+        if odd := odd_character(path):
+            yield problem(f"{prefix}{key}", f"Spark cannot read a path with the character {odd}", "Use another folder.")
 
 
 def _wrong_names(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -178,8 +179,10 @@ def _times_of_two(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
 
 def _wrong_paths(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:
     for key, path in {"work": difflog.work, "state.path": difflog.state.path}.items():
-        if odd := odd_character(path):
-            yield problem(f"{prefix}{key}", f"Spark cannot read a path with the character {odd}", "Use another folder.")
+        # The library of Delta tables reads %41 as A.
+        if odd := odd_character(path) or ("%" if "%" in str(Path(path).absolute()) else ""):
+            what = f"Spark or Delta cannot read a path with the character {odd}"
+            yield problem(f"{prefix}{key}", what, "Use another folder.")
 
 
 def _wrong_names(difflog: DiffLogConfig, prefix: str) -> Iterator[ConfigError]:

@@ -60,6 +60,9 @@ def init(path: Path, force: bool, sample: bool) -> None:
     logs = " ".join(f"--log {name}={raw}/day1/{name}" for name in ("conversions", "money"))
     click.echo(f"wrote {path} and {raw}; next:")
     click.echo(f"  trueup difflog join --config {path} --visits {raw}/day1/visits {logs}")
+    click.echo(f"  trueup difflog run --config {path}")
+    # The table has no rows of the fast supplier yet.
+    click.echo(f"  trueup difflog prove --config {path} --fast-log {raw}/day1/fast")
 
 
 @difflog.command()

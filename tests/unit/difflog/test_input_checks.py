@@ -239,7 +239,7 @@ def test_another_spelling_of_a_chunk_set_is_not_its_name(chunk_set: Path, name: 
     work = chunk_set.parent.parent
     (work / "chunks" / "a.part").mkdir()
     check_names(work, ["a"], set())
-    with pytest.raises(ConfigError, match="does not exist, or is not complete"):
+    with pytest.raises(ConfigError, match="has no complete chunk set with the name"):
         check_names(work, [name], {"a"})
     with pytest.raises(ConfigError, match="a was already processed"):
         check_names(work, ["a"], {"a"})

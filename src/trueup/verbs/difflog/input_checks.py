@@ -231,8 +231,8 @@ def check_names(work: Path, names: Sequence[str], taken: set[str]) -> None:
             )
         if name not in present:
             raise ConfigError(
-                f"chunk set {chunk_folder(work) / name} does not exist, or is not complete",
-                cure="use the name of a folder there that does not start with a dot or end with .part",
+                f"{chunk_folder(work)} has no complete chunk set with the name {name}",
+                cure="use the exact name of a folder there that does not start with a dot or end with .part",
             )
 
 

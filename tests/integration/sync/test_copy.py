@@ -62,7 +62,7 @@ def parts_of(*arguments):
     return sorted(real_parts(*arguments), key=lambda part: part.first)
 
 def once(part):
-    if len(done) >= 4:
+    if len(done) >= 4 and len({copied.table for copied in done}) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(real_once(part))
     return done[-1]

@@ -211,8 +211,8 @@ def test_stored_expressions_of_tubes_are_checked_again(spied: Spied, tmp_path: P
     with pytest.raises(CheckFailed, match=r"routing for .*public.mood_number"):
         tubes.tube.attach("own", routing="public.mood_number(m)")
     names = ["public.is_even,public.shard_of"]
-    tubes.tube.attach("items", routing="public.shard_of(id)", predicate="public.is_even(id)", allow_functions=names)
     tubes.tube.ensure(predicate="public.is_even(id)", allow_functions=names)
+    tubes.tube.attach("items", routing="public.shard_of(id)", predicate="public.is_even(id)", allow_functions=names)
     spied.database.execute("UPDATE items SET name = 'x'")
     assert len(tubes.ids()) == 10
     assert [table.problem for info in tubes.tubes() for table in info.tables] == [None]

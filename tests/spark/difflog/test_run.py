@@ -325,7 +325,7 @@ def test_concurrent_runs_and_missing_chunks_are_refused(spark: Spark, log: DiffL
     from trueup.errors import StoreError
     from trueup.verbs.difflog.manifest import lock_work_folder
 
-    with pytest.raises(ConfigError, match="nowhere does not exist"):
+    with pytest.raises(ConfigError, match="no complete chunk set with the name nowhere"):
         run(spark, log, names=["nowhere"])
     with lock_work_folder(Path(log.work)), pytest.raises(StoreError, match="another run"):
         run(spark, log)

@@ -173,6 +173,8 @@ def report_of() -> ReportOf:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Spark]:
     """The shared Spark session of the run; verbs with engine="spark" use it."""
+    from pyspark.java_gateway import ensure_callback_server_started
+
     from trueup.engine.session import start_session
 
     # Workers import functions of test modules; they do not import from the working folder.
@@ -180,6 +182,9 @@ def spark() -> Iterator[Spark]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     # Tables of a few rows: more partitions would only cost time.
     session = start_session(slots=2, conf={"spark.sql.shuffle.partitions": "2"})
+    # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
+    # of an embedded ClickHouse has three: start it before there are so many.
+    ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     yield session
     session.stop()
 

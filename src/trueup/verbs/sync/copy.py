@@ -125,16 +125,15 @@ def parts_of(
 def _leaves(source: Connection, oids: Sequence[int]) -> list[tuple[Any, ...]]:
     """Return the tables that store the rows of these tables, in the open transaction."""
     query = load("trueup.verbs.sync", "copy.sql")["leaves"]
-    source.execute("SAVEPOINT leaves")
+    # The functions that measure a table wait for a session that rewrites it.
+    source.execute("SAVEPOINT leaves; SET LOCAL lock_timeout = 300")
     try:
-        # The functions that measure a table wait for a session that rewrites it.
-        source.execute("SET LOCAL lock_timeout = 300")
-        return source.execute(query, {"oids": oids, "sizes": True}).fetchall()
+        rows = source.execute(query, {"oids": oids, "sizes": True}).fetchall()
     except psycopg.errors.LockNotAvailable:
         source.execute("ROLLBACK TO SAVEPOINT leaves")
-        return source.execute(query, {"oids": oids, "sizes": False}).fetchall()
-    finally:
-        source.execute(f"RELEASE SAVEPOINT leaves; SET LOCAL lock_timeout = '{LOCK_TIMEOUT:.0f}s'")
+        rows = source.execute(query, {"oids": oids, "sizes": False}).fetchall()
+    source.execute(f"RELEASE SAVEPOINT leaves; SET LOCAL lock_timeout = '{LOCK_TIMEOUT:.0f}s'")
+    return rows
 
 
 def cut(done: Iterable[Pages], pages: int, step: int) -> list[Pages]:

@@ -11,7 +11,7 @@ import pytest
 from support.sync import Pair
 from trueup.engine.progress import Silent
 from trueup.testing.postgres import Database
-from trueup.verbs.sync import copy, round
+from trueup.verbs.sync import copy, plan, round
 from trueup.verbs.sync.copy import Copied, Part
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.round import Changes
@@ -66,6 +66,29 @@ def test_readers_end_with_their_round(pair: Pair, monkeypatch: pytest.MonkeyPatc
         pair.check_equal(["a"])
     pair.run()
     pair.check_equal(["a", "b"])
+
+
+@pytest.mark.parametrize("kind", ["small", "large", "ordered"])
+def test_a_table_that_is_rewritten_during_a_round(pair: Pair, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """The snapshot of the round shows an empty table: its keys must not be deleted on the target."""
+    if kind == "ordered":
+        monkeypatch.setattr(plan, "silence_triggers", lambda target: False)
+    pair.both("CREATE TABLE a (id int PRIMARY KEY, n int)")
+    pair.source.execute("INSERT INTO a SELECT g FROM generate_series(1, 50) g")
+    pair.start()
+    if kind == "large":
+        monkeypatch.setattr(round, "SMALL", 3)
+    begin, again = round.begin, iter(["ALTER TABLE a SET UNLOGGED", "ALTER TABLE a SET LOGGED"])
+
+    def disturb(link: Link, changes: Changes) -> Changes:
+        now(pair.source, next(again, "SELECT"))
+        return begin(link, changes)
+
+    monkeypatch.setattr(round, "begin", disturb)
+    pair.source.execute("UPDATE a SET n = 1")
+    pair.run()
+    pair.check_equal(["a"])
+    assert pair.source.execute("SELECT count(*) FROM a WHERE n = 1") == [(50,)]
 
 
 def test_tables_that_are_rewritten_during_the_copy(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

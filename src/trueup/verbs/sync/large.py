@@ -16,7 +16,6 @@ from trueup.db.node import connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
-from trueup.errors import TrueupError
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.key_lists import KeyList, in_key_list, key_batches
@@ -25,7 +24,18 @@ from trueup.verbs.sync import state
 from trueup.verbs.sync.copy import ATTEMPTS, Copied, Job, copy, parts_of
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
-from trueup.verbs.sync.round import Changes, Checks, begin, checked_transaction, finish, record, round_of
+from trueup.verbs.sync.round import (
+    Changes,
+    Checks,
+    Rewritten,
+    begin,
+    checked_transaction,
+    finish,
+    record,
+    refuse_rewritten,
+    rewritten,
+    round_of,
+)
 
 KEYS_PER_TASK = 5_000
 
@@ -69,7 +79,7 @@ def large_round(
         copied, stale = copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
         if stale:
             # The session with the source holds locks that prevent it, as long as it is connected.
-            raise TrueupError(f"rewritten while a round copied it: {', '.join(sorted(stale))}", cure="run it again")
+            raise Rewritten(f"rewritten while a round read it: {', '.join(sorted(stale))}", cure="run it again")
         rows += copied
     # Another token for the last row: a target that went back into the round lacks rows.
     changes = begin(link, changes)
@@ -117,5 +127,6 @@ def _run_once(task: KeyTask) -> int:
             out = rows_out(table.columns, table.name, in_key_list(table.spec, task.keys))
             with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
                 rows = pipe(reader.session(), out, target, rows_in(table))
+                refuse_rewritten(rewritten(reader.session(), [task.table]))
         target.execute("COMMIT")
     return rows

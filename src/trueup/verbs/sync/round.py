@@ -14,7 +14,7 @@ Then the round is repeated with all entries. That makes the target equal to the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,11 +24,11 @@ import psycopg
 from psycopg import sql
 
 from trueup.capture.triggers.readers import Mark
-from trueup.db.connection import Cursor, one_row, one_value
+from trueup.db.connection import Connection, Cursor, one_row, one_value
 from trueup.db.durable import commit_durably
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
-from trueup.errors import CheckFailed
+from trueup.errors import CheckFailed, TrueupError
 from trueup.rows.write.copy import check_arrived
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
@@ -78,6 +78,10 @@ class Changes:
     def taken(self) -> int:
         """The number of keys of the round."""
         return sum(keys.count for keys in self.keys.values())
+
+
+class Rewritten(TrueupError):
+    """A table was rewritten after the snapshot of a round, which shows it empty: repeat the round."""
 
 
 class PartitionsChanged(CheckFailed):
@@ -222,6 +226,18 @@ def _bytes(table: SyncTable, rows: int) -> float:
     return min(table.bytes, rows * (table.bytes / table.rows if table.rows else UNKNOWN_ROW))
 
 
+def rewritten(connection: Connection, tables: Iterable[SyncTable]) -> Cursor:
+    """Select the names of tables that were rewritten after the snapshot; call it when they are read, and so locked."""
+    oids = [table.oid for table in tables]
+    return connection.execute(load("trueup.verbs.sync", "round.sql")["rewritten"], {"oids": oids})
+
+
+def refuse_rewritten(cursor: Cursor) -> None:
+    """Raise if a table was rewritten after the snapshot."""
+    if names := [name for (name,) in cursor.fetchall()]:
+        raise Rewritten(f"rewritten while a round read it: {', '.join(names)}", cure="run the same command again")
+
+
 def _written(changes: Changes) -> dict[int, KeyList | None]:
     """Return what a small round writes by table number: the keys, or None for all rows."""
     return {**changes.keys, **dict.fromkeys(changes.reload)}
@@ -235,6 +251,8 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
             number: select_rows(link.source, tables[number].spec, tables[number].row, keys)
             for number, keys in _written(changes).items()
         }
+        stale = rewritten(link.source, [tables[number] for number in _written(changes)])
+    refuse_rewritten(stale)
     rows = {number: one_row(cursor) for number, cursor in cursors.items()}
     return {number: (count, literal) for number, (count, literal) in rows.items()}
 

@@ -26,6 +26,16 @@ SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0))
        coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8
   FROM {log}
 
+-- name: rewritten
+-- Tables, also by a partition, whose file is not that of the snapshot: the functions show the file as it is now. After a
+-- rewrite by ALTER TABLE, or a TRUNCATE, the snapshot shows an empty table.
+WITH RECURSIVE tree AS (
+    SELECT r AS root, r AS oid FROM unnest(%(oids)s::oid[]) r
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
+SELECT DISTINCT t.root::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
+ WHERE pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode ORDER BY 1
+
 -- name: size
 -- The size of tables and their partitions, in bytes.
 WITH RECURSIVE tree AS (

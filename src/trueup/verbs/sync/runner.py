@@ -22,10 +22,12 @@ from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.request import SyncRequest
-from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
+from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, Rewritten
 
 # Maximum keys of a large round; the rest waits for the next one.
 LARGE = 1_000_000
+# How often a round is repeated because a table was rewritten meanwhile.
+_REPEATS = 10
 # A part of the log may violate a constraint that all of it does not: unique, exclusion, foreign key, restrict.
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 # The rows are too long for one value: program limit exceeded, out of memory.
@@ -83,6 +85,15 @@ class Runner:
             sequences.write(self.link.target, values)
 
     def _round(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
+        """Run a round; repeat it if a table was rewritten while it read: the entries are still in the change log."""
+        for _ in range(_REPEATS):
+            try:
+                return self._round_once(limit, small_keys, checks)
+            except Rewritten as error:
+                self._progress.say(f"{error.message}: repeating the round")
+        return self._round_once(limit, small_keys, checks)
+
+    def _round_once(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
         link, began = self.link, time.monotonic()
         try:
             changes = small.read_changes(link, limit, texts=link.plan.is_ordered)
@@ -115,6 +126,8 @@ class Runner:
         try:
             with state.writing(link.target, link.name, link.epoch):
                 rows = write_ordered(link.source, link.target, targets, keys, link.plan.foreign_keys)
+                read = [table for table in link.tables if table.name in keys]
+                small.refuse_rewritten(small.rewritten(link.source, read))
                 stop = one_value(small.record(link, changes, began))
         except Exception as error:
             raise link.error_from_server(error) from None

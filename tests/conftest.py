@@ -183,7 +183,7 @@ def spark() -> Iterator[Spark]:
     # Tables of a few rows: more partitions would only cost time.
     session = start_session(slots=2, conf={"spark.sql.shuffle.partitions": "2"})
     # The server for foreachBatch waits with select(), which fails for file descriptors from 1024 on, and every thread
-    # of an embedded ClickHouse has three: start it before there are so many.
+    # of an embedded ClickHouse has three: start it before that number is reached.
     ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     yield session
     session.stop()

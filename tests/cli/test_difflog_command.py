@@ -55,3 +55,12 @@ def test_an_unknown_side_log_is_an_error(cli: Cli, config: Path) -> None:
     assert ran.code == 2
     assert "--log mony=raw: not NAME=DIR of a side log" in ran.err
     assert "the side logs are money" in ran.err
+
+
+def test_a_path_that_does_not_exist_is_an_error_before_spark_starts(
+    cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trueup.api.difflog.spark_session", lambda *_: pytest.fail("Spark was started"))
+    ran = cli("difflog", "join", "--config", config, "--visits", tmp_path / "missing")
+    assert ran.code == 2
+    assert f"{tmp_path / 'missing'} does not exist" in ran.err

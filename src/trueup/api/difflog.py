@@ -31,9 +31,11 @@ from trueup.verbs.difflog.run import run
 from trueup.verbs.difflog.state import state_rows
 from trueup.verbs.difflog.status import DiffLogStatus, status
 from trueup.verbs.difflog.step import Step, whole_step
-from trueup.verbs.difflog_ends.join_files import JoinResult, join_files
+from trueup.verbs.difflog_ends.join_files import JoinResult, check_files, join_files
 from trueup.verbs.difflog_ends.judge import Proof
 from trueup.verbs.difflog_ends.prove import EXAMPLES, prove_clickhouse, prove_log
+
+_CONTINUES = "run the command again: it continues after the last complete output"
 
 T = TypeVar("T")
 File = str | PathLike[str]
@@ -85,6 +87,9 @@ class DiffLog:
         """
         raw = [str(path) for path in visits]
         sides = {name: [str(path) for path in paths] for name, paths in (logs or {}).items()}
+
+        # Before Spark starts, which takes seconds.
+        check_files(visits=raw, logs=sides)
 
         def work(session: SparkSession, _: Progress) -> JoinResult:
             return join_files(session, self.config, visits=raw, logs=sides)
@@ -178,7 +183,7 @@ class DiffLog:
         self, task_type: str, context: Mapping[str, object], progress: Progress | None = None
     ) -> Iterator[OpenTask]:
         """Yield a new task of the task store."""
-        again = "run the command again: it continues after the last complete output"
+        again = _CONTINUES if task_type in ("DIFFLOG_RUN", "DIFFLOG_MIGRATE") else "run the command again"
         with (
             TaskStore(self._task_db) as store,
             open_task(

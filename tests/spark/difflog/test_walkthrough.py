@@ -43,6 +43,9 @@ def test_the_template_runs_with_its_sample_data(capsys: pytest.CaptureFixture[st
     assert re.match(r"last run: 1, finished 2\S+Z\nwaiting chunk sets: none\nstate: 1,000 keys in \d+ files", shown)
     assert run(["difflog", "prove"]) == 0
     assert "MATCH" in capsys.readouterr().out
+    Path("difflog/runs/000001").rename("moved")
+    assert run(["difflog", "status"]) == 2
+    assert "state contains run 1" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_walk_through_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:

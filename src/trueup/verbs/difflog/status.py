@@ -8,6 +8,7 @@ from pathlib import Path
 from trueup.verbs.difflog import chunks
 from trueup.verbs.difflog.manifest import Runs
 from trueup.verbs.difflog.model import OLDER, DiffLogConfig
+from trueup.verbs.difflog.record import find_record
 from trueup.verbs.difflog.state import StateTable
 
 
@@ -30,11 +31,12 @@ class DiffLogStatus:
 
 
 def status(difflog: DiffLogConfig) -> DiffLogStatus:
-    """Return the status of a version log. Raises StoreError if a manifest cannot be read."""
-    runs = Runs(Path(difflog.work))
+    """Return the status of a version log. Raises StoreError if a part of it is missing or cannot be read."""
+    table, runs = StateTable.of(difflog), Runs(Path(difflog.work))
+    find_record(table, runs)
     unfinished = runs.unfinished()
     last = max((run for run in runs.all() if run.is_finished), key=lambda run: run.number, default=None)
-    files = StateTable.of(difflog).files()
+    files = table.files()
     return DiffLogStatus(
         last_run=last.number if last else 0,
         finished=last.facts["finished"] if last else "",

@@ -42,13 +42,11 @@ def join_files(
 ) -> JoinResult:
     """Write a chunk set from Parquet files. Raises CheckFailed if a file cannot be read, or was joined before."""
     work = Path(difflog.work)
-    given = {name: [local_path(text) for text in texts] for name, texts in {"": visits, **logs}.items()}
     with lock_work_folder(work), input_errors(None):
         check_log(difflog)
         runs = Runs(work)
         before = _joined_sets(work, runs)
-        files, problems = given_files(given)
-        raise_if_any(problems, "nothing was written; correct the paths or the files, then join again")
+        given, files = check_files(visits=visits, logs=logs)
         _check_not_joined(before, list(map(str, files)))
         waiting = chunks.waiting_chunks(work, runs.committed_chunks())
         check_chunk_sets(difflog, work, waiting, StateTable.of(difflog).schema())
@@ -64,6 +62,19 @@ def join_files(
         )
         name = chunks.write_set(work, runs.taken_chunks(), list(map(str, files)), _folders(difflog, joined))
     return _result(difflog, name, chunks.chunk_folder(work) / name)
+
+
+def check_files(
+    *, visits: Sequence[str], logs: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Return the given paths by side log ("" for the visits), and all their files. Spark is not needed.
+
+    Raises CheckFailed if a path does not exist, or a file cannot be read.
+    """
+    given = {name: [local_path(text) for text in texts] for name, texts in {"": visits, **logs}.items()}
+    files, problems = given_files(given)
+    raise_if_any(problems, "nothing was written; correct the paths or the files, then join again")
+    return given, files
 
 
 def _joined_sets(work: Path, runs: Runs) -> dict[str, list[str]]:

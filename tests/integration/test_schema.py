@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from support.fixtures import Databases
+from support.hostile import hostile_role
 from trueup.api.tube import Tube
 from trueup.config.model import Node
+from trueup.db.meaning import without_equal_meaning
 from trueup.db.node import connect
 from trueup.db.schema import Item, SchemaDifference, compare_schemas, read_schema
 from trueup.testing.postgres import Database
@@ -238,3 +243,49 @@ def test_unreadable_definitions_are_never_equal(databases: Databases) -> None:
         assert "permission denied for table pg_proc" in " ".join(each.remark for each in found)
     finally:
         one.server.database("postgres").execute(f"DROP ROLE {role}")
+
+
+def test_definitions_are_compared_by_meaning_and_nothing_of_other_roles_runs(databases: Databases) -> None:
+    """A definition of another version is parsed here, and is the same if it prints the same; except for traps."""
+    (database,) = databases(1)
+    with hostile_role([database]) as hostile:
+        hostile.run(
+            """CREATE SEQUENCE calls; CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TABLE t (id int, m mood);
+            CREATE FUNCTION called(int) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS
+                'BEGIN PERFORM nextval(''public.calls''); RETURN true; END';
+            CREATE DOMAIN checked AS int CHECK (called(VALUE)); CREATE TYPE pair AS (x checked);
+            CREATE VIEW fine AS SELECT id, m = 'ok' AND called(3) AS c FROM t;
+            CREATE VIEW trap AS SELECT id, '(1)'::pair AS c FROM t;
+            CREATE TABLE own (id int CHECK (id > 3 AND called(4)), n int DEFAULT 4 * 2);
+            CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+            CREATE TRIGGER note BEFORE UPDATE ON own FOR EACH ROW WHEN (OLD.id <> NEW.id) EXECUTE FUNCTION noted()"""
+        )
+        here = schema_of(database)
+        calls = database.execute("SELECT last_value FROM calls")
+
+        def rewritten(value: Any) -> Any:
+            """Return a definition in other words, which mean the same."""
+            if not isinstance(value, str):
+                return value
+            text = re.sub(r"\b(t\.)?id,", "(t.id) AS id,", value)
+            return (
+                text.replace("(id > 3)", "id > 3")
+                .replace("(4 * 2)", "(4) * 2")
+                .replace("WHEN ((old", "WHEN (((old")
+                .replace("new.id))", "new.id)))")
+            )
+
+        def differences(change: Callable[[Any], Any]) -> list[str]:
+            other = {
+                name: replace(item, version=item.version - 1, facts={k: change(v) for k, v in item.facts.items()})
+                for name, item in here.items()
+            }
+            found = compare_schemas({"here": here, "there": other})
+            with connect(Node("n", database.uri), application="test", read_only=False) as connection:
+                return [each.name for each in without_equal_meaning(connection, found, here, other)]
+
+        assert {"fine", "trap", "own.own_id_check", "own.note", "own.n"} >= {*differences(rewritten)} == {"trap"}
+        changed = differences(lambda value: rewritten(value).replace("3", "5") if isinstance(value, str) else value)
+        assert set(changed) >= {"fine", "trap", "own.own_id_check"}
+        assert database.execute("SELECT last_value FROM calls") == calls
+        assert not hostile.is_superuser()

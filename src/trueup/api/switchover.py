@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ class Switchover:
         meta: str = "",
         close_keys: int = 1000,
         jobs: int = 4,
-        accept_schema: bool = False,
+        accept_schema: Sequence[str] = (),
         timeout: float = 60.0,
         first_address: str = "",
         second_address: str = "",
@@ -79,7 +79,7 @@ class Switchover:
         meta: str = "",
         close_keys: int = 1000,
         jobs: int = 4,
-        accept_schema: bool = False,
+        accept_schema: Sequence[str] = (),
         timeout: float = 60.0,
         first_address: str = "",
         second_address: str = "",

@@ -57,7 +57,16 @@ _MOVE = (
     ),
     SHARED["close_keys"],
     option("--jobs", "N", "Sessions per node that compare rows.", 4, click.IntRange(min=1, max=64)),
-    flag("--accept-schema", "Accept schema differences, except in tables and columns."),
+    click.option(
+        "--accept-schema",
+        multiple=True,
+        metavar="NAMES",
+        is_flag=False,
+        # Without a value it is refused with a message that explains the names.
+        flag_value="*",
+        help="Accept the differences of these objects, except in tables and columns: names or patterns with * and ?,"
+        " comma-separated; KIND:NAME for objects of a kind, owner:NAME and grants:NAME if only that differs.",
+    ),
     _TIMEOUT,
     *_ADDRESSES,
     shared("quiet", "task_db"),

@@ -5,7 +5,8 @@ Reading order: `connection` (the type of a session), `node` (opens a session wit
 outcome is known), `lock_holders` (who holds the lock that a session waits for), `snapshot` (a consistent view of a
 node, held by the driver), `reader` (the sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow
 batches and as COPY data), `casts` (expressions that call no cast of a type's owner), `catalog` (columns, keys and
-rights of a table), `schema` (all objects of a database, compared across nodes), `foreign_keys` (order of tables,
+rights of a table), `schema` (all objects of a database, compared across nodes), `meaning` (definitions that
+versions print differently), `foreign_keys` (order of tables,
 broken references), `trust` (schemas that other roles prepared), `own_path` (the search_path of triggers),
 `foreign_code` (code of other roles that a superuser would run), `private` (objects of trueup that only their owner may
 use), `watch` (load of the nodes during a run), `names` and `patterns` (names of tables as users write them),

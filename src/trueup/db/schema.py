@@ -1,7 +1,7 @@
 """Read all objects of a database as facts, and compare the facts of several nodes.
 
 The facts do not depend on the history of a database: they contain no oids, no `search_path` and no dropped columns.
-Values of sequences, owners, grants, comments and tablespaces are not included.
+Values of sequences, comments and tablespaces are not included; owners and grants only where asked for.
 """
 
 from __future__ import annotations
@@ -41,11 +41,20 @@ _OF_SCHEMAS = {
     "types": ("type",),
     "extensions": ("extension",),
 }
-_BLOCK_OF = {kind: block for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS}.items() for kind in kinds}
+# Owners and grants of both are items of their own, so that an object and the rights on it differ separately.
+RIGHTS = "rights"
+_RIGHTS_OF_RELATIONS = {"relation_rights": (RIGHTS,)}
+_RIGHTS_OF_SCHEMAS = {"schema_rights": (RIGHTS,)}
+_BLOCK_OF = {
+    kind: block for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS, **_RIGHTS_OF_RELATIONS}.items() for kind in kinds
+}
 _HOMES = ("table", "view", "materialized view")
 # Facts that servers of different versions may print differently although they are equal.
-_PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
-
+PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
+# Facts that are not compared: they help to judge others.
+_NOT_COMPARED = ("newest version",)
+# A privilege of tables since version 17, which owners have there.
+_MAINTAIN, _MAINTAIN_SINCE = " MAINTAIN", 17
 
 # Since this version, the columns of a view on one table are printed without the table name.
 _SHORT_SINCE = 16
@@ -89,12 +98,16 @@ def read_schema(
     *,
     schemas: Sequence[str] | None = None,
     tables: Container[tuple[str, str]] | None = None,
+    rights: bool = False,
 ) -> dict[Name, Item]:
     """Return all objects of a database, or only those of these schemas, or of these tables and views (schema, name).
 
-    Objects of the system, of extensions and of trueup are excluded. An object that the role may not read is an item
-    with the reason in `unreadable`.
+    With `rights`, their owners and grants too. Objects of the system, of extensions and of trueup are excluded. An
+    object that the role may not read is an item with the reason in `unreadable`.
     """
+    blocks = [*_OF_RELATIONS, *(_RIGHTS_OF_RELATIONS if rights else ())]
+    if tables is None:
+        blocks += [*_OF_SCHEMAS, *(_RIGHTS_OF_SCHEMAS if rights else ())]
     with connection.transaction():
         server = _rows(connection, "server", {})[0]
         assert server["path"] == "pg_catalog", "names would be printed without their schema"
@@ -107,7 +120,7 @@ def read_schema(
             if tables is None or (row["schema"], row["table"]) in tables
         ]
         items: dict[Name, Item] = {}
-        for block in (*_OF_RELATIONS, *(_OF_SCHEMAS if tables is None else ())):
+        for block in blocks:
             for item in _items(connection, block, values, server["version"]):
                 items[item.kind, item.schema, item.name] = item
         return items
@@ -162,6 +175,9 @@ def _items(connection: Connection, block: str, values: Mapping[str, Any], versio
 
 def _absence_is_known(item: Item, items: Mapping[Name, Item], everything: Mapping[Name, Item]) -> bool:
     """Return whether the absence of an object on a node is known: its kind is readable, and its table exists."""
+    if item.kind == RIGHTS and (item.kind, item.schema, item.name) not in items:
+        # The object is missing, which is a difference of its own.
+        return False
     if item.name == "*" or (_BLOCK_OF[item.kind], "", "*") in items:
         return False
     if item.table is None or item.kind in _HOMES:
@@ -174,7 +190,13 @@ def _changed(having: Mapping[str, Item], schemas: Mapping[str, Mapping[Name, Ite
     """Return the facts that are not the same on all nodes that have the object."""
     changed: dict[str, dict[str, Any]] = {}
     for fact in next(iter(having.values())).facts if len(having) > 1 else ():
+        if fact in _NOT_COMPARED:
+            continue
         values = {node: item.facts.get(fact) for node, item in having.items()}
+        if fact == "grants" and any(item.version < _MAINTAIN_SINCE for item in having.values()):
+            values = {
+                node: [grant for grant in grants or () if _MAINTAIN not in grant] for node, grants in values.items()
+            }
         if fact == "column order":
             # Columns that are missing on a node are separate differences.
             common = set.intersection(*(set(names or ()) for names in values.values()))
@@ -182,6 +204,20 @@ def _changed(having: Mapping[str, Item], schemas: Mapping[str, Mapping[Name, Ite
         if not _alike(list(values.values())) and not (fact == "definition" and _alike(_shortened(having))):
             changed[fact] = values
     return changed
+
+
+def without_newest_versions(
+    differences: Sequence[SchemaDifference], schemas: Mapping[str, Mapping[Name, Item]]
+) -> list[SchemaDifference]:
+    """Return the differences without extensions that have the newest version that each server ships."""
+    return [difference for difference in differences if not _is_newest(difference, schemas)]
+
+
+def _is_newest(difference: SchemaDifference, schemas: Mapping[str, Mapping[Name, Item]]) -> bool:
+    if difference.kind != "extension" or set(difference.facts) != {"version"}:
+        return False
+    items = [schemas[node][difference.kind, difference.schema, difference.name] for node in difference.nodes]
+    return all(item.facts["version"] == item.facts["newest version"] for item in items)
 
 
 def _alike(values: Sequence[Any]) -> bool:
@@ -212,7 +248,7 @@ def _short(definition: str) -> str:
 
 def _remark(facts: Mapping[str, Any], having: Mapping[str, Item]) -> str:
     versions = sorted({item.version for item in having.values()})
-    if len(versions) < 2 or not set(facts) <= set(_PRINTED):
+    if len(versions) < 2 or not set(facts) <= set(PRINTED):
         return ""
     listed = " and ".join(map(str, versions))
     return f"PostgreSQL {listed} may print equal definitions differently: compare them manually"

@@ -320,6 +320,57 @@ SELECT 'type' AS kind, n.nspname::text AS schema, NULL::text[] AS home, ARRAY[t.
 
 -- name: extensions
 SELECT 'extension' AS kind, '' AS schema, NULL::text[] AS home, ARRAY[e.extname::text] AS parts, NULL AS arguments,
-       jsonb_build_object('version', e.extversion, 'schema', n.nspname) AS facts
+       jsonb_build_object('version', e.extversion, 'schema', n.nspname, 'newest version', a.default_version) AS facts
   FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
+  LEFT JOIN pg_available_extensions a ON a.name = e.extname
  WHERE %(schemas)s::text[] IS NULL OR n.nspname = ANY (%(schemas)s::text[])
+
+-- name: relation_rights
+-- Grants without the role that granted. Entries of the owner have no name: with another owner they are the same.
+SELECT 'rights' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.relname::text] AS home, ARRAY[c.relname::text] AS parts,
+       NULL AS arguments,
+       jsonb_build_object(
+           'owner', pg_get_userbyid(c.relowner),
+           'grants', (SELECT jsonb_agg(g.text ORDER BY g.text COLLATE "C") FROM (
+                SELECT concat_ws(' ', CASE a.grantee WHEN 0 THEN 'PUBLIC' WHEN c.relowner THEN 'the owner' ELSE pg_get_userbyid(a.grantee)::text END,
+                                 a.privilege_type, CASE WHEN a.is_grantable THEN 'WITH GRANT OPTION' END)
+                  FROM aclexplode(coalesce(c.relacl, acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", c.relowner))) a) g(text)),
+           'grants on columns', (SELECT jsonb_agg(g.text ORDER BY g.text COLLATE "C") FROM (
+                SELECT concat_ws(' ', CASE a.grantee WHEN 0 THEN 'PUBLIC' WHEN c.relowner THEN 'the owner' ELSE pg_get_userbyid(a.grantee)::text END,
+                                 format('%%s (%%I)', a.privilege_type, t.attname), CASE WHEN a.is_grantable THEN 'WITH GRANT OPTION' END)
+                  FROM pg_attribute t CROSS JOIN LATERAL aclexplode(t.attacl) a
+                 WHERE t.attrelid = c.oid AND t.attnum > 0 AND NOT t.attisdropped) g(text))
+       ) AS facts
+  FROM unnest(%(relations)s::oid[]) wanted(oid)
+  JOIN pg_class c USING (oid)
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+
+-- name: schema_rights
+-- The same of schemas, functions and types.
+SELECT 'rights' AS kind, o.schema, NULL::text[] AS home, ARRAY[o.name] AS parts, o.arguments,
+       jsonb_build_object(
+           'owner', pg_get_userbyid(o.owner),
+           'grants', (SELECT jsonb_agg(g.text ORDER BY g.text COLLATE "C") FROM (
+                SELECT concat_ws(' ', CASE a.grantee WHEN 0 THEN 'PUBLIC' WHEN o.owner THEN 'the owner' ELSE pg_get_userbyid(a.grantee)::text END,
+                                 a.privilege_type, CASE WHEN a.is_grantable THEN 'WITH GRANT OPTION' END)
+                  FROM aclexplode(o.acl) a) g(text))
+       ) AS facts
+  FROM (SELECT '' AS schema, n.nspname::text AS name, NULL::text AS arguments, n.nspowner AS owner,
+               coalesce(n.nspacl, acldefault('n', n.nspowner)) AS acl
+          FROM pg_namespace n WHERE n.oid = ANY (%(spaces)s::oid[])
+        UNION ALL
+        SELECT n.nspname::text, p.proname::text,
+               coalesce((SELECT string_agg(format_type(each.oid, NULL), ', ' ORDER BY each.number)
+                           FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY each(oid, number)), ''),
+               p.proowner, coalesce(p.proacl, acldefault('f', p.proowner))
+          FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+         WHERE p.pronamespace = ANY (%(spaces)s::oid[])
+           AND NOT EXISTS (SELECT FROM pg_depend d
+                            WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype IN ('e', 'i'))
+        UNION ALL
+        SELECT n.nspname::text, t.typname::text, NULL, t.typowner, coalesce(t.typacl, acldefault('T', t.typowner))
+          FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_class c ON c.oid = t.typrelid
+         WHERE t.typnamespace = ANY (%(spaces)s::oid[]) AND t.typtype IN ('e', 'c', 'd', 'r', 'b')
+           AND (c.oid IS NULL OR c.relkind = 'c') AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
+           AND NOT EXISTS (SELECT FROM pg_depend d
+                            WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')) o

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from psycopg import sql
 
+from trueup.config.wording import counted
 from trueup.db.connection import Connection, Cursor
 from trueup.db.foreign_keys import ForeignKey, TableName, orphans
 from trueup.db.names import display_name
-from trueup.db.schema import SchemaDifference, compare_schemas, read_schema
 from trueup.db.statements import load
 from trueup.errors import TrueupError
-from trueup.verbs.switchover import pointer
 from trueup.verbs.sync.sequences import Values
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ WAY_BACK = "way back ready"
 # In the order of the report.
 ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
 
-# Applications need these: --accept-schema does not accept differences in them.
-_NEVER_ACCEPTED = ("table", "column")
 _SHOWN = 5
 
 
@@ -77,45 +74,6 @@ def statement(name: str) -> LiteralString:
     return load("trueup.verbs.switchover", "gate.sql")[name]
 
 
-def schema_differences(
-    connections: Mapping[str, Connection], tables: Sequence[TableName], *, whole: bool, accept: bool
-) -> tuple[list[str], list[str]]:
-    """Return the differences of the schemas that close the gate, and those that were accepted.
-
-    With `whole` (a sync of the whole database) all objects are compared, except those of excluded tables; else only the
-    tables and what belongs to them.
-    """
-    schemas = {}
-    for name, connection in connections.items():
-        synced = {relation for table in tables for relation in relations(connection, table)}
-        items = read_schema(connection, tables=None if whole else synced)
-        others = {item.table for item in items.values() if item.kind == "table"} - synced
-        schemas[name] = {key: item for key, item in items.items() if item.table is None or item.table not in others}
-    refused: list[str] = []
-    accepted: list[str] = []
-    for difference in compare_schemas(schemas):
-        is_accepted = accept and difference.kind not in _NEVER_ACCEPTED
-        (accepted if is_accepted else refused).append(_difference_text(difference))
-    return refused, accepted
-
-
-def relations(connection: Connection, table: TableName) -> list[TableName]:
-    """Return a table and its partitions."""
-    values = {"schema": table[0], "table": table[1], "trigger": ""}
-    rows = connection.execute(pointer.statement("relations"), values).fetchall()
-    return [(row[0], row[1]) for row in rows]
-
-
-def _difference_text(difference: SchemaDifference) -> str:
-    name = f"{difference.kind} {difference.schema + '.' if difference.schema else ''}{difference.name}"
-    if difference.how == "changed":
-        facts = ", ".join(difference.facts)
-        return f"{name} differs ({facts}){f': {difference.remark}' if difference.remark else ''}"
-    if difference.how == "missing":
-        return f"{name} is missing on {' and '.join(difference.nodes)}"
-    return f"{name} cannot be read on {' and '.join(difference.nodes)}: {difference.remark}"
-
-
 def query_fingerprint(connection: Connection, tables: Sequence[TableName]) -> Cursor:
     """Send the query for one value that changes when the catalog rows of these tables change."""
     names = {"schemas": [name[0] for name in tables], "names": [name[1] for name in tables]}
@@ -135,14 +93,26 @@ def prepared_names(cursor: Cursor) -> list[str]:
 def broken_foreign_keys(
     connection: Connection, keys: Iterable[ForeignKey], among: sql.Composable | None = None
 ) -> list[str]:
-    """Return the foreign keys whose child rows have no parent row: all rows, or the rows `t` in `among`."""
+    """Return the foreign keys whose child rows have no parent row: all rows, or the rows `t` in `among`.
+
+    A key that is NOT VALID allows such rows. They are the same in both databases, because the gate requires equal rows.
+    """
     broken = []
     for key in keys:
+        if not key.validated:
+            continue
         rows = orphans(connection, key, among=among, limit=3, child="t")
         if rows:
             shown = ", ".join(f"({', '.join(map(str, row))})" for row in rows)
             broken.append(f"{key} refers to rows of {display_name(*key.parent)} that do not exist: {shown}")
     return broken
+
+
+def references_text(keys: Sequence[ForeignKey]) -> str:
+    """Return what was checked of these foreign keys."""
+    allowed = [str(key) for key in keys if not key.validated]
+    text = counted(len(keys), "foreign key")
+    return f"{text}; NOT VALID, with the same rows on both sides: {', '.join(allowed)}" if allowed else text
 
 
 def unequal_sequences(source: Values, target: Values) -> list[str]:

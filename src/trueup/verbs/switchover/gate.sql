@@ -1,5 +1,6 @@
 -- name: fingerprint
--- A fingerprint of the catalog rows of these tables and their partitions, by the transactions that wrote them.
+-- A fingerprint of the catalog rows of these tables and their partitions, by the transactions that wrote them. Triggers and rules by
+-- their contents: the pause enables some of them, and the fingerprint of that is known before.
 WITH named AS (
     SELECT to_regclass(format('%%I.%%I', s, n))::oid AS oid FROM unnest(%(schemas)s::text[], %(names)s::text[]) x(s, n)
 ), tables AS (
@@ -9,10 +10,43 @@ SELECT concat_ws('/', (SELECT count(*) FROM tables),
     (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.xmin), 0)) FROM pg_attribute a JOIN tables t ON t.oid = a.attrelid),
     (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.xmin), 0)) FROM pg_constraint c JOIN tables t ON t.oid = c.conrelid),
     (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM pg_index i JOIN tables t ON t.oid = i.indrelid),
-    (SELECT sum(hashtextextended(concat_ws(':', g.oid, g.xmin), 0)) FROM pg_trigger g JOIN tables t ON t.oid = g.tgrelid),
+    (SELECT sum(hashtextextended(concat_ws(':', g.oid, g.tgname, g.tgfoid, g.tgtype, g.tgenabled, g.tgisinternal, g.tgconstrrelid,
+        g.tgconstrindid, g.tgconstraint, g.tgparentid, g.tgdeferrable, g.tginitdeferred, g.tgattr, g.tgargs, g.tgqual, g.tgoldtable,
+        g.tgnewtable), 0)) FROM pg_trigger g JOIN tables t ON t.oid = g.tgrelid),
+    (SELECT sum(hashtextextended(concat_ws(':', r.oid, r.rulename, r.ev_type, r.ev_enabled, r.is_instead, r.ev_qual, r.ev_action), 0))
+       FROM pg_rewrite r JOIN tables t ON t.oid = r.ev_class),
+    (SELECT sum(hashtextextended(concat_ws(':', p.oid, p.xmin), 0)) FROM pg_policy p JOIN tables t ON t.oid = p.polrelid),
     (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d JOIN tables t ON t.oid = d.adrelid),
-    (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.relname, c.relnamespace, c.relkind, c.relispartition), 0))
+    (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.relname, c.relnamespace, c.relkind, c.relispartition, c.relowner,
+        c.relacl, c.relrowsecurity, c.relforcerowsecurity), 0))
        FROM pg_class c JOIN tables t ON t.oid = c.oid))
 
 -- name: prepared
 SELECT gid, owner::text FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
+
+-- name: role_rights
+-- What each role may do with these tables, views and sequences, also through other roles; with `beyond_public` without what
+-- every role may. Every role has a row, so that a missing one is known. Without lists: what concerns the whole database.
+WITH objects AS (
+    SELECT format('%%I.%%I', x.s, x.n) AS name, c.oid, c.relnamespace, c.relkind, c.relrowsecurity
+      FROM unnest(%(schemas)s::text[], %(names)s::text[]) x(s, n)
+      JOIN pg_class c ON c.oid = to_regclass(format('%%I.%%I', x.s, x.n))
+), roles AS (
+    SELECT r.oid, r.rolname::text AS role, r.rolcanlogin, r.rolbypassrls OR r.rolsuper AS bypasses FROM pg_roles r WHERE r.rolname !~ '^pg_'
+), rights AS (
+    SELECT r.role, p.privilege, o.name FROM roles r CROSS JOIN objects o
+     CROSS JOIN unnest(CASE o.relkind WHEN 'S' THEN ARRAY['USAGE'] ELSE ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE'] END) p(privilege)
+     WHERE CASE WHEN o.relkind = 'S'
+                THEN has_sequence_privilege(r.oid, o.oid, p.privilege)
+                     AND NOT (%(beyond_public)s AND has_sequence_privilege('public', o.oid, p.privilege))
+                ELSE has_table_privilege(r.oid, o.oid, p.privilege)
+                     AND NOT (%(beyond_public)s AND has_table_privilege('public', o.oid, p.privilege)) END
+       AND has_schema_privilege(r.oid, o.relnamespace, 'USAGE')
+    UNION ALL
+    SELECT r.role, 'read all rows of', o.name FROM roles r CROSS JOIN objects o WHERE r.bypasses AND o.relrowsecurity
+)
+SELECT role, privilege, array_agg(name ORDER BY name) FROM rights GROUP BY role, privilege
+UNION ALL SELECT role, NULL, NULL FROM roles
+UNION ALL SELECT role, 'log in', NULL FROM roles WHERE rolcanlogin
+UNION ALL SELECT role, 'CONNECT', NULL FROM roles WHERE has_database_privilege(oid, current_database(), 'CONNECT')
+ORDER BY 1, 2

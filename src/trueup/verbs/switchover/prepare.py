@@ -19,6 +19,8 @@ from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
 from trueup.verbs.switchover import gate, guard, pointer
+from trueup.verbs.switchover.accepted import parse_accepted
+from trueup.verbs.switchover.compared import Compared, Side, schema_differences
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.ready import Ready
@@ -170,14 +172,18 @@ def _fingerprint(connection: Connection, tables: list[TableName]) -> str:
 def _compare_schemas(request: SwitchoverRequest, source: Connection, target: Connection, link: Link) -> tuple[str, ...]:
     """Raise if the schemas differ; return the differences that were accepted."""
     known = state.read(link.target, link.name)
-    refused, accepted = gate.schema_differences(
-        {link.source_node.name: source, link.target_node.name: target},
-        [table.name for table in link.tables],
-        whole=known is not None and not known.named,
-        accept=request.accept_schema,
+    refused, remarks = schema_differences(
+        Side(link.source_node.name, source),
+        Side(link.target_node.name, target),
+        Compared(
+            [table.name for table in link.tables],
+            [(sequence.schema, sequence.name) for sequence in link.plan.sequences],
+            is_whole=known is not None and not known.named,
+        ),
+        parse_accepted(request.accept_schema),
     )
     gate.refuse([gate.condition(gate.SCHEMA, refused)])
-    return tuple(f"accepted: {difference}" for difference in accepted)
+    return tuple(remarks)
 
 
 def _validation(request: SwitchoverRequest, link: Link, stack: ExitStack) -> Validated:

@@ -91,7 +91,7 @@ class Ready:
         ]
         conditions = (
             gate.condition(gate.ROWS, unequal, checked),
-            gate.condition(gate.REFERENCES, broken, f"{len(self.link.plan.foreign_keys)} foreign keys"),
+            gate.condition(gate.REFERENCES, broken, gate.references_text(self.link.plan.foreign_keys)),
             gate.condition(gate.SCHEMA, altered),
             gate.condition(gate.SEQUENCES_EQUAL, gate.unequal_sequences(values, target_values), f"{len(values)}"),
             gate.condition(gate.LOG_EMPTY, [f"it has {counted(entries, 'entry')}"] if entries else []),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trueup.config.model import Node
 from trueup.errors import ConfigError
+from trueup.verbs.switchover.accepted import parse_accepted
 
 EXECUTE = "execute"
 ROLLBACK = "rollback"
@@ -35,7 +36,8 @@ class SwitchoverRequest:
     timeout: float = 60.0
     # Sessions per node that compare rows.
     jobs: int = 4
-    accept_schema: bool = False
+    # Patterns of the objects whose differences are accepted.
+    accept_schema: tuple[str, ...] = ()
     # How applications reach the databases, if not as trueup does.
     first_address: str = ""
     second_address: str = ""
@@ -48,6 +50,7 @@ class SwitchoverRequest:
             raise ConfigError("--budget must be more than 0 seconds", cure="write it as 5s, 500ms or 1m")
         if self.proof not in PROOFS:
             raise ConfigError(f"--proof: '{self.proof}' is unknown", cure=f"use one of {', '.join(PROOFS)}")
+        parse_accepted(self.accept_schema)
         if self.proof != VALIDATED and (self.validation or self.meta):
             raise ConfigError(
                 "--validation and --meta need --proof validated", cure="remove them, or add --proof validated"

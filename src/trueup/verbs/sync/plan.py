@@ -16,7 +16,7 @@ from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
-from trueup.db.schema import compare_schemas, read_schema
+from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
 from trueup.db.statements import load
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
@@ -306,7 +306,7 @@ def _other_differences(
     remarks = [
         f"the schemas differ: {item.kind} {item.schema + '.' if item.schema else ''}{item.name} {item.how}"
         + (f" on {', '.join(item.nodes)}" if item.how != "changed" else "")
-        for item in compare_schemas(schemas)
+        for item in without_newest_versions(compare_schemas(schemas), schemas)
         # Differences of tables and columns are problems of the plan.
         if item.kind not in ("table", "column")
     ]

@@ -1,0 +1,174 @@
+"""Compare definitions by their meaning: a server parses the definition of another one and prints it again.
+
+Servers print definitions from their parsed form, and versions print them differently. All of this happens in a
+transaction that is rolled back. An expression becomes the column of a temporary view, because CREATE VIEW evaluates
+nothing: an index or a generated column would call functions while it is created. What is left are the input functions
+of literals, which check domains: for a superuser, literals of types that could run code of other roles are not
+parsed. Event triggers are silenced where the role may do that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import psycopg
+from psycopg import sql
+
+from trueup.db.connection import Connection, one_value
+from trueup.db.schema import PRINTED, Item, Name, SchemaDifference
+from trueup.db.statements import load
+
+_NAME = r"""(?:"(?:[^"]|"")*"|[\w$]+)"""
+# A literal of a type outside of pg_catalog: everything is printed with `search_path = pg_catalog`.
+_TYPED_LITERAL = re.compile(rf"'::({_NAME}\.{_NAME})")
+_CHECK = re.compile(r"CHECK \((.*)\)((?: NO INHERIT| NOT ENFORCED)*)", re.DOTALL)
+_LOCK_TIMEOUT = "200ms"
+
+# The parts of a text that are compared as they are, and the texts that the server prints again.
+Reprinted = tuple[str, ...]
+
+
+def without_equal_meaning(
+    connection: Connection,
+    differences: Sequence[SchemaDifference],
+    here: Mapping[Name, Item],
+    there: Mapping[Name, Item],
+) -> list[SchemaDifference]:
+    """Return the differences without objects that only print differently on the server of `connection` and another.
+
+    `here` are the objects of this server, `there` those of the other one. What cannot be compared stays a difference.
+    """
+    candidates = [difference for difference in differences if _is_printed(difference, here, there)]
+    if not candidates:
+        return list(differences)
+    equal: set[Name] = set()
+    with _silent(connection) as is_safe:
+        if is_safe is None:
+            return list(differences)
+        for difference in candidates:
+            name = (difference.kind, difference.schema, difference.name)
+            facts = ((there[name].facts[fact], here[name].facts[fact], fact) for fact in difference.facts)
+            if all(_same(connection, here[name], fact, one, other, is_safe) for one, other, fact in facts):
+                equal.add(name)
+    return [each for each in differences if (each.kind, each.schema, each.name) not in equal]
+
+
+def _is_printed(difference: SchemaDifference, here: Mapping[Name, Item], there: Mapping[Name, Item]) -> bool:
+    name = (difference.kind, difference.schema, difference.name)
+    return (
+        difference.how == "changed"
+        and set(difference.facts) <= set(PRINTED)
+        and here[name].version != there[name].version
+    )
+
+
+@contextmanager
+def _silent(connection: Connection) -> Iterator[Callable[[str], bool] | None]:
+    """Open a transaction that is rolled back; yield whether a text may be parsed, or None if no text may be."""
+    statements = load("trueup.db", "meaning.sql")
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'; SET LOCAL check_function_bodies = off")
+        try:
+            with connection.transaction():
+                connection.execute("SET LOCAL session_replication_role = replica")
+        except psycopg.errors.InsufficientPrivilege:
+            pass
+        if not one_value(connection.execute(load("trueup.db", "foreign_code.sql")["is_superuser"])):
+            yield lambda text: True
+        elif one_value(connection.execute(statements["foreign_event_triggers"])):
+            yield None
+        else:
+            yield lambda text: bool(
+                one_value(connection.execute(statements["are_safe"], {"types": _TYPED_LITERAL.findall(text)}))
+            )
+
+
+def _same(
+    connection: Connection, item: Item, fact: str, one: object, other: object, is_safe: Callable[[str], bool]
+) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        # The constraints of a domain.
+        return one.keys() == other.keys() and all(
+            _same(connection, item, fact, one[name], other[name], is_safe) for name in one
+        )
+    if not isinstance(one, str) or not isinstance(other, str) or not (is_safe(one) and is_safe(other)):
+        return False
+    first = _reprint(connection, item, fact, one)
+    return first is not None and first == _reprint(connection, item, fact, other)
+
+
+def _reprint(connection: Connection, item: Item, fact: str, text: str) -> Reprinted | None:
+    """Return a definition as this server prints it, or None if it cannot be parsed here."""
+    parts = _statement(item, fact, text)
+    if parts is None:
+        return None
+    plain, statement, query = parts
+    try:
+        with connection.transaction(force_rollback=True), connection.cursor() as cursor:
+            # As one statement only, whatever the text contains.
+            cursor.execute(statement.encode(), binary=True)
+            return plain, str(one_value(connection.execute(query)))
+    except (psycopg.errors.QueryCanceled, psycopg.OperationalError):
+        if connection.closed:
+            raise
+        return None
+    except psycopg.Error:
+        return None
+
+
+def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
+    """Return what is compared as it is, the statement that parses the rest, and the query that prints it again."""
+    if item.kind in ("view", "materialized view"):
+        return _as_view("", text.rstrip().rstrip(";"))
+    if item.kind in ("rule", "trigger") and item.table is not None:
+        return _replaced(item, text)
+    if item.kind in ("function", "procedure"):
+        return _function(item, text)
+    plain = ""
+    if fact == "generated":
+        plain, _, text = text.partition(": ")
+    elif fact in ("definition", "constraints"):
+        match = _CHECK.fullmatch(text)
+        if match is None:
+            return None
+        text, plain = match[1], match[2]
+    if item.kind == "type":
+        base = item.facts["base"]
+        return _as_view(plain, f"SELECT ({text}) AS e FROM (SELECT NULL::{base} AS value) d")
+    if item.table is None or fact == "index":
+        return None
+    return _as_view(plain, f"SELECT ({text}) AS e FROM {sql.Identifier(*item.table).as_string(None)}")
+
+
+def _as_view(plain: str, query: str) -> tuple[str, str, sql.SQL | sql.Composed]:
+    printed = sql.SQL("SELECT pg_get_viewdef('pg_temp.trueup_meaning'::regclass)")
+    return plain, f"CREATE TEMP VIEW trueup_meaning AS {query}", printed
+
+
+def _function(item: Item, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
+    """Return the statement that replaces a function with a body in standard SQL, which is printed with its head."""
+    name, _, arguments = item.name.partition("(")
+    head = f"CREATE OR REPLACE {item.kind.upper()} {_quoted(item.schema)}.{name}("
+    if not text.startswith(head):
+        return None
+    signature = f"{_quoted(item.schema)}.{name}({arguments}"
+    return "", text, sql.SQL("SELECT pg_get_functiondef({}::regprocedure)").format(sql.Literal(signature))
+
+
+def _replaced(item: Item, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
+    """Return the statement that replaces a rule or a trigger of a table until the transaction is rolled back."""
+    assert item.table is not None
+    head = f"CREATE {item.kind.upper()} "
+    match = re.match(rf"{head}({_NAME}) ", text)
+    if match is None:
+        return None
+    query = sql.SQL(load("trueup.db", "meaning.sql")[item.kind])
+    printed = query.format(table=sql.Literal(sql.Identifier(*item.table).as_string(None)), name=sql.Literal(match[1]))
+    return "", f"CREATE OR REPLACE {item.kind.upper()} {text[len(head) :]}", printed
+
+
+def _quoted(name: str) -> str:
+    """Return a name as the server prints it."""
+    return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else sql.Identifier(name).as_string(None)

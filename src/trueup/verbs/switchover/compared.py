@@ -1,0 +1,163 @@
+"""The condition `schema equal`: objects, owners and grants of both databases, and what each role may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName
+from trueup.db.meaning import without_equal_meaning
+from trueup.db.names import display_part
+from trueup.db.schema import (
+    RIGHTS,
+    Item,
+    Name,
+    SchemaDifference,
+    compare_schemas,
+    read_schema,
+    without_newest_versions,
+)
+from trueup.db.statements import load
+from trueup.verbs.switchover import pointer
+from trueup.verbs.switchover.accepted import Accepted
+
+_RELATIONS = ("table", "view", "materialized view")
+_SHOWN = 3
+# Privilege -> objects.
+Rights = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two databases."""
+
+    node: str
+    connection: Connection
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The tables of the sync, its sequences, and whether it is a sync of the whole database."""
+
+    tables: Sequence[TableName]
+    sequences: Sequence[TableName]
+    is_whole: bool
+
+
+def schema_differences(
+    source: Side, target: Side, compared: Compared, accepted: Accepted
+) -> tuple[list[str], list[str]]:
+    """Return the differences of the schemas that close the gate, and remarks: accepted ones, and unused patterns.
+
+    In a sync of the whole database all objects are compared, except those of excluded tables; else only the tables and
+    what belongs to them.
+    """
+    schemas = {side.node: _items(side.connection, compared) for side in (source, target)}
+    differences = without_newest_versions(compare_schemas(schemas), schemas)
+    differences = without_equal_meaning(target.connection, differences, schemas[target.node], schemas[source.node])
+    differences += _roles(source, target, schemas[source.node], compared)
+    refused: list[str] = []
+    remarks: list[str] = []
+    named = [(difference, _name(difference)) for difference in differences]
+    for difference, name in named:
+        if accepted.accepts(difference, name):
+            remarks.append(f"accepted: {_text(difference, name)}")
+        else:
+            refused.append(_text(difference, name))
+    remarks += [f"--accept-schema {pattern} matches no difference" for pattern in accepted.unused(named)]
+    return refused, remarks
+
+
+def relations(connection: Connection, table: TableName) -> list[TableName]:
+    """Return a table and its partitions."""
+    values = {"schema": table[0], "table": table[1], "trigger": ""}
+    rows = connection.execute(pointer.statement("relations"), values).fetchall()
+    return [(row[0], row[1]) for row in rows]
+
+
+def _items(connection: Connection, compared: Compared) -> dict[Name, Item]:
+    synced = {relation for table in compared.tables for relation in relations(connection, table)}
+    items = read_schema(connection, tables=None if compared.is_whole else synced, rights=True)
+    others = {item.table for item in items.values() if item.kind == "table"} - synced
+    return {key: item for key, item in items.items() if item.table is None or item.table not in others}
+
+
+def _roles(source: Side, target: Side, items: Mapping[Name, Item], compared: Compared) -> list[SchemaDifference]:
+    """Return the roles of the source that the target lacks, or that may do less there."""
+    names = {item.table for item in items.values() if item.kind in _RELATIONS and item.table is not None}
+    values: dict[str, Any] = {
+        "schemas": [schema for schema, _ in (*names, *compared.sequences)],
+        "names": [name for _, name in (*names, *compared.sequences)],
+    }
+    before = _rights(source.connection, {**values, "beyond_public": True})
+    after = _rights(target.connection, {**values, "beyond_public": False})
+    differences = []
+    for role, rights in sorted(before.items()):
+        if not any(objects for objects in rights.values()):
+            # It may do nothing with these tables beyond what every role may.
+            continue
+        lacking: Rights = dict(rights)
+        if role in after:
+            lacking = {
+                privilege: [name for name in objects if name not in after[role].get(privilege, ())]
+                for privilege, objects in rights.items()
+                if privilege not in after[role] or set(objects) - set(after[role][privilege])
+            }
+        if lacking:
+            how = "changed" if role in after else "missing"
+            remark = f"it may {_privileges(lacking)} on {source.node}" + (
+                f", and not on {target.node}" if role in after else ""
+            )
+            differences.append(SchemaDifference("role", "", display_part(role), how, (target.node,), {}, remark))
+    return differences
+
+
+def _rights(connection: Connection, values: Mapping[str, Any]) -> dict[str, Rights]:
+    """Return by role what it may do; the list of objects is empty for what concerns the whole database."""
+    rights: dict[str, Rights] = {}
+    for role, privilege, objects in connection.execute(
+        load("trueup.verbs.switchover", "gate.sql")["role_rights"], values
+    ).fetchall():
+        known = rights.setdefault(role, {})
+        if privilege is not None:
+            known[privilege] = objects or []
+    return rights
+
+
+def _privileges(rights: Rights) -> str:
+    return ", ".join(f"{privilege} {_shown(objects)}".strip() for privilege, objects in rights.items())
+
+
+def _shown(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _name(difference: SchemaDifference) -> str:
+    return f"{display_part(difference.schema)}.{difference.name}" if difference.schema else difference.name
+
+
+def _text(difference: SchemaDifference, name: str) -> str:
+    nodes = " and ".join(difference.nodes)
+    if difference.kind == RIGHTS and difference.how == "changed":
+        details = "; ".join(_right(fact, values) for fact, values in difference.facts.items())
+        return f"rights on {name} differ: {details}"
+    label = f"{difference.kind} {name}"
+    remark = f": {difference.remark}" if difference.remark else ""
+    if difference.how == "missing":
+        return f"{label} is missing on {nodes}{remark}"
+    if difference.how == "unreadable":
+        return f"{label} cannot be read on {nodes}{remark}"
+    facts = f" ({', '.join(difference.facts)})" if difference.facts else ""
+    return f"{label} differs{facts}{remark}"
+
+
+def _right(fact: str, values: Mapping[str, Any]) -> str:
+    """Return how an owner or grants differ; grants that both have are left out."""
+    if fact == "owner":
+        return "owner " + ", ".join(f"{owner} on {node}" for node, owner in values.items())
+    common = set.intersection(*(set(grants or ()) for grants in values.values()))
+    only = {node: [grant for grant in grants or () if grant not in common] for node, grants in values.items()}
+    return ", ".join(f"{_shown(grants)} only on {node}" for node, grants in only.items() if grants)

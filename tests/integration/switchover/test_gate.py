@@ -1,0 +1,145 @@
+"""What the gate compares besides rows: definitions by their meaning, owners and grants, and what each role may do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.fixtures import Databases, FreshServer
+from support.switchover import Moving, begin
+from trueup.cli.main import run
+from trueup.errors import ConfigError
+from trueup.testing.postgres import Database
+from trueup.verbs.switchover.accepted import parse_accepted
+from trueup.verbs.switchover.gate import GateClosed
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+_numbers = itertools.count(1)
+
+SCHEMA = """
+CREATE EXTENSION citext;
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN even AS int CHECK (VALUE % 2 = 0);
+CREATE TABLE people (id int PRIMARY KEY, name citext UNIQUE, feeling mood DEFAULT 'ok', boss int,
+    twice int GENERATED ALWAYS AS (id * 2) STORED, n even, CHECK (id > 0 AND name <> ''));
+CREATE TABLE visits (id serial PRIMARY KEY, person int, at date);
+ALTER TABLE visits ADD CONSTRAINT of_person FOREIGN KEY (person) REFERENCES people NOT VALID;
+CREATE VIEW names AS SELECT p.name, p.feeling FROM people p
+    WHERE p.feeling = 'ok'::mood AND p.id IN (SELECT v.person FROM visits v);
+CREATE VIEW tree AS WITH RECURSIVE t AS (SELECT p.id, p.boss FROM people p WHERE p.boss IS NULL
+    UNION ALL SELECT p.id, p.boss FROM people p JOIN t ON t.id = p.boss)
+    SELECT t.id, count(*) AS c FROM t GROUP BY t.id;
+CREATE VIEW latest AS
+    SELECT v.person, (SELECT max(w.at) AS m FROM visits w WHERE w.person = v.person) AS m FROM visits v;
+CREATE MATERIALIZED VIEW totals AS
+    SELECT v.person, count(*) AS n FROM (SELECT w.person FROM visits w) v GROUP BY v.person;
+ALTER TABLE visits ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON visits USING (person IN (SELECT p.id FROM people p WHERE p.name = CURRENT_USER::text));
+CREATE FUNCTION oldest() RETURNS date LANGUAGE sql BEGIN ATOMIC SELECT min(v.at) FROM visits v; END;
+CREATE RULE keep AS ON DELETE TO people
+    WHERE EXISTS (SELECT v.id FROM visits v WHERE v.person = OLD.id) DO INSTEAD NOTHING;
+"""
+
+
+@pytest.fixture
+def role(databases: Databases) -> Iterator[str]:
+    """The name of a role that tests create; it is dropped from the shared server."""
+    name = f"app_{os.getpid()}_{next(_numbers)}"
+    (database,) = databases(1)
+    yield name
+    for (found,) in database.execute("SELECT datname FROM pg_database WHERE datname LIKE 'test\\_%'"):
+        if database.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]):
+            database.server.database(found).execute(f"DROP OWNED BY {name} CASCADE")
+    database.execute(f"DROP ROLE IF EXISTS {name}")
+
+
+@pytest.mark.skipif(not DEBIAN.exists(), reason="Debian's PostgreSQL 15 with contrib is not installed")
+def test_between_versions(databases: Databases, fresh_server: FreshServer, role: str) -> None:
+    """Definitions that print differently are equal; owners, grants and roles are not forgotten."""
+    (new,) = databases(1)
+    old = fresh_server(name="old", bin_dir=DEBIAN).create_database("shop")
+    for database in (old, new):
+        database.execute(SCHEMA)
+    old.execute(f"CREATE ROLE {role} LOGIN; CREATE ROLE other LOGIN")
+    old.execute(
+        "SET session_replication_role = replica; INSERT INTO people (id, name, n) VALUES (1, 'a', 2), (2, 'b', 4);"
+        " INSERT INTO visits (person, at) VALUES (1, '2026-01-01'), (77, '2026-01-02')"
+    )
+    moving = begin(old, new)
+    # An orphan of a NOT VALID key that is changed travels through a round.
+    old.execute("UPDATE visits SET at = at + 1")
+    outcome = moving.execute(proof="keys")
+    assert any("NOT VALID, with the same rows on both sides: of_person" in str(each) for each in outcome.conditions)
+    moving.rollback(proof="digest")
+    assert moving.differences(("people", "visits")) == []
+    # What means something else still closes the gate.
+    new.execute(
+        "CREATE OR REPLACE VIEW names AS SELECT p.name, p.feeling FROM people p WHERE p.feeling = 'sad'::mood;"
+        "ALTER POLICY own ON visits USING (person IN (SELECT p.id FROM people p WHERE p.name <> CURRENT_USER::text));"
+        "CREATE OR REPLACE FUNCTION oldest() RETURNS date LANGUAGE sql BEGIN ATOMIC SELECT max(v.at) FROM visits v;"
+        " END; CREATE OR REPLACE RULE keep AS ON DELETE TO people WHERE NOT EXISTS (SELECT v.id FROM visits v"
+        " WHERE v.person = OLD.id) DO INSTEAD NOTHING"
+    )
+    with pytest.raises(GateClosed) as closed:
+        moving.execute()
+    for text in (
+        "function public.oldest() differs (body)",
+        "view public.names differs (definition)",
+        "policy public.visits.own differs (using)",
+        "rule public.people.keep differs (definition)",
+    ):
+        assert text in closed.value.message
+    # Differences are accepted by name only, and tables and columns never.
+    with pytest.raises(GateClosed, match=r"closed: schema equal: policy public\.visits\.own"):
+        moving.execute(accept_schema=("oldest(),rule:public.*", "names,nothing"))
+    new.execute("ALTER TABLE people ALTER COLUMN boss SET DEFAULT 1")
+    accepted = ("oldest(),rule:public.*,nothing", "visits.own", "view:*,people.boss")
+    with pytest.raises(GateClosed, match=r"closed: schema equal: column public\.people\.boss"):
+        moving.execute(accept_schema=accepted)
+    new.execute("ALTER TABLE people ALTER COLUMN boss DROP DEFAULT")
+    _check_rights(moving, old, new, role, accepted)
+
+
+def _check_rights(moving: Moving, old: Database, new: Database, role: str, accepted: tuple[str, ...]) -> None:
+    # A role that the target lacks; one without privileges in this database does not matter.
+    old.execute(f"GRANT SELECT, INSERT ON people TO {role}; GRANT USAGE ON SEQUENCE visits_id_seq TO {role}")
+    with pytest.raises(GateClosed) as closed:
+        moving.execute(accept_schema=accepted)
+    assert f"role {role} is missing on new: it may CONNECT, INSERT public.people" in closed.value.message
+    assert f"rights on public.people differ: {role} INSERT, {role} SELECT only on old" in closed.value.message
+    assert "other" not in closed.value.message
+    new.execute(
+        f"CREATE ROLE {role} LOGIN; GRANT SELECT, INSERT ON people TO {role};"
+        f" GRANT USAGE ON SEQUENCE visits_id_seq TO {role}"
+    )
+    # The same grants, but no way to them: USAGE of the schema, and an owner.
+    old.execute(f"ALTER TABLE visits OWNER TO {role}; GRANT UPDATE (name) ON people TO {role}")
+    new.execute(f"REVOKE USAGE ON SCHEMA public FROM PUBLIC; ALTER ROLE {role} NOLOGIN")
+    with pytest.raises(GateClosed) as closed:
+        moving.execute(accept_schema=accepted)
+    for text in (
+        f"role {role} differs: it may DELETE public.visits, INSERT public.people, public.visits, ",
+        "log in",
+        f"rights on public.visits differ: owner {role} on old, postgres on new",
+        f"{role} UPDATE (name) only on old",
+        "rights on public differ: PUBLIC USAGE only on old",
+    ):
+        assert text in closed.value.message
+    remarks = moving.execute(accept_schema=(*accepted, "rights:*", f"role:{role}")).remarks
+    assert "accepted: rule public.people.keep differs (definition)" in str(remarks)
+    assert "--accept-schema nothing matches no difference" in remarks
+
+
+def test_names_to_accept(capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = ["--from=a", "--to=b", "--node=a=postgresql://h/a", "--node=b=postgresql://h/b"]
+    for form in (["--accept-schema"], ["--accept-schema", "--proof=keys"], ["--accept-schema=*"], ["--accept-schema="]):
+        assert run(["switchover", "execute", *nodes, *form]) == 2
+        assert "--accept-schema needs the names of the objects" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="takes a list of names"):
+        parse_accepted("public.v")
+    names = parse_accepted(['f(integer, text), "A,b".c', "materialized view:*"])
+    assert names.patterns == (("", "f(integer, text)"), ("", '"A,b".c'), ("materialized view", "*"))

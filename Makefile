@@ -1,9 +1,9 @@
-# make install | demo | test | unit | reference | lock | bench | clean. PYTHON=python3.12 selects another Python (3.10 or newer).
+# make install | demo | test | lint | unit | reference | lock | bench | clean. PYTHON=python3.12 selects another Python (3.10 or newer).
 
 PYTHON = python3
 BIN = .venv/bin
 
-.PHONY: install demo test unit reference lock bench clean
+.PHONY: install demo test lint archive unit reference lock bench clean
 
 install: .venv/.installed
 
@@ -20,10 +20,17 @@ demo: install
 
 test: install
 	@tests/install-tools
+	@$(MAKE) --no-print-directory -j 2 lint archive
+	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
+lint: install
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder
+
+# Spark starts faster with it; tests pass without it.
+archive: install
+	-@$(BIN)/python tests/support/class_archive.py
 
 # Pure logic only: no server, no Spark, under a minute.
 unit: install

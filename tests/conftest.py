@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import trueup
+from support.class_archive import use_test_cache
 from support.expressions import Spied
 from support.fixtures import Compare, Databases, FreshServer, OnAll, ReportOf, Spark
 from support.run_guard import start_guard
@@ -53,6 +54,9 @@ def _memory_has_room(folder: str) -> bool:
 # Read by pytest, by the servers, and by all processes that tests start.
 if "TMPDIR" not in os.environ and _memory_has_room("/dev/shm"):
     os.environ["TMPDIR"] = tempfile.tempdir = "/dev/shm"
+
+
+use_test_cache()
 
 
 # Groups of tests that share a fixture which is slow to start: group name and fixture.
@@ -175,6 +179,7 @@ def spark() -> Iterator[Spark]:
     """The shared Spark session of the run; verbs with engine="spark" use it."""
     from pyspark.java_gateway import ensure_callback_server_started
 
+    from trueup.engine.jvm import stop_session
     from trueup.engine.session import start_session
 
     # Workers import functions of test modules; they do not import from the working folder.
@@ -186,7 +191,7 @@ def spark() -> Iterator[Spark]:
     # of an embedded ClickHouse has three: start it before that number is reached.
     ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
     yield session
-    session.stop()
+    stop_session(session)
 
 
 # Before xdist, which reads the marks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -80,7 +81,13 @@ def test_no_password_is_visible_to_other_processes(databases: Databases, on_all:
             [*own_command(), "-v", "diff", "items", "--engine=spark"],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PW": SECRET, "PATH": "/usr/bin:/bin", "TRUEUP_TASKS_DB": "tasks.db", "HOME": str(tmp_path)},
+            env={
+                "PW": SECRET,
+                "PATH": "/usr/bin:/bin",
+                "TRUEUP_TASKS_DB": "tasks.db",
+                "HOME": str(tmp_path),
+                "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", ""),
+            },
         )
         seen: set[str] = set()
         while process.poll() is None:

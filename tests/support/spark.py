@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.class_archive import archive_options
 from trueup.engine.java import find_java
 from trueup.testing.processes import wait_until
 
@@ -20,7 +21,6 @@ CONF = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
     "spark.driver.extraJavaOptions": JVM_OPTIONS,
-    "spark.executor.extraJavaOptions": JVM_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "true",
     "spark.ui.port": "0",
@@ -46,7 +46,9 @@ class SparkCluster:
     @property
     def conf(self) -> dict[str, str]:
         """Return the settings of an application that fits into the cluster."""
-        return {**CONF, "spark.eventLog.dir": f"file://{self.folder}/events"}
+        executor = f"{JVM_OPTIONS} {archive_options()}"
+        events = f"file://{self.folder}/events"
+        return {**CONF, "spark.executor.extraJavaOptions": executor, "spark.eventLog.dir": events}
 
     def start(self) -> None:
         """Start the master and two workers, and wait until the workers are registered."""
@@ -95,7 +97,9 @@ class SparkCluster:
             "JAVA_HOME": str(find_java()),
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_JAVA_OPTS": JVM_OPTIONS,
+            # Read by the daemons, and by spark-submit.
+            "SPARK_DAEMON_JAVA_OPTS": f"{JVM_OPTIONS} {archive_options()}",
+            "SPARK_SUBMIT_OPTS": archive_options(),
             "PYSPARK_PYTHON": sys.executable,
         }
         command = [str(home / "bin" / "spark-class"), *arguments]

@@ -96,12 +96,14 @@ class SparkSettings:
     remote: str = ""
     local_rows: int = 100_000_000
     slots: int = 0
+    class_archive: bool = True
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # A remote may contain a token, a Spark setting a storage key.
         shown = [f"engine={self.engine!r}", f"master={self.master!r}", f"remote={mask(self.remote)!r}"]
-        shown += [f"local_rows={self.local_rows!r}", f"slots={self.slots!r}", f"conf={sorted(self.conf)!r}"]
+        shown += [f"local_rows={self.local_rows!r}", f"slots={self.slots!r}"]
+        shown += [f"class_archive={self.class_archive!r}", f"conf={sorted(self.conf)!r}"]
         return f"SparkSettings({', '.join(shown)})"
 
     def validated(self, name_of: Callable[[str], str] = str) -> SparkSettings:

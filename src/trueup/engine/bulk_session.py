@@ -46,7 +46,13 @@ def spark_session(settings: SparkSettings | None = None, given: SparkSession | N
         yield _exact(_copy(existing))
         return
     conf = {**(_LOCAL_CONF if is_local else {}), **settings.conf}
-    session = start_session(slots=os.cpu_count() or 2, master=settings.master, remote=settings.remote, conf=conf)
+    session = start_session(
+        slots=os.cpu_count() or 2,
+        master=settings.master,
+        remote=settings.remote,
+        conf=conf,
+        class_archive=settings.class_archive,
+    )
     try:
         yield _exact(session)
     finally:

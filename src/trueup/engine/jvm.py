@@ -1,4 +1,4 @@
-"""The Java process of Spark that this process started: whether it has ended, and how to stop its session."""
+"""The Java process of Spark: whether it has ended, and how to stop its session and let it end."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -19,6 +21,34 @@ _CONNECT_SECONDS = 5.0
 _END_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
+
+
+class Gateway(Protocol):
+    """The connection to Java; `proc` is None if another program started it."""
+
+    proc: subprocess.Popen[bytes] | None
+
+    def shutdown(self) -> None:
+        """Close it."""
+
+
+class AccumulatorServer(Protocol):
+    """What reads the counters of Python workers from Java."""
+
+    def shutdown(self) -> None:
+        """Stop reading."""
+
+
+class _Own:
+    """The Java process that this process started."""
+
+    def __init__(self, gateway: Gateway, process: subprocess.Popen[bytes]) -> None:
+        self.gateway = gateway
+        self.process = process
+        self.at_end: Callable[[], object] = lambda: None
+
+
+_own: _Own | None = None
 
 
 def why_ended() -> str:
@@ -51,21 +81,93 @@ def log_accumulator_errors(context: SparkContext) -> None:
         server.handle_error = lambda *_: _log.debug("no more counters of Spark", exc_info=True)
 
 
+def own_gateway(gateway: Gateway) -> None:
+    """Take over the Java process that this process started: `end_session` lets it end."""
+    from pyspark import SparkContext
+
+    global _own
+    _own = _Own(gateway, gateway.proc) if gateway.proc is not None else None
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def own_process() -> subprocess.Popen[bytes] | None:
+    """Return the Java process that this process started."""
+    return _own.process if _own is not None else None
+
+
+def when_stopped(action: Callable[[], object]) -> None:
+    """Call the action when the session of the own Java process was stopped."""
+    if _own is not None:
+        _own.at_end = action
+
+
 def stop_session(session: SparkSession) -> None:
-    """Stop a session. Never raises: the error of a session that failed was raised by its job."""
+    """Stop a session without waiting for the end of its Java process. Never raises.
+
+    The error of a session that failed was raised by its job.
+    """
+    own = _own
+    # What is done at the end needs memory, and a process that was killed may have had too little.
+    was_running = not why_ended()
+    if end_session(session) is not None and own is not None and was_running:
+        try:
+            own.at_end()
+        except Exception as error:
+            _log.debug("after the stop of Spark: %s", error)
+
+
+def end_session(session: SparkSession) -> subprocess.Popen[bytes] | None:
+    """Stop a session; return its Java process, which ends by itself, or None if this process did not start it."""
+    context = getattr(session, "_sc", None)
+    accumulators = getattr(context, "_accumulatorServer", None)
+    if context is not None:
+        # Stopping this server takes half a second, which is not waited for.
+        context._accumulatorServer = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # The Python workers end here, and with them their sessions of the nodes.
             session.stop()
     except Exception as error:
         _log.debug("Spark was not stopped: %s", error)
-    forget_ended()
+    process = end_own_process() if context is not None else None
+    threading.Thread(target=_finish, args=(accumulators, process), daemon=True).start()
+    return process
+
+
+def end_own_process() -> subprocess.Popen[bytes] | None:
+    """Let the Java process end, which removes its temporary folders, if this process started it."""
+    global _own
+    own, _own = _own, None
+    if own is None:
+        forget_ended()
+        return None
+    with suppress(Exception):
+        own.gateway.shutdown()
+    with suppress(OSError):
+        # It ends when its standard input is closed.
+        if own.process.stdin is not None:
+            own.process.stdin.close()
+    _forget()
+    return own.process
+
+
+def _finish(accumulators: AccumulatorServer | None, process: subprocess.Popen[bytes] | None) -> None:
+    """Wait for what ends by itself, so that nothing is left in a process that continues."""
+    with suppress(Exception):
+        if accumulators is not None:
+            accumulators.shutdown()
+    if process is not None:
+        process.wait()
 
 
 def forget_ended() -> None:
     """Let the next run in this process start a new Java process, if the one of this process has ended."""
-    if not why_ended():
-        return
+    if why_ended():
+        _forget()
+
+
+def _forget() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

@@ -13,8 +13,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trueup.engine.archive import Archive, archive_for
 from trueup.engine.java import find_java
-from trueup.engine.jvm import forget_ended, log_accumulator_errors, why_ended
+from trueup.engine.jvm import (
+    end_own_process,
+    forget_ended,
+    log_accumulator_errors,
+    own_gateway,
+    own_process,
+    when_stopped,
+    why_ended,
+)
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import EngineError
 
@@ -44,23 +53,24 @@ _ALWAYS = {
 }
 
 
+class _JavaEnded(EngineError):
+    """Java has ended while Spark was started, and was not killed."""
+
+
 def start_session(
-    *, slots: int, master: str = "", remote: str = "", conf: Mapping[str, str] | None = None
+    *,
+    slots: int,
+    master: str = "",
+    remote: str = "",
+    conf: Mapping[str, str] | None = None,
+    class_archive: bool = True,
 ) -> SparkSession:
     """Start a Spark session; `conf` takes precedence over the settings of this module."""
-    # Workers run `python3` of the PATH by default; they must run this Python, which has this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Spark starts workers with `python -m`, which would import from the working folder what this process does not.
-    if not {"", os.getcwd()} & set(sys.path):
-        os.environ.setdefault("PYTHONSAFEPATH", "1")
-    # Errors are raised as TrueupError; these loggers would print them again.
-    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _prepare()
     try:
         if remote:
             return _connect(remote, conf or {})
-        return _start(slots, master, conf or {})
+        return _start(slots, master, conf or {}, class_archive)
     except EngineError:
         raise
     except ImportError as error:
@@ -73,6 +83,19 @@ def start_session(
             f"Spark failed to start: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
             cure="check the master or remote address and the [spark] settings, or use --engine local",
         ) from error
+
+
+def _prepare() -> None:
+    """Set the variables and the log levels that Spark in this process needs."""
+    # Workers run `python3` of the PATH by default; they must run this Python, which has this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark starts workers with `python -m`, which would import from the working folder what this process does not.
+    if not {"", os.getcwd()} & set(sys.path):
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
+    # Errors are raised as TrueupError; these loggers would print them again.
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def existing_session() -> SparkSession | None:
@@ -113,26 +136,61 @@ def _set(session: SparkSession, key: str, value: str) -> bool:
     return True
 
 
-def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
+def start_to_archive(part: Path, archive: Archive) -> SparkSession:
+    """Start a session on this machine whose Java process writes a class-data archive when it ends."""
+    base = f"-XX:SharedArchiveFile={shlex.quote(archive.base)} " if archive.base else ""
+    _prepare()
+    settings = {**_ALWAYS, **_LOCAL, **archive.conf}
+    return _launch("local[2]", settings, f"{base}-XX:ArchiveClassesAtExit={shlex.quote(str(part))}")
+
+
+def _start(slots: int, master: str, conf: Mapping[str, str], class_archive: bool) -> SparkSession:
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java)
+    settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
+    # Retry a failed slice up to 4 times, as on a cluster.
+    master = master or f"local[{slots},4]"
+    archive = archive_for(java, settings) if class_archive else None
+    if archive is None:
+        return _launch(master, settings)
+    if not archive.is_ready():
+        session = _launch(master, settings)
+        when_stopped(archive.start_making)
+        return session
+    try:
+        session = _launch(master, settings, archive.options())
+    except _JavaEnded:
+        # Whatever the reason: an archive must not prevent a start. If Java does not start without it either, the
+        # archive is not the reason.
+        session = _launch(master, settings)
+        archive.discard()
+        when_stopped(archive.make_again)
+    else:
+        when_stopped(archive.used if archive.is_mapped_by(own_process()) else archive.make_again)
+    return session
+
+
+def _launch(master: str, settings: Mapping[str, str], options: str = "") -> SparkSession:
+    """Start Java with additional options, unless this process has a Java process, and a session."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(find_java())
-    settings = {**_ALWAYS, **(_LOCAL if master.startswith("local") or not master else {}), **conf}
-    # Retry a failed slice up to 4 times, as on a cluster.
-    spark_conf = SparkConf().setMaster(master or f"local[{slots},4]").setAll(list(settings.items()))
-    with closing(ScratchFolder("trueup-spark-")) as folder, _settings_file(folder.path, settings):
+    spark_conf = SparkConf().setMaster(master).setAll(list(settings.items()))
+    with closing(ScratchFolder("trueup-spark-")) as folder, _settings_file(folder.path, settings, options):
         log = folder.path / "jvm.log"
         with open(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as out:
             try:
-                # The log of the JVM is shown only if it fails to start.
-                gateway = launch_gateway(None, {"stderr": out, "stdout": out})  # type: ignore[no-untyped-call]
-                context = SparkContext(gateway=gateway, conf=spark_conf)
-            except Exception as error:
-                ended = why_ended()
                 forget_ended()
-                raise _start_error(log, ended, error) from error
+                if SparkContext._gateway is None:
+                    # The log of the JVM is shown only if it fails to start.
+                    own_gateway(launch_gateway(None, {"stderr": out, "stdout": out}))  # type: ignore[no-untyped-call]
+                context = SparkContext(conf=spark_conf)
+            except Exception as error:
+                # Java is asked for the text of its errors.
+                failure = _start_error(log, why_ended(), error)
+                end_own_process()
+                raise failure from RuntimeError(str(error))
     log_accumulator_errors(context)
     # Only spark-submit applies this setting; this driver uses PYSPARK_PYTHON otherwise.
     context.pythonExec = settings.get("spark.pyspark.python", context.pythonExec)
@@ -140,22 +198,33 @@ def _start(slots: int, master: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _settings_file(folder: Path, settings: Mapping[str, str]) -> Iterator[None]:
+def _settings_file(folder: Path, settings: Mapping[str, str], options: str) -> Iterator[None]:
     """Let spark-submit read the settings from a private file: every user can read the command line of a process."""
     path = folder / "spark.properties"
     lines = [f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()]
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.writelines(lines)
-    before = os.environ.get("PYSPARK_SUBMIT_ARGS")
     arguments = f"--properties-file {shlex.quote(str(path))} --load-spark-defaults"
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{arguments} {before or 'pyspark-shell'}"
+    arguments += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    # Options of the settings come later, and take precedence.
+    options = " ".join(filter(None, (options, os.environ.get("SPARK_SUBMIT_OPTS"))))
+    with _variables(PYSPARK_SUBMIT_ARGS=arguments, SPARK_SUBMIT_OPTS=options):
+        yield
+
+
+@contextmanager
+def _variables(**values: str) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYSPARK_SUBMIT_ARGS"]
-        else:
-            os.environ["PYSPARK_SUBMIT_ARGS"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _escaped(text: str) -> str:
@@ -166,13 +235,15 @@ def _escaped(text: str) -> str:
 def _start_error(log: Path, ended: str, error: Exception) -> EngineError:
     """Return why Spark did not start: what Java wrote, or how its process ended."""
     reason = "" if "killed" in ended else _first_error(log)
-    if not reason and (ended or "JAVA_GATEWAY_EXITED" in str(error)):
-        return EngineError(
+    has_ended = ended or "JAVA_GATEWAY_EXITED" in str(error)
+    kind = _JavaEnded if has_ended and not re.search("SIGKILL|SIGTERM", ended) else EngineError
+    if not reason and has_ended:
+        return kind(
             f"Spark failed to start: its Java process {ended or 'was killed, or ended without a message'}",
             cure="check the log of the system for the reason, often too little memory, then JAVA_HOME (17 or newer) and"
             " the [spark] settings, or use --engine local",
         )
-    return EngineError(
+    return kind(
         f"Spark failed to start: {reason or error}",
         cure="check JAVA_HOME (17 or newer) and the [spark] settings, or use --engine local",
     )
@@ -182,7 +253,7 @@ def _first_error(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
     # Warnings are no reason. The last one is what the script prints if the launcher was killed.
     noise = re.compile(
-        r"$|WARNING:|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
+        r"$|WARNING:|\[\S+\]\[warning\]|\S+ \S+ (WARN|INFO) |Using Spark's|Setting default log level|To adjust logging"
         r"|.*: bad array subscript$"
     )
     lines = [line for line in lines if not noise.match(line)]

@@ -200,7 +200,7 @@ def test_a_cluster_that_cannot_be_reached(address: str) -> None:
         url = address.format(port=taken.getsockname()[1])
         settings = SparkSettings(master=url) if url.startswith("spark") else SparkSettings(remote=url)
         doctor_request = request(spark=settings)
-        java = Background(lambda: JavaHome(Path("/"), 17, "here"))
+        java = Background(lambda: JavaHome(Path("/"), 17, "here", Path("/")))
         found = [*spark.check(doctor_request, Background(lambda: spark.try_out(doctor_request, java)))]
     assert [each.level for each in found] == ["FAIL"]
     assert "cannot connect to 127.0.0.1:" in found[0].message

@@ -172,10 +172,12 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
 
 def test_a_wrapper_in_java_home_is_not_wrapped_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _wheel(monkeypatch, tmp_path)
-    wrapper = find_java().path
+    first = find_java()
+    wrapper = first.path
     monkeypatch.setenv("JAVA_HOME", str(wrapper))
     again = find_java()
     assert (again.path, again.version, again.origin) == (wrapper, 25, "JAVA_HOME")
+    assert again.runtime == first.runtime != wrapper
 
 
 def test_any_java_that_lacks_the_module_is_wrapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Database access: sessions, snapshots, the catalog and locks of PostgreSQL, and the ClickHouse backends.
 
 Reading order: `connection` (the type of a session), `node` (opens a session with fixed settings, converts errors),
+`pooler` (server sessions that clients share),
 `durable` (commits that wait for the disk), `server_identity` (failovers and restores), `commit` (transactions whose
 outcome is known), `lock_holders` (who holds the lock that a session waits for), `snapshot` (a consistent view of a
 node, held by the driver), `reader` (the sessions that tasks read with), `arrow` and `copy_out` (bulk reads as Arrow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -10,8 +12,9 @@ from psycopg import conninfo
 
 from trueup.config.model import Node
 from trueup.config.secrets import mask, secrets_of
-from trueup.db.connection import Connection, NodeConnection
+from trueup.db.connection import Connection, NodeConnection, same_server
 from trueup.db.durable import FOR_SESSION
+from trueup.db.pooler import check_own_session
 from trueup.errors import NodeError, QueryError, TrueupError
 
 if TYPE_CHECKING:
@@ -92,27 +95,41 @@ _CURES = {
 
 
 def connect(node: Node, *, application: str, read_only: bool = True) -> Connection:
-    """Open a session with fixed settings, with `application` as its name in `pg_stat_activity`."""
+    """Open a session with fixed settings, with `application` as its name in `pg_stat_activity`.
+
+    Raises CheckFailed, and leaves the server session as it was, if a pooler may give it to other clients.
+    """
+    began = time.monotonic()
     try:
-        parameters = conninfo.conninfo_to_dict(node.conninfo)
-        defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
         _log.debug("connecting to %s as %s", node.describe(), application, extra={"node": node.name})
-        connection = NodeConnection.connect(
-            node.conninfo,
-            autocommit=True,
-            application_name=application[:63],
-            client_encoding="UTF8",
-            **defaults,
-        )
+        connection = _open(node.conninfo, application)
     except psycopg.Error as error:
         raise error_from_server(error, node) from None
     connection.node = node
     try:
+        open_another = partial(_open, same_server(node.conninfo, connection), application)
+        check_own_session(connection, node, began, open_another)
         pin(connection, read_only=read_only)
-    except psycopg.Error as error:
+    except BaseException as error:
         connection.close()
-        raise error_from_server(error, node) from None
+        if isinstance(error, psycopg.Error):
+            raise error_from_server(error, node) from None
+        raise
     return connection
+
+
+def _open(address: str, application: str) -> NodeConnection:
+    parameters = conninfo.conninfo_to_dict(address)
+    defaults: dict[str, Any] = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
+    return NodeConnection.connect(
+        address,
+        autocommit=True,
+        # Each statement runs once with its own literals: prepared plans would only use memory.
+        prepare_threshold=None,
+        application_name=application[:63],
+        client_encoding="UTF8",
+        **defaults,
+    )
 
 
 def pin(connection: Connection, *, read_only: bool) -> None:
@@ -127,8 +144,6 @@ def pin(connection: Connection, *, read_only: bool) -> None:
         except psycopg.Error as error:
             if is_lost(error):
                 raise
-    # Each statement runs once with its own literals: prepared plans would only use memory.
-    connection.prepare_threshold = None
 
 
 def is_lost(error: BaseException) -> bool:

@@ -2,6 +2,8 @@
 
 Every transaction first takes the shared lock and reads the pointer. During the pause of a switchover it waits for the
 lock; afterwards it continues in the database in use. The application sees a delay, and no error.
+
+Nothing of a session is used between two transactions, so an application may be behind a pooler in transaction mode.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +48,9 @@ def connect(
     `nodes` (name -> address), else from the pointer, which has no user and no password: pass them as `keywords` of
     psycopg.connect, which apply to both (`password="…"`), or in PGPASSWORD or ~/.pgpass. A transaction waits at most
     `wait` seconds for a database that is open, and then raises a TrueupError.
+
+    Behind a pooler no statement is prepared, unless `prepare_threshold` is passed, and the address of the other
+    database must be one for applications: from `nodes`, a list of both, or --first-address and --second-address.
     """
     return Followed([pointer] if isinstance(pointer, str) else list(pointer), sync, dict(nodes or {}), wait, keywords)
 
@@ -65,6 +71,8 @@ class Followed:
         self._connection: Connection | None = None
         self._address = ""
         self._name = "pointer"
+        # Whether the connection leads to a pooler, once a transaction has begun.
+        self._is_pooled: bool | None = None
 
     @contextmanager
     def transaction(self, begin: str = "BEGIN") -> Iterator[Connection]:
@@ -116,14 +124,13 @@ class Followed:
         while True:
             problem: TrueupError
             try:
-                connection = self._connected()
-                state, name, address, token = _begin(connection, begin, self._sync)
-                if state != "use_next":
-                    return connection
-                connection.rollback()
-                if self._follow(name, address, token):
+                entry = self._begin(self._connected(), begin)
+                if entry.state != "use_next":
+                    return entry.connection
+                entry.connection.rollback()
+                if self._follow(entry):
                     continue
-                text = f"{self._name} and {name} each say that the other database is in use"
+                text = f"{self._name} and {entry.next_name} each say that the other database is in use"
                 problem = NodeError(text, node=self._name)
             except psycopg.Error as error:
                 problem = self._retryable(error)
@@ -132,16 +139,53 @@ class Followed:
             time.sleep(delay)
             delay = min(delay * 2, _LONGEST_DELAY)
 
-    def _follow(self, name: str, address: str, token: str | None) -> bool:
+    def _follow(self, entry: Entry) -> bool:
         """Connect to the next database; return False if its pointer leads back and it cannot be opened either."""
-        self.close()
-        self._connection = self._open(name, self._nodes.get(name) or self._inherited(address))
-        state, *_ = _begin(self._connection, "BEGIN", self._sync)
-        self._connection.rollback()
-        if state != "use_next":
-            return True
-        # If it is not opened now, the next attempt begins here: this database may have decided meanwhile.
-        return token is not None and self._open_database(token)
+        *others, last = self._addresses(entry)
+        for address in (*others, last):
+            self.close()
+            try:
+                self._connection = self._open(entry.next_name, address)
+            except psycopg.OperationalError:
+                if address is last:
+                    raise
+                continue
+            state = self._begin(self._connection, "BEGIN").state
+            self._connection.rollback()
+            # If it is not opened now, the next attempt begins here: this database may have decided meanwhile.
+            if state != "use_next" or (entry.token is not None and self._open_database(entry.token)):
+                return True
+        return False
+
+    def _begin(self, connection: Connection, begin: str) -> Entry:
+        """Begin a transaction and read the pointer; notice a pooler in the first one of a connection."""
+        entry = _read_pointer(connection, begin, self._sync)
+        if self._is_pooled is None:
+            self._is_pooled = entry.process != connection.info.backend_pid
+            if self._is_pooled and "prepare_threshold" not in self._keywords:
+                # The next transaction may have another server session, which does not know the statement.
+                connection.prepare_threshold = None
+            # Raised now rather than by a switchover.
+            self._addresses(entry)
+        return entry
+
+    def _addresses(self, entry: Entry) -> list[str]:
+        """Return the addresses of the next database: from `nodes`, else the other ones of the list and the pointer."""
+        if entry.next_name in self._nodes:
+            return [self._nodes[entry.next_name]]
+        addresses = [address for address in self._pointers if address != self._address]
+        # The address that trueup itself uses is that of the server: it would lead around the pooler.
+        if entry.is_given or not self._is_pooled:
+            addresses.append(self._inherited(entry.next_address))
+        if not addresses:
+            self.close()
+            raise ConfigError(
+                f"{Node(self._name, self._address).describe()} is a pooler, and no address of {entry.next_name} for"
+                " applications is known: the one in the pointer leads around the pooler",
+                cure=f"pass nodes={{{entry.next_name!r}: ...}} or the addresses of both databases, or set it: trueup"
+                " switchover prepare --first-address, --second-address",
+            )
+        return addresses
 
     def _open_database(self, token: str) -> bool:
         """Open the database for writes: the switchover has decided, and has not opened it yet."""
@@ -164,7 +208,7 @@ class Followed:
         raise AssertionError("there is at least one pointer")
 
     def _open(self, name: str, address: str) -> Connection:
-        self._name, self._address = name, address
+        self._name, self._address, self._is_pooled = name, address, None
         # Autocommit: a BEGIN of psycopg would come before the lock.
         return psycopg.connect(address, **{**self._keywords, "autocommit": True})
 
@@ -183,6 +227,9 @@ class Followed:
                 f"{Node(self._name, self._address).describe()} has no pointer of the sync {self._sync}",
                 cure="run trueup switchover prepare; if the switchover is finished, connect to the new database",
             ) from None
+        if "statement pooling" in problem.message:
+            # pgbouncer reports this as a lost connection.
+            raise ConfigError(problem.message, cure="pool transactions: pool_mode = transaction") from None
         if state != "40001" and not is_lost(error):
             raise problem from None
         if state != "40001" or self._connection is None:
@@ -192,13 +239,30 @@ class Followed:
         return problem
 
 
-def _begin(connection: Connection, begin: str, sync: str) -> tuple[str, str, str, str | None]:
+@dataclass(frozen=True)
+class Entry:
+    """The begin of a transaction: the pointer of its database, and the process of the server session."""
+
+    connection: Connection
+    state: str
+    next_name: str
+    next_address: str
+    token: str | None
+    # Whether the address was given for applications.
+    is_given: bool
+    process: int
+
+
+def _read_pointer(connection: Connection, begin: str, sync: str) -> Entry:
     """Begin a transaction, take the shared lock and read the pointer, in one round trip."""
     # Several statements in one message cannot have parameters.
-    query: sql.Composed = sql.SQL(f"{begin}; SELECT * FROM trueup_app.switchover_enter({{}})").format(sql.Literal(sync))
+    query: sql.Composed = sql.SQL(
+        f"{begin}; SELECT state, next_name, next_address, token, next_given, pg_catalog.pg_backend_pid()"
+        " FROM trueup_app.switchover_enter({})"
+    ).format(sql.Literal(sync))
     cursor = connection.execute(query)
     while cursor.nextset():
         pass
     row = cursor.fetchone()
     assert row is not None
-    return row[0], row[1], row[2], row[3]
+    return Entry(connection, *row)

@@ -92,6 +92,11 @@ def statement(name: str) -> LiteralString:
 
 def install(connection: Connection) -> None:
     """Create the tables and the functions; a second call changes nothing."""
+    if is_installed(connection) and not one_value(connection.execute(statement("is_current"))):
+        raise CheckFailed(
+            ["the pointers of this database were created by an earlier version of trueup"],
+            cure="remove them with that version: trueup switchover reset, or trueup switchover finish",
+        )
 
     def create_objects() -> None:
         refuse_all_tables(connection, "trueup.switchover")
@@ -123,9 +128,11 @@ def create(
     names: tuple[str, str],
     address: str,
     is_first: bool,
+    given: bool = False,
 ) -> None:
     """Create the pointer of this database, or update its names and address; the state of an existing one stays.
 
+    `given`: the address is one for applications, which a later call without one keeps.
     Raise if the pointer with this name belongs to another sync.
     """
     values = {
@@ -137,6 +144,7 @@ def create(
         "name": names[0],
         "next_name": names[1],
         "next_address": address,
+        "next_given": given,
     }
 
     def create_row() -> None:

@@ -15,6 +15,8 @@ CREATE TABLE IF NOT EXISTS trueup.switchover (
     name text NOT NULL,
     next_name text NOT NULL,
     next_address text NOT NULL,
+    -- Whether the address was given for applications; else it is the one that trueup uses.
+    next_given boolean NOT NULL DEFAULT false,
     -- The number of decisions and openings.
     epoch bigint NOT NULL DEFAULT 0,
     attempt text,
@@ -109,7 +111,7 @@ $$;
 -- Called by an application first in each transaction: waits during a pause, then returns which database is in use.
 -- A role that may not write to a guarded table takes no lock, and so cannot delay a switchover.
 CREATE OR REPLACE FUNCTION trueup_app.switchover_enter(sync text DEFAULT 'main',
-    OUT state text, OUT next_name text, OUT next_address text, OUT token text)
+    OUT state text, OUT next_name text, OUT next_address text, OUT token text, OUT next_given boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- The role of the caller: current_user is the owner of this function.
@@ -126,7 +128,8 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM trueup.switchover_check_snapshot(sync);
     END IF;
-    SELECT s.state, s.next_name, s.next_address, s.token INTO state, next_name, next_address, token
+    SELECT s.state, s.next_name, s.next_address, s.token, s.next_given
+      INTO state, next_name, next_address, token, next_given
       FROM trueup.switchover s WHERE s.sync = switchover_enter.sync;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'this database has no pointer of the sync %', sync
@@ -172,13 +175,19 @@ $$;
 GRANT USAGE ON SCHEMA trueup_app TO PUBLIC;
 GRANT EXECUTE ON FUNCTION trueup_app.switchover_enter(text), trueup_app.switchover_open(text, text) TO PUBLIC
 
+-- name: is_current
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.switchover') AND attname = 'next_given')
+
 -- name: create
-INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address)
-VALUES (%(sync)s, %(id)s, %(pair)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s)
+INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address, next_given)
+VALUES (%(sync)s, %(id)s, %(pair)s, %(state)s, %(is_first)s, %(name)s, %(next_name)s, %(next_address)s, %(next_given)s)
 ON CONFLICT (sync) DO NOTHING
 
 -- name: rename
-UPDATE trueup.switchover SET name = %(name)s, next_name = %(next_name)s, next_address = %(next_address)s
+-- An address for applications is replaced by another one only.
+UPDATE trueup.switchover
+   SET name = %(name)s, next_name = %(next_name)s, next_given = next_given OR %(next_given)s,
+       next_address = CASE WHEN next_given AND NOT %(next_given)s THEN next_address ELSE %(next_address)s END
  WHERE sync = %(sync)s AND sync_id = %(id)s
 
 -- name: changed

@@ -117,15 +117,22 @@ def prepare(
 
 def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:
     """Create the pointers of both databases, or update their names and addresses."""
-    first_address = pointer.application_address(request.first_address) or pointer.address_of(first)
-    second_address = pointer.application_address(request.second_address) or pointer.address_of(second)
+    given = [pointer.application_address(text) for text in (request.first_address, request.second_address)]
+    addresses = [text or pointer.address_of(side) for text, side in zip(given, (first, second), strict=True)]
     names = (request.first.name, request.second.name)
     pair = pointer.pair_of(first, second)
     for connection, node in ((first, names[0]), (second, names[1])):
         pointer.check_pair(pointer.read(connection, request.sync), pair, node)
         pointer.install(connection)
-    pointer.create(first, request.sync, sync_id, pair=pair, names=names, address=second_address, is_first=True)
-    pointer.create(second, request.sync, sync_id, pair=pair, names=names[::-1], address=first_address, is_first=False)
+    for connection, other, own_names in ((first, 1, names), (second, 0, names[::-1])):
+        pointer.create(
+            *(connection, request.sync, sync_id),
+            pair=pair,
+            names=own_names,
+            address=addresses[other],
+            is_first=connection is first,
+            given=bool(given[other]),
+        )
 
 
 def _check_names(name: str, sync_id: str, source: Connection, source_node: Node, target_node: Node) -> None:

@@ -80,7 +80,7 @@ def test_switchover_and_rollback_by_the_owner(cli: Cli, owned: Owned, server: Se
     assert "moved back from n2 to n1" in back.out
     assert old.execute("SELECT count(*) FROM people WHERE name = 'on the new one'") == [(1,)]
     again = cli("switchover", "rollback", *ends)
-    assert (again.code, "n2 is not in use" in again.err) == (2, True)
+    assert (again.code, "nothing to do: n1 is in use since" in again.out) == (0, True)
     assert "no switchover was running" in cli("switchover", "abort", *ends).out
     assert cli("switchover", "reset", *ends).code == 0
     done = cli("switchover", "finish", *ends, "--json")

@@ -25,7 +25,7 @@ class Backup:
     def restore(self) -> None:
         """Replace the files of the server, as after a disaster; it has the same timeline, and an older state."""
         self._server.kill()
-        shutil.rmtree(self._server.data_dir)
+        shutil.rmtree(self._server.data_dir, ignore_errors=True)
         self._copy(self.folder / "data", self._server.data_dir)
         self._server.restart()
 

@@ -17,6 +17,7 @@ from trueup.verbs.sync import ending, status
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.state import State
 from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
 
@@ -51,7 +52,14 @@ class Pair:
         return status.status(self.request)
 
     def drop(self) -> tuple[bool, bool]:
-        return ending.drop(self.request, timeout=30)
+        dropped = ending.drop(self.request, timeout=30)
+        return dropped.log, dropped.state
+
+    def known(self) -> State:
+        """Return the state on the target."""
+        known = self.status().known
+        assert known is not None
+        return known
 
     def rows(self, query: str) -> tuple[list[Any], list[Any]]:
         return self.source.execute(query), self.target.execute(query)

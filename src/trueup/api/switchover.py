@@ -10,7 +10,7 @@ from trueup.api.sync import two_nodes
 from trueup.config.model import Config
 from trueup.engine.progress import Progress, Silent
 from trueup.store import TaskStore
-from trueup.verbs.switchover import ending, prepare
+from trueup.verbs.switchover import ending, finish, prepare
 from trueup.verbs.switchover import run as path
 from trueup.verbs.switchover import status as status_module
 from trueup.verbs.switchover.ending import Ended
@@ -103,9 +103,21 @@ class Switchover:
         """Remove pointers, guards and the way back; the sync stays."""
         return ending.reset(self._request(timeout))
 
-    def finish(self, *, keep_refusal: bool = False, timeout: float = 60.0) -> Ended:
-        """Remove everything of trueup from both databases; with `keep_refusal` the unused one still refuses writes."""
-        return ending.finish(self._request(timeout), keep_refusal=keep_refusal)
+    def finish(
+        self,
+        *,
+        reopen_old: bool = False,
+        without_old: bool = False,
+        without_new: bool = False,
+        accept_loss: bool = False,
+        timeout: float = 60.0,
+    ) -> Ended:
+        """Remove the sync and the switchover; the database that is not in use stays closed, unless `reopen_old`.
+
+        `without_old` or `without_new`: the first or the second database is lost; with `accept_loss` the other one is
+        put into use if it was not, without the changes that it lacks.
+        """
+        return finish.finish(self._request(timeout), finish.Finish(reopen_old, without_old, without_new, accept_loss))
 
     def _request(self, timeout: float = 60.0) -> SwitchoverRequest:
         return SwitchoverRequest(self._name, self._first, self._second, timeout=timeout)

@@ -16,6 +16,7 @@ from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
 from trueup.verbs.sync import ending, status
 from trueup.verbs.sync import run as path
+from trueup.verbs.sync.ending import Dropped
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import SyncStatus
@@ -127,12 +128,12 @@ class Sync:
         """
         return ending.accept(self._request)
 
-    def drop(self, *, timeout: float = 30.0, force: bool = False) -> tuple[bool, bool]:
-        """Remove the change log and the state of the sync; return whether each existed. The copied rows stay.
+    def drop(self, *, timeout: float = 30.0, without_source: bool = False, without_target: bool = False) -> Dropped:
+        """Remove the change log and the state of the sync; return what existed. The copied rows stay.
 
-        With `force`, the change log of a sync into another target, which may not exist any more, is removed too.
+        `without_source` or `without_target`: that database is lost, and only the other one is cleared.
         """
-        return ending.drop(self._request, timeout=timeout, force=force)
+        return ending.drop(self._request, timeout=timeout, without_source=without_source, without_target=without_target)
 
     @contextmanager
     def _task(self, task_type: str, on_interrupt: str, progress: Progress | None = None) -> Iterator[OpenTask]:

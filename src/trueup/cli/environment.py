@@ -19,6 +19,7 @@ SINK_VARIABLES = ("TRUEUP_SINK_API_KEY", "TRUEUP_SINK_USER", "TRUEUP_SINK_PASSWO
 COMMAND_LINE_ONLY = frozenset(
     (
         "abandon",
+        "accept-loss",
         "accept-schema",
         "all",
         "drop",
@@ -26,10 +27,15 @@ COMMAND_LINE_ONLY = frozenset(
         "force",
         "insecure",
         "other-database",
+        "reopen-old",
         "replicate",
         "retry",
         "stale",
         "stop",
+        "without-new",
+        "without-old",
+        "without-source",
+        "without-target",
     )
 )
 _SHOWN = re.compile(r" ?\[env: ([^\]]+)\]")

@@ -105,7 +105,8 @@ def prepare(**options: Any) -> None:
     """
     as_json, switchover, arguments = _switchover(options)
     in_use, guards = switchover.prepare(**arguments)
-    text = f"{in_use} is in use; created {guards} guards. For applications see trueup.connect in docs/switchover.md"
+    created = f"created {guards} guards" if guards else "prepared already"
+    text = f"{in_use} is in use; {created}. For applications see trueup.connect in docs/switchover.md"
     show({"in_use": in_use, "guards": guards}, text, as_json=as_json)
 
 
@@ -194,17 +195,24 @@ def reset(**options: Any) -> None:
 
 
 @switchover.command()
-@_options(_TIMEOUT, flag("--keep-refusal", "The node not in use continues to refuse writes."))
+@_options(
+    _TIMEOUT,
+    flag("--reopen-old", "The node that is not in use accepts writes again, also later."),
+    flag("--without-old", "The --from node is lost: finish on the --to node only."),
+    flag("--without-new", "The --to node is lost: finish on the --from node only."),
+    flag("--accept-loss", "Put the remaining node into use although it was not, and lacks changes of the lost one."),
+)
 def finish(**options: Any) -> None:
-    """Remove everything of trueup from both nodes: triggers, logs, pointers. There is no way back afterwards.
+    """End the switchover and the sync. There is no way back afterwards.
 
-    Applications need the address of the node in use by then, because the pointer is removed. The other node accepts
-    writes again, unless --keep-refusal is given: stop it, or revoke the privileges of its users.
+    The node in use keeps nothing of trueup, so applications need its address by then. The other node stays closed to
+    writes: its guards and its pointer remain, until --reopen-old removes them.
 
     \b
     Examples:
       trueup switchover finish --from n1 --to n2
-      trueup switchover finish --from n1 --to n2 --keep-refusal
+      trueup switchover finish --from n1 --to n2 --reopen-old
+      trueup switchover finish --from n1 --to n2 --without-old
     """
     as_json, switchover, arguments = _switchover(options)
     _print_ended(switchover.finish(**arguments), as_json)
@@ -223,7 +231,7 @@ def _move(action: str, options: dict[str, Any]) -> None:
 
 
 def _print_ended(ended: Ended, as_json: bool) -> None:
-    done = [*ended.done, f"{ended.in_use} is in use"]
+    done = [*ended.done, f"{ended.in_use} is in use"] if ended.in_use else list(ended.done)
     show(ended.as_json(), "\n".join(done), as_json=as_json, done="; ".join(done))
 
 

@@ -180,22 +180,27 @@ def accept(**options: Any) -> None:
 
 
 @sync.command()
-@_options(timeout_option(30.0), flag("--force", "Also remove a change log whose sync into another target is lost."))
-def drop(timeout: float, force: bool, **options: Any) -> None:
+@_options(
+    timeout_option(30.0),
+    flag("--without-source", "The --from node is lost: clear the --to node only."),
+    flag("--without-target", "The --to node is lost: clear the --from node only."),
+)
+def drop(timeout: float, without_source: bool, without_target: bool, **options: Any) -> None:
     """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.
 
     \b
     Examples:
       trueup sync drop --from n1 --to n2
-      trueup sync drop --from n1 --to n2 --force
+      trueup sync drop --from n1 --to n2 --without-target
     """
     name = options["name"]
     as_json, sync = _sync(options)
-    had_log, had_sync = sync.drop(timeout=timeout, force=force)
-    parts = (("the change log", had_log), ("the state on the target", had_sync))
-    dropped = [part for part, existed in parts if existed]
-    text = f"dropped {' and '.join(dropped)}" if dropped else f"the sync {name} does not exist"
-    show({"log": had_log, "sync": had_sync}, text, as_json=as_json)
+    dropped = sync.drop(timeout=timeout, without_source=without_source, without_target=without_target)
+    parts = (("the change log", dropped.log), ("the state on the target", dropped.state))
+    existed = [part for part, did_exist in parts if did_exist]
+    text = f"dropped {' and '.join(existed)}" if existed else f"the sync {name} does not exist"
+    values = {"log": dropped.log, "sync": dropped.state, "left": dropped.left}
+    show(values, "\n".join(filter(None, (text, dropped.left))), as_json=as_json)
 
 
 def _sync(options: dict[str, Any]) -> tuple[bool, Sync]:

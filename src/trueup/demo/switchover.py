@@ -17,9 +17,9 @@ from trueup.demo.background import DURABLE
 from trueup.engine.progress import Progress
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
-from trueup.verbs.switchover import ending
 from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.connect import connect
+from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, SwitchoverRequest
@@ -123,7 +123,7 @@ def run(*, rows: int, progress: Progress) -> Moved:
             shop.wait_for_orders()
         confirmed = {mark for marks in shop.confirmed for mark in marks}
         stored = {row[0] for row in old.execute("SELECT mark FROM orders WHERE mark IS NOT NULL")}
-        ending.finish(request)
+        finish(request, Finish(reopen_old=True))
         left = sum(database.execute(load("trueup.demo", "switchover.sql")["left"])[0][0] for database in (old, new))
         lost = len(confirmed - stored)
         return Moved((moved, back), shop.orders, lost, tuple(shop.errors), shop.longest * 1000, left)

@@ -16,6 +16,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.testing.postgres import Server
 from trueup.verbs.switchover import decision, ending
 from trueup.verbs.switchover.fence import Fence
+from trueup.verbs.switchover.finish import finish
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import ending as sync_ending
@@ -80,7 +81,7 @@ def _check_split(moving: Moving) -> None:
     with pytest.raises(CheckFailed, match="new is in use: after a reset"):
         ending.reset(moving.request())
     with pytest.raises(CheckFailed, match="both say that their database is in use"):
-        ending.finish(moving.request())
+        finish(moving.request())
     for move in (moving.execute, moving.rollback):
         with pytest.raises(CheckFailed, match="applications were moved to"):
             move()

@@ -22,6 +22,7 @@ from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.switchover import ending, pointer
 from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.prepare import prepare_only
 from trueup.verbs.switchover.request import EXECUTE, SwitchoverRequest
 from trueup.verbs.switchover.status import status
@@ -70,7 +71,7 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
     assert status(side).in_use == "old"
     _is_refused_on_a_closed_database(side)
     # Nodes of another sync with the same name are refused.
-    for action in (ending.abort, ending.reset, ending.finish):
+    for action in (ending.abort, ending.reset, finish):
         with pytest.raises(CheckFailed, match="is another one: its switchover is with new"):
             action(SwitchoverRequest("main", first, other))
     ending.abort(side)
@@ -78,11 +79,11 @@ def test_the_end_of_one_sync_leaves_the_others(databases: Databases) -> None:
     assert status(side).phase == "not prepared"
     prepare_only(side)
     # The same table stays closed until both let it go; the databases that are not in use stay closed too.
-    ending.finish(side)
+    finish(side, Finish(reopen_old=True))
     assert [accepts(at, "UPDATE people SET name = name || '!'") for at in (old, new, third)] == [False, True, True]
     assert accepts(old, "DELETE FROM places")
     assert status(main).in_use == "new"
-    ending.finish(main)
+    finish(main, Finish(reopen_old=True))
     assert accepts(old, "UPDATE people SET name = name || '!'")
     for database in (old, new, third):
         assert database.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == []

@@ -111,7 +111,7 @@ def test_a_killed_copy_continues(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CheckFailed, match="is not finished"):
         pair.run()
     pair.start()
-    assert pair.status().known.snapshots == 2
+    assert pair.known().snapshots == 2
     pair.run()
     check(pair)
     # `drop` removes everything except the rows.
@@ -188,8 +188,8 @@ def test_eight_writers_and_kills_lose_nothing(pair: Pair) -> None:
         pair.start()
         for _ in range(2):
             with subprocess.Popen(command(pair, "run", "-q", "--follow")) as process:
-                was = pair.status().known.rounds
-                wait_for(lambda was=was: pair.status().known.rounds > was + 3, "rounds")  # type: ignore[misc]
+                was = pair.known().rounds
+                wait_for(lambda was=was: pair.known().rounds > was + 3, "rounds")  # type: ignore[misc]
                 process.send_signal(signal.SIGKILL)
         wait_for(lambda: not pair.status().running, "the end of the killed session")
         process = subprocess.Popen(command(pair, "run", "-q", "--follow"))

@@ -36,7 +36,7 @@ def test_chained_syncs_with_one_name_carry_everything(databases: Databases) -> N
         other.start()
     with pytest.raises(CheckFailed, match="the change log main belongs to another sync") as caught:
         other.drop()
-    assert "--force" in caught.value.cure
+    assert "--without-target" in caught.value.cure
     # A second sync with this name into one target would replace the state of the first one.
     with pytest.raises(CheckFailed, match="comes from another source"):
         make_pair(fourth, third).start()

@@ -4,8 +4,8 @@ Reading order: `run` (the path: the phases of docs/switchover.md), `request` (wh
 times and the budget of the pause), `pointer` (which database is in use), `guard` and `fence` (no writers), `prepare`
 (what is done before the pause), `ready` (what is done inside of it), `rounds` and `proof` (are both databases equal),
 `validated` (a validation as the proof), `gate` (the conditions), `compared` and `accepted` (are the schemas equal, and
-what was accepted by name), `decision` (the commit that decides, and the opening),
-`outcome` (the report), `ending` (abort, reset, finish), `status`, `connect` (for applications).
+what was accepted by name), `decision` (the commit that decides, and the opening), `outcome` (the report), `ending`
+(abort, reset), `finish`, `status`, `connect` (for applications).
 
 docs/design/switchover.md explains why no write is lost.
 """

@@ -21,7 +21,8 @@ from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import BudgetSpent
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.ready import Ready
-from trueup.verbs.switchover.request import Route
+from trueup.verbs.switchover.request import ROLLBACK, Route, SwitchoverRequest
+from trueup.verbs.sync import state
 
 # Seconds to wait for a node whose answer to the decision was lost.
 _LOOKUP_SECONDS = 15.0
@@ -107,15 +108,33 @@ def open_target(route: Route, target: Connection, sync: str, token: str) -> None
     )
 
 
+def repeated(request: SwitchoverRequest, route: Route, source: Connection, target: Connection) -> str:
+    """Return why there is nothing to move: the database in question is in use already; "" if there is something.
+
+    Raise if the switchover is finished and this would undo it.
+    """
+    current, other = pointer.read(source, request.sync), pointer.read(target, request.sync)
+    if other is not None and other.is_closed:
+        raise pointer.finished(request.sync, route.target.name, route.source.name)
+    since = f" since {current.decided_at}" if current is not None and current.decided_at else ""
+    if current is not None and current.is_closed:
+        return f"the switchover is finished: {route.target.name} is in use{since}, and {route.source.name} is closed"
+    # A crash of the new server may take back its opening, which does not wait for the disk: also after the report.
+    if current is not None and not current.is_in_use and other is not None and other.is_in_use and not current.attempt:
+        return f"{route.target.name} is in use{since}"
+    if route.action == ROLLBACK and current is None and other is None and state.read(source, request.sync) is not None:
+        return f"{route.target.name} is in use: no switchover was prepared"
+    return ""
+
+
 def complete(outcome: Outcome, route: Route, fence: Fence, current: Pointer, target: Connection) -> Outcome:
     """Complete an earlier call that was killed after its decision; raise if there was none."""
     other = pointer.read(target, outcome.sync)
-    # A crash of the new server may take back its opening, which does not wait for the disk: also after the report.
-    if other is None or (other.is_in_use and not current.attempt):
-        since = f" since {current.decided_at}" if current.decided_at else ""
+    if other is None:
         raise CheckFailed(
-            [f"{route.source.name} is not in use: {current.next_name} is in use{since}"],
-            cure="see trueup switchover status; execute moves to the --to node, rollback moves to the --from node",
+            [f"{route.source.name} is closed: {current.next_name} is in use, but {route.target.name} has no pointer"],
+            cure="see trueup switchover status; if the switchover was finished without this node: trueup switchover"
+            " finish",
         )
     remark = "an earlier call made the decision, and an application opened the new database"
     if not other.is_in_use:

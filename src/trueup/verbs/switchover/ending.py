@@ -1,4 +1,4 @@
-"""The end of a switchover: `abort`, `reset`, `finish`. Each can be repeated."""
+"""The end of a switchover: `abort` and `reset`, and what they share with `finish`. Each can be repeated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trueup.config.model import Node
+from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, TrueupError
+from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.fence import open_session
 from trueup.verbs.switchover.request import SwitchoverRequest
@@ -37,13 +38,17 @@ class Ended:
 
 
 def abort(request: SwitchoverRequest) -> Ended:
-    """Terminate the sessions of a running switchover; the server rolls back what was not decided."""
+    """Terminate the sessions of a running switchover; the server rolls back what was not decided.
+
+    A database that does not answer is named.
+    """
     with ExitStack() as stack:
-        sides = [(node, stack.enter_context(open_session(node))) for node in (request.first, request.second)]
-        done: list[str] = []
-        pair = pointer.pair_of(sides[0][1], sides[1][1])
+        sides, done = _open_what_answers(request, stack)
+        pair = pointer.pair_of(sides[0][1], sides[1][1]) if len(sides) == 2 else ""
         for node, connection in sides:
-            pointer.check_pair(pointer.read(connection, request.sync), pair, node.name)
+            check_side(request, node, connection)
+            if pair:
+                pointer.check_pair(pointer.read(connection, request.sync), pair, node.name)
             done += _end_sessions(node, connection, request.sync)
         pointers = {node.name: pointer.read(connection, request.sync) for node, connection in sides}
         for node, connection in sides:
@@ -53,15 +58,39 @@ def abort(request: SwitchoverRequest) -> Ended:
             if connection.execute(undecided, {"sync": request.sync}).rowcount:
                 done.append(f"ended the attempt on {node.name}, which is still in use")
         in_use = [name for name, stored in pointers.items() if stored is not None and stored.is_in_use]
-        if not in_use and any(stored is not None and stored.token for stored in pointers.values()):
+        closed = [stored for stored in pointers.values() if stored is not None and not stored.is_in_use]
+        if len(closed) == 2 and any(stored.token for stored in closed):
             raise CheckFailed(
                 ["the switchover is already decided, and the new database is not open yet: abort cannot undo that"],
                 cure="run trueup switchover execute (or rollback) again to open it; then trueup switchover rollback can"
                 " move back",
             )
-        return Ended(
-            request.sync, in_use[0] if in_use else request.first.name, tuple(done) or ("no switchover was running",)
-        )
+        other = closed[0].next_name if closed else request.first.name
+        return Ended(request.sync, in_use[0] if in_use else other, tuple(done) or ("no switchover was running",))
+
+
+def _open_what_answers(request: SwitchoverRequest, stack: ExitStack) -> tuple[list[tuple[Node, Connection]], list[str]]:
+    """Open sessions with the databases that answer; return them, and a text per database that does not."""
+    sides, lost, errors = [], [], []
+    for node in (request.first, request.second):
+        try:
+            sides.append((node, stack.enter_context(open_session(node))))
+        except NodeError as error:
+            errors.append(error)
+            lost.append(f"{node.name} does not answer, and was not checked")
+    if not sides:
+        raise errors[0]
+    return sides, lost
+
+
+def check_side(request: SwitchoverRequest, node: Node, connection: Connection) -> None:
+    """Raise if the pointer of one database belongs to another pair, as far as this database alone can tell."""
+    stored = pointer.read(connection, request.sync)
+    if stored is None:
+        return
+    mine = stored.pair.split(" ")[0 if node is request.first else 1]
+    if stored.is_first != (node is request.first) or mine != state.identity(connection):
+        raise pointer.other_switchover(stored, node.name)
 
 
 def _end_sessions(node: Node, connection: Connection, sync: str) -> list[str]:
@@ -81,8 +110,11 @@ def _end_sessions(node: Node, connection: Connection, sync: str) -> list[str]:
 
 def reset(request: SwitchoverRequest) -> Ended:
     """Remove pointers, guards and the way back of a sync from both databases; the sync and other syncs stay."""
-    with _exclusive(request) as (first, second):
-        if _is_moved(request, first, second):
+    with exclusive(request) as (first, second):
+        stored = pointer.read(first, request.sync)
+        if stored is not None and stored.is_closed:
+            raise pointer.finished(request.sync, request.first.name, request.second.name)
+        if is_moved(request, first, second):
             raise CheckFailed(
                 [
                     f"{request.second.name} is in use: after a reset, {request.first.name} would accept writes at the"
@@ -91,38 +123,14 @@ def reset(request: SwitchoverRequest) -> Ended:
                 cure="to move back: trueup switchover rollback; to stay on it: trueup switchover finish",
             )
         # The state of the sync itself is on the second database, and stays.
-        sync_id = _identity(request, first, second)
-        done = _clear(request, sync_id, second, request.second, log=True, sync=False)
+        sync_id = sync_identity(request, first, second)
+        done = clear(request, sync_id, second, request.second, sync=False)
         # The state of the way back is on the first.
-        done += _clear(request, sync_id, first, request.first, log=False, sync=True)
+        done += clear(request, sync_id, first, request.first, log=False)
         return Ended(request.sync, request.first.name, tuple(done) or ("there was nothing to remove",))
 
 
-def finish(request: SwitchoverRequest, *, keep_refusal: bool = False) -> Ended:
-    """Remove the sync and its switchover from both databases; the one in use stays in use. There is no way back then.
-
-    With `keep_refusal` the other database continues to refuse writes, and keeps its pointer and guards.
-    """
-    with _exclusive(request) as (first, second):
-        pointers = pointer.read(first, request.sync), pointer.read(second, request.sync)
-        if pointers[0] is not None and pointers[1] is not None:
-            pointer.check_both(*pointers, request.sync)
-        if all(stored is not None and not stored.is_in_use for stored in pointers):
-            raise CheckFailed(
-                [f"{request.first.name} and {request.second.name} are both closed for writes"],
-                cure="complete the decided switchover first: trueup switchover execute, or rollback",
-            )
-        sides = [(request.first, first), (request.second, second)]
-        (node, in_use), (other_node, other) = reversed(sides) if _is_moved(request, first, second) else sides
-        sync_id = _identity(request, first, second)
-        done = _clear(request, sync_id, in_use, node, log=True, sync=True)
-        done += _clear(request, sync_id, other, other_node, log=True, sync=True, pointers=not keep_refusal)
-        if keep_refusal:
-            done.append(f"{other_node.name}: still refuses writes; trueup switchover finish ends that")
-        return Ended(request.sync, node.name, tuple(done))
-
-
-def _identity(request: SwitchoverRequest, first: Connection, second: Connection) -> str:
+def sync_identity(request: SwitchoverRequest, first: Connection, second: Connection) -> str:
     """Return the identity of the sync between the two databases, or ""; raise if there are two."""
     pointers = [pointer.read(connection, request.sync) for connection in (first, second)]
     ids = {stored.sync_id for stored in pointers if stored is not None}
@@ -137,14 +145,14 @@ def _identity(request: SwitchoverRequest, first: Connection, second: Connection)
     return ids.pop()
 
 
-def _is_moved(request: SwitchoverRequest, first: Connection, second: Connection) -> bool:
+def is_moved(request: SwitchoverRequest, first: Connection, second: Connection) -> bool:
     """Return whether the second database is in use, or the first one is not."""
     on_first, on_second = pointer.read(first, request.sync), pointer.read(second, request.sync)
     return (on_second is not None and on_second.is_in_use) or (on_first is not None and not on_first.is_in_use)
 
 
 @contextmanager
-def _exclusive(request: SwitchoverRequest) -> Iterator[tuple[Connection, Connection]]:
+def exclusive(request: SwitchoverRequest) -> Iterator[tuple[Connection, Connection]]:
     """Open sessions with both databases, as the only ones that change the switchover of this sync."""
     with ExitStack() as stack:
         first, second = (stack.enter_context(open_session(node)) for node in (request.first, request.second))
@@ -152,23 +160,24 @@ def _exclusive(request: SwitchoverRequest) -> Iterator[tuple[Connection, Connect
         for node, connection in ((request.first, first), (request.second, second)):
             pointer.check_pair(pointer.read(connection, request.sync), pair, node.name)
             pointer.claim(connection, request.sync, node.name)
-            stack.callback(_unclaim, connection, request.sync)
+            stack.callback(unclaim, connection, request.sync)
         yield first, second
 
 
-def _unclaim(connection: Connection, sync: str) -> None:
+def unclaim(connection: Connection, sync: str) -> None:
     if not connection.closed:
         pointer.unclaim(connection, sync)
 
 
-def _clear(
+def clear(
     request: SwitchoverRequest,
     sync_id: str,
     connection: Connection,
     node: Node,
     *,
-    log: bool,
-    sync: bool,
+    log: bool = True,
+    sync: bool = True,
+    guards: bool = True,
     pointers: bool = True,
 ) -> list[str]:
     """Remove parts of trueup from one database, and return them as texts; the guards are last."""
@@ -179,10 +188,9 @@ def _clear(
                 done.append("removed the change log")
     if sync and state.remove(connection, request.sync, sync_id):
         done.append("removed the state of the sync")
+    if guards and (count := guard.remove(connection, request.sync, timeout=request.timeout)):
+        done.append(f"removed {counted(count, 'guard')}")
     if pointers:
-        guards = guard.remove(connection, request.sync, timeout=request.timeout)
-        if guards:
-            done.append(f"removed {guards} guards")
         if pointer.read(connection, request.sync) is not None:
             guard.remove_pointer(connection, request.sync, timeout=request.timeout)
             done.append("removed the pointer")

@@ -51,6 +51,11 @@ def install(connection: Connection, tables: Iterable[TableName], sync: str, *, t
     return len(names)
 
 
+def count(connection: Connection, sync: str) -> int:
+    """Return the number of guards of a sync."""
+    return len(connection.execute(statement("guarded"), {"trigger": trigger(sync)}).fetchall())
+
+
 def remove(connection: Connection, sync: str, *, timeout: float) -> int:
     """Remove all guards of a sync; return how many."""
     guarded = connection.execute(statement("guarded"), {"trigger": trigger(sync)}).fetchall()

@@ -31,6 +31,8 @@ class Outcome:
     keys: int = 0
     rounds: int = 0
     remarks: tuple[str, ...] = ()
+    # Why there was nothing to do; "" if the applications were moved.
+    already: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -52,11 +54,14 @@ class Outcome:
             "address": self.address,
             "task_id": self.task_id,
             "remarks": list(self.remarks),
+            "already": self.already,
         }
 
 
 def outcome_text(outcome: Outcome) -> str:
     """Return the report as text."""
+    if outcome.already:
+        return f"nothing to do: {outcome.already}"
     verb = "moved back" if outcome.action == ROLLBACK else "moved"
     lines = [
         f"{verb} from {outcome.source} to {outcome.target}: applications waited {outcome.pause_ms:,.0f} ms"

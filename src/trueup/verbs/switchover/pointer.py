@@ -71,6 +71,7 @@ class Pointer:
     changed_at: str | None
     decided_at: str | None
     opened_at: str | None
+    finished_at: str | None
     report: dict[str, Any] | None
     expects_token: bool
 
@@ -78,6 +79,16 @@ class Pointer:
     def is_in_use(self) -> bool:
         """Whether applications write to this database."""
         return self.state != USE_NEXT
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the switchover is finished, and this database is in use without the other one."""
+        return self.finished_at is not None and self.is_in_use
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the switchover is finished, and this database stays closed to writes."""
+        return self.finished_at is not None and not self.is_in_use
 
     def as_json(self) -> dict[str, Any]:
         """Return the pointer as plain values, without the token."""
@@ -150,6 +161,7 @@ def create(
     def create_row() -> None:
         connection.execute("SET LOCAL client_min_messages = warning")
         connection.execute(sql.SQL("CREATE SEQUENCE IF NOT EXISTS {}").format(_sequence(sync)))
+        connection.execute(statement("remove_finished"), values)
         if connection.execute(statement("create"), values).rowcount:
             if not is_first:
                 # A transaction with an older snapshot does not see that this database is closed.
@@ -178,11 +190,19 @@ def pair_of(first: Connection, second: Connection) -> str:
 def check_pair(stored: Pointer | None, pair: str, node: str) -> None:
     """Raise if the pointer belongs to a sync of the same name between other databases."""
     if stored is not None and stored.pair != pair:
-        raise CheckFailed(
-            [f"the sync {stored.sync} of this database is another one: its switchover is with {stored.next_name}"],
-            cure="name both nodes of the sync (--from, --to); two syncs of a database need different names (--name)",
-            node=node,
-        )
+        raise other_switchover(stored, node)
+
+
+def other_switchover(stored: Pointer, node: str) -> CheckFailed:
+    """Return the error for a pointer that belongs to a sync of the same name between other databases."""
+    cure = "name both nodes of the sync (--from, --to); two syncs of a database need different names (--name)"
+    if stored.is_closed:
+        cure += f"; or open this database: trueup switchover finish --reopen-old, with {stored.next_name}"
+    return CheckFailed(
+        [f"the sync {stored.sync} of this database is another one: its switchover is with {stored.next_name}"],
+        cure=cure,
+        node=node,
+    )
 
 
 def claim(connection: Connection, sync: str, node: str) -> None:
@@ -330,13 +350,51 @@ def check_both(first: Pointer | None, second: Pointer | None, sync: str) -> tupl
     if first is None or second is None:
         raise CheckFailed([f"no switchover of the sync {sync} is prepared"], cure="run trueup switchover prepare")
     if first.is_in_use and second.is_in_use:
+        for alone, other in ((first, second), (second, first)):
+            if alone.is_alone and not other.is_alone:
+                raise CheckFailed(
+                    [
+                        f"{alone.name} and {other.name} both accept writes: the switchover was finished without"
+                        f" {other.name}, which is back"
+                    ],
+                    cure=f"close {other.name}: trueup switchover finish; then compare: trueup diff",
+                )
         # This code never writes that: a failover or a restore took back a decision, or the tables were changed by hand.
         raise CheckFailed(
             [f"the pointers of {first.name} and {second.name} both say that their database is in use"],
             cure="find out which database has the newer rows (trueup diff), and set trueup.switchover.state of the"
             " other one to use_next",
         )
+    for closed, in_use in ((first, second), (second, first)):
+        if closed.finished_at is not None:
+            raise finished(sync, closed.name, in_use.name)
     return first, second
+
+
+def finished(sync: str, closed: str, in_use: str) -> CheckFailed:
+    """Return the error for a switchover that is finished: there is no way back."""
+    return CheckFailed(
+        [f"the switchover of the sync {sync} is finished: {in_use} is in use, and {closed} is closed"],
+        cure=f"for a new copy, open {closed} (trueup switchover finish --reopen-old), and start a sync from {in_use}",
+    )
+
+
+def finish(connection: Connection, sync: str) -> None:
+    """Record that this database, which is not in use, stays closed to writes."""
+    connection.execute(statement("finish"), {"sync": sync})
+
+
+def change_fenced(connection: Connection, sync: str, sync_id: str, name: str, *, timeout: float) -> None:
+    """Close this database (`close`) or put it into use without the other one (`stay_alone`), while no session writes.
+
+    Wait at most `timeout` seconds for writers. The sync writes nothing more afterwards.
+    """
+    with connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = {max(1, int(timeout * 1000))}")
+        connection.execute("LOCK TABLE trueup.switchover_lock IN EXCLUSIVE MODE")
+        connection.execute(statement(name), {"sync": sync})
+        if one_value(connection.execute("SELECT to_regclass('trueup.syncs') IS NOT NULL")):
+            connection.execute(statement("end_epoch"), {"id": sync_id})
 
 
 def _change(connection: Connection, name: str, refusal: str, **values: str) -> None:

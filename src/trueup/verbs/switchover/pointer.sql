@@ -33,6 +33,9 @@ CREATE TABLE IF NOT EXISTS trueup.switchover (
     guarded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at timestamptz,
     opened_at timestamptz,
+    -- When the switchover was finished. use_next: this database stays closed for good. idle: it is in use, and the other
+    -- one did not answer; if that one comes back and accepts writes, this row shows it.
+    finished_at timestamptz,
     report jsonb
 );
 
@@ -176,7 +179,7 @@ GRANT USAGE ON SCHEMA trueup_app TO PUBLIC;
 GRANT EXECUTE ON FUNCTION trueup_app.switchover_enter(text), trueup_app.switchover_open(text, text) TO PUBLIC
 
 -- name: is_current
-SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.switchover') AND attname = 'next_given')
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('trueup.switchover') AND attname = 'finished_at')
 
 -- name: create
 INSERT INTO trueup.switchover (sync, sync_id, pair, state, is_first, name, next_name, next_address, next_given)
@@ -195,7 +198,7 @@ SELECT trueup.switchover_changed(%(sync)s)
 
 -- name: read
 SELECT sync, sync_id, pair, state, is_first, name, next_name, next_address, epoch, coalesce(attempt, '') AS attempt, phase, token,
-       changed_at::text AS changed_at, decided_at::text AS decided_at, opened_at::text AS opened_at, report,
+       changed_at::text AS changed_at, decided_at::text AS decided_at, opened_at::text AS opened_at, finished_at::text AS finished_at, report,
        s.token_hash IS NOT NULL AS expects_token
   FROM trueup.switchover s WHERE sync = %(sync)s
 
@@ -267,6 +270,38 @@ RETURNING trueup.switchover_changed(sync)
 -- name: keep_report
 UPDATE trueup.switchover SET report = %(report)s::jsonb, phase = %(phase)s, attempt = NULL, changed_at = clock_timestamp()
  WHERE sync = %(sync)s
+
+-- name: finish
+-- This database is not in use, and stays closed.
+UPDATE trueup.switchover
+   SET finished_at = coalesce(finished_at, clock_timestamp()), token = NULL, token_hash = NULL, attempt = NULL,
+       phase = 'finished', changed_at = clock_timestamp()
+ WHERE sync = %(sync)s AND state = 'use_next'
+
+-- name: close
+-- Close a database that accepts writes although the other one is in use for good. The caller holds the fence.
+UPDATE trueup.switchover
+   SET state = 'use_next', finished_at = clock_timestamp(), token = NULL, token_hash = NULL, attempt = NULL,
+       epoch = epoch + 1, phase = 'finished', decided_at = clock_timestamp(), changed_at = clock_timestamp()
+ WHERE sync = %(sync)s AND state <> 'use_next'
+RETURNING trueup.switchover_changed(sync)
+
+-- name: stay_alone
+-- This database is in use for good; the other one did not answer. The caller holds the fence, so that transactions of
+-- the sync have ended.
+UPDATE trueup.switchover
+   SET state = 'idle', finished_at = clock_timestamp(), token = NULL, token_hash = NULL, attempt = NULL,
+       epoch = epoch + 1, phase = 'finished', opened_at = clock_timestamp(), changed_at = clock_timestamp()
+ WHERE sync = %(sync)s
+RETURNING trueup.switchover_changed(sync)
+
+-- name: end_epoch
+-- The sync writes nothing more, not even the value of a sequence, which has no guard.
+UPDATE trueup.syncs SET epoch = epoch + 1 WHERE id = %(id)s
+
+-- name: remove_finished
+-- A new switchover replaces the row of a finished one on the database that stayed in use.
+DELETE FROM trueup.switchover WHERE sync = %(sync)s AND state = 'idle' AND finished_at IS NOT NULL
 
 -- name: remove_one
 DELETE FROM trueup.switchover WHERE sync = %(sync)s

@@ -122,7 +122,9 @@ def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection
     names = (request.first.name, request.second.name)
     pair = pointer.pair_of(first, second)
     for connection, node in ((first, names[0]), (second, names[1])):
-        pointer.check_pair(pointer.read(connection, request.sync), pair, node)
+        stored = pointer.read(connection, request.sync)
+        if stored is not None and not stored.is_alone:
+            pointer.check_pair(stored, pair, node)
         pointer.install(connection)
     for connection, other, own_names in ((first, 1, names), (second, 0, names[::-1])):
         pointer.create(

@@ -67,6 +67,8 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
             address="",
             task_id=task.task_id,
         )
+        if done := decision.repeated(request, route, fence.connection, target):
+            return replace(outcome, already=done)
         current = pointer.read(fence.connection, request.sync)
         if current is not None and not current.is_in_use:
             return decision.complete(outcome, route, fence, current, target)

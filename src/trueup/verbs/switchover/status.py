@@ -12,6 +12,7 @@ from trueup.db.lock_holders import describe_session
 from trueup.db.node import connect
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
+from trueup.errors import NodeError
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.fence import APPLICATION_NAME
 from trueup.verbs.switchover.phases import PAUSE
@@ -50,6 +51,13 @@ class SideStatus:
     locks: tuple[Held, ...]
     # What is in its change log: entries, keys, age of the oldest entry in seconds; None: there is no change log.
     waiting: tuple[int, int, float] | None
+    # Why it could not be read; "" if it was.
+    problem: str = ""
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether its pointer says that it is in use."""
+        return self.pointer is not None and self.pointer.is_in_use
 
 
 @dataclass(frozen=True)
@@ -61,38 +69,55 @@ class SwitchStatus:
     second: SideStatus
 
     @property
+    def sides(self) -> tuple[SideStatus, SideStatus]:
+        """Both databases."""
+        return self.first, self.second
+
+    @property
     def in_use(self) -> str:
         """The name of the database in use; empty if neither is open, both names if both are."""
-        sides = [side for side in (self.first, self.second) if side.pointer is not None and side.pointer.is_in_use]
-        if not sides and self.first.pointer is None:
-            return self.first.node
-        return self.first.node + " and " + self.second.node if self.is_split else sides[0].node if sides else ""
+        if self.is_split:
+            return f"{self.first.node} and {self.second.node}"
+        for side, other in (self.sides, self.sides[::-1]):
+            # Without a pointer a database has no guards. If it does not answer, the other one is the witness.
+            if side.is_in_use or (side.pointer is None and other.pointer is not None and not other.is_in_use):
+                return side.node
+        return self.first.node if self.first.pointer is None and self.second.pointer is None else ""
 
     @property
     def is_split(self) -> bool:
         """Whether both databases accept writes: one of them went back behind the decision, or was changed by hand."""
-        first, second = self.first.pointer, self.second.pointer
-        return second is not None and second.is_in_use and (first is None or first.is_in_use)
+        first, second = self.first, self.second
+        return second.is_in_use and (first.is_in_use or (first.pointer is None and not first.problem))
 
     @property
     def phase(self) -> str:
         """The current phase."""
+        pointers = [side.pointer for side in self.sides if side.pointer is not None]
         running = [
             held.application.partition(": ")[2]
-            for side in (self.first, self.second)
+            for side in self.sides
             for held in side.locks
             if held.lock == "switchover" and held.granted
         ]
-        if self.first.pointer is None and self.second.pointer is None:
-            return "not prepared"
+        lost = next((side.node for side in self.sides if side.problem), "")
+        if not pointers:
+            return f"{lost} does not answer, and the other node has no pointer" if lost else "not prepared"
         if running:
             return running[0] if running[0] in PAUSE else "preparing"
         if self.is_split:
+            if any(pointer.is_alone for pointer in pointers):
+                return "both accept writes: a node came back after the switchover was finished without it: run finish"
             return "both accept writes: a failover or a restore took back a decision; close one of them"
+        if lost:
+            return f"{lost} does not answer: what is known is from the other node"
+        if any(pointer.finished_at for pointer in pointers):
+            return "finished"
         if not self.in_use:
             return "decided, not open: run the same command again"
-        begun = [s for s in (self.first, self.second) if s.pointer is not None and s.pointer.state == IN_PROGRESS]
-        if begun:
+        if len(pointers) < 2:
+            return f"{self.in_use} has no pointer: it was finished without the other node, or restored; run finish"
+        if any(pointer.state == IN_PROGRESS for pointer in pointers):
             return "an attempt died before its decision: run it again, or abort"
         return "moved" if self.in_use == self.second.node else "not moved"
 
@@ -105,6 +130,7 @@ class SwitchStatus:
             "sides": [
                 {
                     "node": side.node,
+                    "problem": side.problem,
                     "pointer": side.pointer.as_json() if side.pointer else None,
                     "report": side.pointer.report if side.pointer else None,
                     "locks": [asdict(held) for held in side.locks],
@@ -112,14 +138,24 @@ class SwitchStatus:
                     if side.waiting is None
                     else dict(zip(("entries", "keys", "lag_seconds"), side.waiting, strict=True)),
                 }
-                for side in (self.first, self.second)
+                for side in self.sides
             ],
         }
 
 
 def status(request: SwitchoverRequest) -> SwitchStatus:
-    """Return the status of both databases; write nothing."""
-    return SwitchStatus(request.sync, _side(request.first, request.sync), _side(request.second, request.sync))
+    """Return the status of both databases, or of the one that answers; write nothing."""
+    sides: list[SideStatus] = []
+    errors: list[NodeError] = []
+    for node in (request.first, request.second):
+        try:
+            sides.append(_side(node, request.sync))
+        except NodeError as error:
+            errors.append(error)
+            sides.append(SideStatus(node.name, None, (), None, error.message))
+    if len(errors) == len(sides):
+        raise errors[0]
+    return SwitchStatus(request.sync, *sides)
 
 
 def _side(node: Node, sync: str) -> SideStatus:
@@ -138,9 +174,13 @@ def status_text(status: SwitchStatus) -> str:
     """Return the status as text."""
     verb = "are" if status.is_split else "is"
     lines = [f"{status.sync}: {status.in_use or 'neither'} {verb} in use ({status.phase})"]
-    for side in (status.first, status.second):
+    for side in status.sides:
         stored = side.pointer
         text = "no pointer" if stored is None else f"{stored.state}{f', {stored.phase}' if stored.phase else ''}"
+        if side.problem:
+            text = f"does not answer: {side.problem}"
+        elif stored is not None and stored.is_closed:
+            text = "closed to writes for good; to open it: trueup switchover finish --reopen-old"
         lines.append(f"  {side.node}: {text}")
         if side.waiting is not None and (stored is None or stored.is_in_use):
             entries, keys, lag = side.waiting

@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from trueup.capture.triggers.session import Session
-from trueup.errors import CheckFailed, TrueupError
+from trueup.config.model import Node
+from trueup.db.connection import Connection
+from trueup.db.node import connect
+from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
 from trueup.verbs.sync import changelog, history, state
-from trueup.verbs.sync.link import open_ends
+from trueup.verbs.sync.link import open_ends, open_session
 from trueup.verbs.sync.request import SyncRequest
 
 
@@ -59,11 +63,29 @@ def accept(request: SyncRequest) -> str:
         return problem
 
 
-def drop(request: SyncRequest, *, timeout: float, force: bool = False) -> tuple[bool, bool]:
-    """Remove the change log and the state of a sync; return whether each existed. The copied rows stay.
+@dataclass(frozen=True)
+class Dropped:
+    """What was dropped, and what could not be."""
 
-    With `force`, a change log whose sync does not exist on this target is removed too.
+    log: bool
+    state: bool
+    # What is left on a database that is lost.
+    left: str = ""
+
+
+def drop(
+    request: SyncRequest, *, timeout: float, without_source: bool = False, without_target: bool = False
+) -> Dropped:
+    """Remove the change log and the state of a sync; the copied rows stay.
+
+    `without_source`, `without_target`: that database does not exist any more, and the other one is cleared.
     """
+    if without_source and without_target:
+        raise ConfigError("--without-source and --without-target exclude each other", cure="name the node that is lost")
+    if without_source:
+        return _drop_state(request)
+    if without_target:
+        return _drop_log(request, timeout=timeout)
     with (
         open_ends(request.source, request.target, request.name) as (source, target),
         changelog.sync_lock(source, request.source, request.name),
@@ -71,26 +93,80 @@ def drop(request: SyncRequest, *, timeout: float, force: bool = False) -> tuple[
         known = state.read(target, request.name)
         if known is not None:
             state.check_source(known, state.identity(source), request.target.name)
-        for node, connection in ((request.source, source), (request.target, target)):
-            if known is not None and state.pointer_state(connection, known.id) is not None:
-                raise CheckFailed(
-                    [f"a switchover of the sync {request.name} is prepared, and needs the sync"],
-                    cure="end the switchover first: trueup switchover reset, or trueup switchover finish",
-                    node=node.name,
-                )
+            _refuse_switchover(request, request.source, source, known.id, "")
+            _refuse_switchover(request, request.target, target, known.id, "")
         with changelog.open_log(request.source) as log:
-            sync_id = known.id if known else _orphan(log, request.name, state.identity(target), force=force)
+            sync_id = known.id if known else _orphan(log, request.name, state.identity(target))
             had_log = changelog.drop(log, request.name, sync_id, timeout=timeout)
-        return had_log, state.remove(target, request.name, sync_id)
+        return Dropped(had_log, state.remove(target, request.name, sync_id))
 
 
-def _orphan(log: Session, name: str, target: str, *, force: bool) -> str:
+def _drop_state(request: SyncRequest) -> Dropped:
+    """Remove the state from the target; the source is lost."""
+    with open_session(request.target, request.name) as target:
+        known = state.read(target, request.name)
+        if known is None:
+            return Dropped(False, False)
+        refuse_if_it_answers(request.source, known.source, "--without-source")
+        _refuse_switchover(request, request.target, target, known.id, " --without-old")
+        # Another process that still reaches the source writes nothing more.
+        state.take_over(target, request.name)
+        left = f"{request.source.name}: nothing was changed: it may have the change log and its triggers"
+        return Dropped(False, state.remove(target, request.name, known.id), left)
+
+
+def _drop_log(request: SyncRequest, *, timeout: float) -> Dropped:
+    """Remove the change log from the source; the target is lost."""
+    with (
+        open_session(request.source, request.name) as source,
+        changelog.sync_lock(source, request.source, request.name),
+        changelog.open_log(request.source) as log,
+    ):
+        owner = changelog.owner(log, request.name)
+        if owner is None:
+            return Dropped(False, False)
+        refuse_if_it_answers(request.target, owner.peer, "--without-target")
+        _refuse_switchover(request, request.source, source, owner.id, " --without-new")
+        left = f"{request.target.name}: nothing was changed: it may have the state of the sync, and the copied rows"
+        return Dropped(changelog.drop(log, request.name, owner.id, timeout=timeout), False, left)
+
+
+def _refuse_switchover(request: SyncRequest, node: Node, connection: Connection, sync_id: str, option: str) -> None:
+    """Raise if a switchover of the sync is prepared in this database."""
+    if state.pointer_state(connection, sync_id) is not None:
+        either = (
+            f"trueup switchover finish{option}" if option else "trueup switchover reset, or trueup switchover finish"
+        )
+        raise CheckFailed(
+            [f"a switchover of the sync {request.name} is prepared, and needs the sync"],
+            cure=f"end the switchover first: trueup switchover {either}",
+            node=node.name,
+        )
+
+
+def refuse_if_it_answers(node: Node, identity: str, option: str) -> None:
+    """Raise if the database that should be lost answers; another database at its address does not matter."""
+    try:
+        with connect(node, application="trueup") as connection:
+            is_it = state.identity(connection) == identity
+    except NodeError:
+        return
+    if is_it:
+        raise CheckFailed(
+            [f"{option}: the database answers, so it is not lost"],
+            cure=f"run the command without {option}, so that this database is cleared too",
+            node=node.name,
+        )
+
+
+def _orphan(log: Session, name: str, target: str) -> str:
     """Return the sync of a change log whose state on the target is gone; raise if its target is another database."""
     owner = changelog.owner(log, name)
-    if owner is None or owner.peer == target or force:
+    if owner is None or owner.peer == target:
         return owner.id if owner else ""
     raise CheckFailed(
         [f"the sync {name} into this target does not exist; the change log {name} belongs to another sync"],
-        cure="name the target that the sync was started with: --to; if that database does not exist any more: --force",
+        cure="name the target that the sync was started with: --to; if that database does not exist any more, add"
+        " --without-target",
         node=log.node.name,
     )

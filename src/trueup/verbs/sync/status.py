@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -10,8 +11,9 @@ from psycopg import sql
 
 from trueup.db.connection import Connection, one_row, one_value
 from trueup.db.statements import load
+from trueup.errors import CheckFailed, NodeError
 from trueup.verbs.sync import changelog, history, state
-from trueup.verbs.sync.link import log_table, open_ends
+from trueup.verbs.sync.link import log_table, open_session
 from trueup.verbs.sync.request import SyncRequest
 
 
@@ -19,40 +21,73 @@ from trueup.verbs.sync.request import SyncRequest
 class SyncStatus:
     """A sync as both ends know it now."""
 
-    known: state.State
+    sync: str
+    # None: the target does not answer.
+    known: state.State | None
     # What is in the change log: entries, keys, age of the oldest entry in seconds; None: there is no change log.
     waiting: tuple[int, int, float] | None
     # The sessions that hold the sync lock.
     running: tuple[str, ...]
     # Which database went back by a failover or a restore; "" if none did.
     problem: str = ""
+    # Which database does not answer, and why.
+    lost: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the status as plain values."""
         known = {
             name: value.isoformat() if isinstance(value, datetime) else value
-            for name, value in asdict(self.known).items()
+            for name, value in (asdict(self.known).items() if self.known else ())
         }
         entries, keys, seconds = self.waiting or (None, None, None)
         return {
+            "sync": self.sync,
             **known,
-            "tables": list(self.known.tables),
+            "tables": list(self.known.tables) if self.known else None,
             "waiting_entries": entries,
             "waiting_keys": keys,
             "oldest_seconds": seconds,
             "running": list(self.running),
             "problem": self.problem,
+            "lost": self.lost,
         }
 
 
 def status(request: SyncRequest) -> SyncStatus:
-    """Return how far a sync is; write nothing."""
-    with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
-        known = state.expect(target, request.name, state.identity(source), request.target.name)
-        holder = changelog.holder(source, request.name)
-        running = () if holder is None else (holder,)
-        went_back = history.problem(source, known, request.node_names)
-        return SyncStatus(known, waiting(source, request.name), running, went_back)
+    """Return how far a sync is, as far as the ends that answer know; write nothing."""
+    name = request.name
+    with ExitStack() as stack:
+        ends: list[Connection | None] = []
+        errors: list[NodeError] = []
+        for node in (request.source, request.target):
+            try:
+                ends.append(stack.enter_context(open_session(node, name, read_only=True)))
+            except NodeError as error:
+                ends.append(None)
+                errors.append(error)
+        source, target = ends
+        if source is not None and target is not None:
+            return _of_both(request, source, target)
+        if source is not None:
+            return SyncStatus(name, None, waiting(source, name), _running(source, name), lost=str(errors[0]))
+        if target is None:
+            raise errors[0]
+        known = state.read(target, name)
+        if known is None:
+            raise CheckFailed([f"the sync {name} into this database does not exist"], node=request.target.name)
+        return SyncStatus(name, known, None, (), lost=str(errors[0]))
+
+
+def _of_both(request: SyncRequest, source: Connection, target: Connection) -> SyncStatus:
+    known = state.expect(target, request.name, state.identity(source), request.target.name)
+    went_back = history.problem(source, known, request.node_names)
+    running = _running(source, request.name)
+    return SyncStatus(request.name, known, waiting(source, request.name), running, went_back)
+
+
+def _running(source: Connection, name: str) -> tuple[str, ...]:
+    holder = changelog.holder(source, name)
+    return () if holder is None else (holder,)
 
 
 def waiting(source: Connection, name: str) -> tuple[int, int, float] | None:

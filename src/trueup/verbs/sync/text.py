@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trueup.config.wording import counted
 from trueup.verbs.sync.model import Plan
+from trueup.verbs.sync.state import State
 from trueup.verbs.sync.status import SyncStatus
 
 
@@ -44,30 +45,42 @@ _PHASES = {
 
 def status_text(status: SyncStatus) -> str:
     """Return the status as text."""
-    known = status.known
-    lines = [f"sync {known.sync}, {counted(len(known.tables), 'table')}: {_PHASES[known.phase]}"]
-    if status.waiting is None:
-        lines.append("the change log does not exist: changes are not recorded")
-    else:
+    lines = [f"sync {status.sync}: {status.lost}"] if status.lost else []
+    if status.known is not None:
+        count = counted(len(status.known.tables), "table")
+        lines.append(f"sync {status.sync}, {count}: {_PHASES[status.known.phase]}")
+    if status.waiting is not None:
         _, keys, seconds = status.waiting
         lines.append(f"  change log: {counted(keys, 'key')}" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
-    lines.append(f"  rounds: {known.rounds:,}, {counted(known.keys, 'key')}")
+    elif not status.lost or status.known is None:
+        lines.append("the change log does not exist: changes are not recorded")
+    if status.known is not None:
+        lines += _rounds(status.known, status.problem)
+    if not status.lost:
+        running = ", ".join(status.running)
+        lines.append(f"  running: {running}" if running else "  the sync is not running: trueup sync run")
+        return "\n".join(lines)
+    option = "--without-target" if status.known is None else "--without-source"
+    lines.append(f"  if that node is lost for good: trueup sync drop {option}")
+    return "\n".join(lines)
+
+
+def _rounds(known: State, problem: str) -> list[str]:
+    lines = [f"  rounds: {known.rounds:,}, {counted(known.keys, 'key')}"]
     if known.rounds:
         lines.append(
             f"  last round: {counted(known.last_keys, 'key')} in {known.last_ms:,.0f} ms,"
             f" lag {known.lag_seconds or 0:.1f} s, {counted(known.pending_keys or 0, 'key')} pending"
         )
-    if status.problem:
-        lines.append(f"  STOPPED: {status.problem}; see trueup sync run")
+    if problem:
+        lines.append(f"  STOPPED: {problem}; see trueup sync run")
     elif known.source_lsn == "0/0":
         lines.append("  a large round is not complete: the target is between two states")
     elif known.source_at:
         lines.append(
             f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"
         )
-    running = ", ".join(status.running)
-    lines.append(f"  running: {running}" if running else "  the sync is not running: trueup sync run")
-    return "\n".join(lines)
+    return lines
 
 
 def _size(size: float) -> str:

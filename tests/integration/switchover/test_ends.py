@@ -1,0 +1,232 @@
+"""No dead ends: every verb in every state, a finished switchover, and servers that are lost or come back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from support.fixtures import Databases, FreshServer
+from support.servers import Backup
+from support.switchover import ROWS, SCHEMA, Moving, begin
+from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
+from trueup.testing.postgres import Database, Server
+from trueup.verbs.switchover import ending
+from trueup.verbs.switchover.finish import Finish, finish
+from trueup.verbs.switchover.status import status, status_text
+from trueup.verbs.sync import ending as sync_ending
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.status import status as sync_status
+from trueup.verbs.sync.text import status_text as sync_status_text
+
+WRITE = "DELETE FROM visits"
+LEFT = """
+SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'
+UNION ALL SELECT tgname FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1
+"""
+
+
+def sync_request(moving: Moving) -> SyncRequest:
+    return SyncRequest(moving.first, moving.second, Scope("main"))
+
+
+def seen(moving: Moving) -> str:
+    """Return the first line of the status, which must agree with what both databases accept."""
+    return status_text(status(moving.request())).partition("\n")[0]
+
+
+def test_every_verb_says_what_is_done_already(moving: Moving) -> None:
+    """Repeated verbs succeed and name the database in use; the others are refused, with a cure that works."""
+    request = moving.request()
+    # Synced, not prepared.
+    assert seen(moving) == "main: old is in use (not prepared)"
+    assert moving.rollback().already == "old is in use: no switchover was prepared"
+    assert ending.reset(request).done == ("there was nothing to remove",)
+    assert ending.abort(request).in_use == "old"
+    # Prepared.
+    moving.prepare()
+    moving.prepare()
+    assert seen(moving) == "main: old is in use (not moved)"
+    assert "old is in use" in moving.rollback().already
+    assert ending.abort(request).in_use == "old"
+    # Moved.
+    moving.execute()
+    assert "new is in use since" in moving.execute().already
+    moving.prepare()
+    assert seen(moving) == "main: new is in use (moved)"
+    assert ending.abort(request).in_use == "new"
+    assert ending.abort(request).done == ("no switchover was running",)
+    # Finished: the old database stays closed, without a process of trueup.
+    ended = finish(request)
+    assert ended.in_use == "new"
+    assert moving.accepts_writes(WRITE) == ["new"]
+    assert moving.new.execute(LEFT) == []
+    guards = [("trueup_guard_main",)] * 3
+    assert moving.old.execute(LEFT) == [("trueup",), ("trueup_app",), *guards]
+    assert "old: stays closed to writes: 3 guards" in ended.done[-1]
+    again = finish(request)
+    assert (again.in_use, again.done[0]) == ("new", "the switchover of the sync main is finished already")
+    assert seen(moving) == "main: new is in use (finished)"
+    assert "the switchover is finished: new is in use" in moving.execute().already
+    assert ending.abort(request).in_use == "new"
+    for verb in (moving.rollback, lambda: ending.reset(request)):
+        with pytest.raises(CheckFailed, match="is finished: new is in use, and old is closed"):
+            verb()
+    with pytest.raises(CheckFailed, match="the sync main into new does not exist"):
+        moving.prepare()
+    assert sync_ending.drop(sync_request(moving), timeout=10) == sync_ending.Dropped(False, False)
+    # A partition or an ordinary role does not open it.
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="new is in use"):
+        moving.old.execute("SET session_replication_role = replica; INSERT INTO places VALUES ('z', 1, '')")
+    opened = finish(request, Finish(reopen_old=True))
+    assert opened.in_use == "new"
+    assert moving.old.execute(LEFT) == []
+    assert moving.accepts_writes(WRITE) == ["old", "new"]
+    nothing = finish(request)
+    assert (nothing.in_use, len(nothing.done)) == ("", 1)
+    assert "there is no sync main from old to new" in nothing.done[0]
+    with pytest.raises(TrueupError, match="does not exist"):
+        moving.rollback()
+
+
+def test_a_killed_finish_is_continued(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the database in use was cleared: never open on both sides, and the status does not contradict."""
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    moving.execute()
+    with monkeypatch.context() as patch:
+        patch.setattr("trueup.verbs.switchover.guard.remove_pointer", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finish(moving.request())
+    assert moving.accepts_writes(WRITE) == ["new"]
+    assert seen(moving) == "main: new is in use (finished)"
+    with pytest.raises(CheckFailed, match="is finished"):
+        moving.rollback()
+    assert finish(moving.request()).in_use == "new"
+    assert moving.new.execute(LEFT) == []
+    assert moving.accepts_writes(WRITE) == ["new"]
+
+
+@pytest.fixture
+def lost(fresh_server: FreshServer, databases: Databases) -> Iterator[tuple[Moving, Server, list[Backup]]]:
+    """An old database on a server of its own, a synced new one, and the backups to remove."""
+    server = fresh_server(name="lost")
+    old, (new,) = server.create_database("shop"), databases(1)
+    for database in (old, new):
+        database.execute(SCHEMA)
+    old.execute(ROWS)
+    backups: list[Backup] = []
+    yield begin(old, new), server, backups
+    for backup in backups:
+        backup.remove()
+
+
+def lose(server: Server) -> None:
+    """Stop the server, and remove its data."""
+    server.kill()
+    shutil.rmtree(server.data_dir)
+
+
+def accepts(database: Database) -> bool:
+    try:
+        database.execute(f"BEGIN; {WRITE}; ROLLBACK")
+    except psycopg.errors.ReadOnlySqlTransaction:
+        return False
+    return True
+
+
+def test_the_old_server_is_lost_and_comes_back(lost: tuple[Moving, Server, list[Backup]]) -> None:
+    moving, server, backups = lost
+    request, without = moving.request(), Finish(without_old=True)
+    moving.prepare()
+    backups.append(Backup(server))
+    moving.execute()
+    backups.append(Backup(server))
+    with pytest.raises(CheckFailed, match="--without-old: the database answers"):
+        finish(request, without)
+    lose(server)
+    text = status_text(status(request))
+    assert "main: new is in use (old does not answer" in text
+    assert "old: does not answer:" in text
+    assert "old does not answer, and was not checked" in ending.abort(request).done
+    with pytest.raises(NodeError):
+        finish(request)
+    ended = finish(request, without)
+    assert ended.in_use == "new"
+    assert any("old: nothing was changed" in each for each in ended.done)
+    # Nothing that fires or grows is left on the database in use.
+    assert moving.new.execute(LEFT) == [("trueup",), ("trueup_app",)]
+    assert accepts(moving.new)
+    assert "finished already, without old" in finish(request, without).done[0]
+    # It comes back as it was: closed.
+    backups[1].restore()
+    assert not accepts(moving.old)
+    assert seen(moving) == "main: new is in use (finished)"
+    # It comes back from a backup that is older than the decision: it accepts writes, and `finish` closes it.
+    backups[0].restore()
+    assert accepts(moving.old)
+    assert "old and new are in use (both accept writes: a node came back" in seen(moving)
+    for verb in (moving.prepare, moving.execute):
+        with pytest.raises(CheckFailed, match=r"the sync main into (new|this database) does not exist"):
+            verb()
+    assert "old: accepted writes although new is in use: it is closed now" in finish(request).done[0]
+    assert (accepts(moving.old), accepts(moving.new)) == (False, True)
+    assert moving.new.execute(LEFT) == []
+    assert seen(moving) == "main: new is in use (finished)"
+
+
+def test_the_server_in_use_is_lost(lost: tuple[Moving, Server, list[Backup]]) -> None:
+    """The copy is put into use only if the loss is accepted, and the lost server does not become a second database."""
+    moving, server, backups = lost
+    request = moving.request()
+    moving.prepare()
+    moving.run_sync()
+    backups.append(Backup(server))
+    lose(server)
+    assert "main: old is in use (old does not answer" in seen(moving)
+    shown = sync_status_text(sync_status(sync_request(moving)))
+    assert "node old" in shown
+    assert "the target equals the source as of" in shown
+    assert "trueup sync drop --without-source" in shown
+    with pytest.raises(CheckFailed, match="a switchover of the sync main is prepared") as refused:
+        sync_ending.drop(sync_request(moving), timeout=5, without_source=True)
+    assert "finish --without-old" in refused.value.cure
+    with pytest.raises(CheckFailed, match="new is not in use: old was") as refused:
+        finish(request, Finish(without_old=True))
+    assert "--accept-loss" in refused.value.cure
+    assert not accepts(moving.new)
+    ended = finish(request, Finish(without_old=True, accept_loss=True))
+    assert "new: put into use. It has all commits up to" in ended.done[0]
+    assert accepts(moving.new)
+    backups[0].restore()
+    assert "both accept writes" in seen(moving)
+    finish(request)
+    assert (accepts(moving.old), accepts(moving.new)) == (False, True)
+
+
+def test_a_lost_target_does_not_keep_the_change_log(lost: tuple[Moving, Server, list[Backup]]) -> None:
+    moving, server, _ = lost
+    back = replace(moving, old=moving.new, new=moving.old, first=moving.second, second=moving.first)
+    sync_ending.drop(sync_request(moving), timeout=5)
+    moving.both("TRUNCATE people, visits, places")
+    moving = begin(back.old, back.new)
+    request = moving.request()
+    moving.prepare()
+    lose(server)
+    shown = sync_status_text(sync_status(sync_request(moving)))
+    assert "change log: 0 keys" in shown
+    assert "trueup sync drop --without-target" in shown
+    with pytest.raises(CheckFailed, match="is prepared") as refused:
+        sync_ending.drop(sync_request(moving), timeout=5, without_target=True)
+    assert "finish --without-new" in refused.value.cure
+    with pytest.raises(ConfigError, match="is not closed by a finished switchover"):
+        finish(request, Finish(without_new=True, reopen_old=True))
+    ended = finish(request, Finish(without_new=True))
+    assert ended.in_use == "old"
+    assert moving.old.execute(LEFT) == [("trueup",), ("trueup_app",)]
+    assert sync_ending.drop(sync_request(moving), timeout=5, without_target=True).left == ""

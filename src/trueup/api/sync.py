@@ -52,6 +52,8 @@ class Sync:
         tables: Sequence[str] = (),
         exclude_tables: Sequence[str] = (),
         create_schema: bool = False,
+        create_roles: bool = False,
+        no_owner: bool = False,
         pg_bin: str = "",
         engine: Literal["auto", "spark", "local"] | None = None,
         master: str | None = None,
@@ -72,7 +74,7 @@ class Sync:
         self._request = SyncRequest(
             first,
             second,
-            Scope(name, tuple(tables), tuple(exclude_tables), create_schema),
+            Scope(name, tuple(tables), tuple(exclude_tables), create_schema, create_roles, no_owner),
             spark,
             load.concurrency_factor,
             load.max_connections,

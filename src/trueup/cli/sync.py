@@ -28,6 +28,8 @@ _options = partial(sync_options, "The node to copy from.", "The node to copy to.
 _WHAT = (
     shared("tables", "exclude_tables"),
     flag("--create-schema", "Create the target's schema, with pg_dump and pg_restore."),
+    flag("--create-roles", "Create roles that the target lacks; with --create-schema."),
+    flag("--no-owner", "Let the role on the target own all objects, instead of their owners; with --create-schema."),
     option("--pg-bin", "DIR", "Folder of pg_dump and pg_restore.", ""),
 )
 _WORK = (

@@ -55,13 +55,22 @@ class _Function:
         return None
 
 
-def foreign_code(connection: Connection, schema: str, table: str, *, writes: bool, silenced: bool = False) -> list[str]:
+def foreign_code(
+    connection: Connection,
+    schema: str,
+    table: str,
+    *,
+    writes: bool,
+    silenced: bool = False,
+    for_superuser: bool = False,
+) -> list[str]:
     """Return the functions of other roles that a superuser runs by using a table; `FOREIGN_CODE_CURE` is the cure.
 
-    `silenced`: only the triggers fire that fire anyway. For a role without superuser rights the result is empty.
+    `silenced`: only the triggers fire that fire anyway. For a role without superuser rights the result is empty, unless
+    `for_superuser`: a superuser will use a copy of the table.
     """
     statements = load("trueup.db", "foreign_code.sql")
-    if not one_value(connection.execute(statements["is_superuser"])):
+    if not for_superuser and not one_value(connection.execute(statements["is_superuser"])):
         return []
     values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced}
     rows = connection.execute(statements["foreign_code"], values).fetchall()

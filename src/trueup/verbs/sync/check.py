@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import chain, changelog, create_schema, state
+from trueup.verbs.sync import chain, changelog, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
+from trueup.verbs.sync.programs import find_programs
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
 
@@ -22,7 +23,7 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     if not plan.tables:
         raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
     if request.scope.create_schema:
-        create_schema.find_programs(source.info.server_version, request.pg_bin)
+        find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
     with changelog.open_log(request.source) as log:
         changelog.check_free(log, request.name)
     sync_id = uuid.uuid4().hex

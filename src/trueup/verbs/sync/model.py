@@ -101,6 +101,8 @@ class Plan:
     create_schema: bool
     problems: tuple[Problem, ...] = ()
     remarks: tuple[str, ...] = ()
+    # The roles that are created on the target.
+    roles: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -136,6 +138,7 @@ class Plan:
                 for key in self.foreign_keys
             ],
             "cycles": [list(cycle) for cycle in self.cycles],
+            "roles": list(self.roles),
             "problems": [asdict(problem) for problem in self.problems],
             "remarks": list(self.remarks),
         }

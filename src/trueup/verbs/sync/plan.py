@@ -24,7 +24,10 @@ from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
+from trueup.verbs.sync.left_out import find_left_out
 from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
+from trueup.verbs.sync.not_carried import remarks_on
+from trueup.verbs.sync.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
 
@@ -51,8 +54,10 @@ def make_plan(
     tables = [table for table, _ in candidates]
     mode = _mode(target)
     makes_schema = scope.create_schema and not progress.is_filled
+    roles: tuple[str, ...] = ()
     if makes_schema:
-        _check_free_names(target, tables, problems)
+        left_out = find_left_out(source, _left_out(source, scope))
+        roles = check_schema_creation(source, target, scope, tables, left_out, mode, problems, remarks)
     else:
         checked = (check_target(target, table, listed, mode, problems, progress) for table, listed in candidates)
         tables = [table for table in checked if table]
@@ -66,6 +71,7 @@ def make_plan(
         )
     sequences = _sequences(source, target, tables, scope, problems, check=not makes_schema)
     _check_large_objects(source, scope, problems, remarks)
+    remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
     if not makes_schema and not progress.is_bare:
         remarks += _other_differences(source, target, tables, scope, names)
     by_name = {table.name: table for table in tables}
@@ -80,6 +86,7 @@ def make_plan(
         scope.create_schema,
         tuple(problems),
         tuple(remarks),
+        roles,
     )
 
 
@@ -119,6 +126,23 @@ def _chosen(source: Connection, scope: Scope, remarks: list[str]) -> list[dict[s
         if row["oid"] in excluded
     ]
     return [row for row in relations if row["oid"] not in excluded and (not scope.tables or row["oid"] in named)]
+
+
+def _left_out(source: Connection, scope: Scope) -> list[int]:
+    """Return the tables that are not in the scope, and the materialized views that the user excluded."""
+    chosen = {row["oid"] for row in _chosen(source, scope, [])}
+    relations = _relations(source)
+    excluded = _match(source, relations, scope.exclude_tables)
+    return [
+        row["oid"]
+        for row in relations
+        if not row["extension"] and (row["oid"] not in chosen if row["kind"] != "m" else row["oid"] in excluded)
+    ]
+
+
+def not_created(source: Connection, scope: Scope) -> tuple[TableName, ...]:
+    """Return the relations that --create-schema does not create: tables outside of the scope, and views on them."""
+    return find_left_out(source, _left_out(source, scope)).relations
 
 
 def _relations(connection: Connection) -> list[dict[str, Any]]:
@@ -163,7 +187,7 @@ def _source_table(
         remarks.append(f"{shown} belongs to the extension {row['extension']}, which creates it on the target too")
         return None
     if row["kind"] == "m":
-        remarks.append(f"{shown} is a materialized view: run REFRESH MATERIALIZED VIEW on the target")
+        remarks.append(f"{shown} is a materialized view: it is refreshed after the copy and before a switchover")
         return None
     table = catalog.read_table(source, row["schema"], row["name"])
     why = _why_not(row, table)
@@ -220,14 +244,6 @@ def _mode(target: Connection) -> str:
         return REPLICA if silence_triggers(target) else ORDERED
 
 
-def _check_free_names(target: Connection, tables: Many[SyncTable], problems: list[Problem]) -> None:
-    """Add a problem per table that exists on a target whose schema trueup is to create."""
-    for table in tables:
-        if catalog.read_table(target, *table.name) is not None:
-            what = "it exists on the target already"
-            problems.append(Problem(str(table), what, "drop it there, or start without --create-schema"))
-
-
 def _foreign_keys(connection: Connection, tables: Many[SyncTable], problems: list[Problem]) -> list[ForeignKey]:
     """Return the foreign keys between the tables; a key to or from a table outside of the sync is a problem."""
     inside: set[TableName] = {table.name for table in tables}
@@ -270,12 +286,14 @@ def _sequences(
     *,
     check: bool,
 ) -> tuple[Sequence, ...]:
-    """Return all sequences of the source; with `--tables`, those that the tables own or use in defaults."""
+    """Return all sequences of the source but those of excluded tables; with `--tables`, those that the tables use."""
     oids = {table.oid for table in tables}
+    outside = set(_left_out(source, scope))
     chosen = []
     on_target = {(row["schema"], row["name"]): row for row in _records(target, "sequences")}
     for row in _records(source, "sequences"):
-        if scope.tables and not oids & set(row["users"] or ()):
+        users = set(row["users"] or ())
+        if (scope.tables and not oids & users) or (users and users <= outside):
             continue
         sequence = Sequence(row["schema"], row["name"], row["owner"], row["definition"])
         chosen.append(sequence)

@@ -16,6 +16,9 @@ class Scope:
     tables: tuple[str, ...] = ()
     exclude_tables: tuple[str, ...] = ()
     create_schema: bool = False
+    # With `create_schema`: create the roles that the target lacks; the role on the target owns all objects.
+    create_roles: bool = False
+    no_owner: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from trueup.errors import NodeError
 from trueup.verbs.sync import changelog, check, create_schema, history, snapshot_copy, state
 from trueup.verbs.sync.link import open_ends, open_link
 from trueup.verbs.sync.model import LOG_SCHEMA, Plan
-from trueup.verbs.sync.plan import make_plan
-from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.plan import make_plan, not_created
+from trueup.verbs.sync.programs import find_programs
+from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.round import PartitionsChanged
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.totals import Totals, Until
@@ -38,7 +39,7 @@ def plan(request: SyncRequest) -> Plan:
             check.check_scope(request.scope, stored)
             return check.plan_again(source, target, stored, request.node_names)
         if request.scope.create_schema:
-            create_schema.find_programs(source.info.server_version, request.pg_bin)
+            find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
         return make_plan(source, target, request.scope, request.node_names)
 
 
@@ -54,9 +55,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
             history.refuse(source, stored, request.node_names)
         epoch = state.take_over(target, request.name)
         if stored.phase == "making":
-            with state.writing(target, request.name, epoch):
-                create_schema.make_tables(request, source, progress)
-                state.set_phase(target, request.name, epoch, "copying")
+            left_out = not_created(source, Scope(request.name, stored.named, stored.left_out))
+            create_schema.make_tables(request, source, stored, epoch, left_out, progress)
         checked = check.check_plan(source, target, stored, request.node_names)
         starter = EngineStarter(
             request.spark, concurrency_factor=request.concurrency_factor, max_connections=request.max_connections

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-
-import psycopg
-from psycopg import sql
 
 from trueup.db import reader
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import in_order
-from trueup.db.node import connect, error_from_server
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import changelog, create_schema, history, state
+from trueup.verbs.sync import changelog, create_schema, history, materialized, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import Link, application, open_link
 from trueup.verbs.sync.model import Plan, SyncTable
-from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.plan import not_created
+from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 
 
@@ -126,28 +122,28 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
     return rows
 
 
+def refresh_views(link: Link, stored: state.State, progress: Progress) -> list[str]:
+    """Refresh the materialized views of the target, if the whole database is synced; return what was not refreshed."""
+    if stored.named:
+        return []
+    return materialized.refresh(link.source, link.target_node, link.name, progress)
+
+
 def build(request: SyncRequest, slots: int, progress: Progress) -> None:
     """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
-    with open_link(request.source, request.target, request.name, phases=("copied",)) as link:
+    with open_link(request.source, request.target, request.name, phases=("copied", "building")) as link:
         stored = state.expect(link.target, request.name, state.identity(link.source), request.target.name)
         if stored.made_schema:
-            if stored.snapshots > 1:
+            if stored.snapshots > 1 and stored.phase == "copied":
                 # Rows of several snapshots may contradict each other; one round over the whole log corrects that.
                 with Runner(link, request, progress) as runner:
                     runner.round(everything=True)
+            state.set_phase(link.target, request.name, link.epoch, "building")
+            left_out = not_created(link.source, Scope(link.name, stored.named, stored.left_out))
             with state.writing(link.target, link.name, link.epoch):
-                create_schema.build_rest(request, link.source, link.target, progress, slots=slots)
+                create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
         # New tables have no statistics, and rounds would get bad query plans.
-        with ThreadPoolExecutor(max(1, min(slots, len(link.tables)))) as threads:
-            list(threads.map(lambda table: _analyze(link, table), link.tables))
+        materialized.analyze(link.target_node, link.tables, link.name, slots=slots)
+        for remark in refresh_views(link, stored, progress):
+            progress.say(remark)
         state.set_phase(link.target, request.name, link.epoch, "running")
-
-
-def _analyze(link: Link, table: SyncTable) -> None:
-    try:
-        with connect(link.target_node, application=application(link.name), read_only=False) as target:
-            target.execute("SET statement_timeout = 0")
-            target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
-    except psycopg.Error as error:
-        if error.sqlstate != "42501":
-            raise error_from_server(error, link.target_node, table=str(table)) from None

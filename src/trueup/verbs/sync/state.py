@@ -40,6 +40,7 @@ class State:
     source: str
     phase: str
     made_schema: bool
+    no_owner: bool
     tables: tuple[str, ...]
     named: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -132,6 +133,7 @@ def create(
         "source": source,
         "phase": phase,
         "made": scope.create_schema,
+        "no_owner": scope.no_owner,
         "tables": [str(table) for table in tables],
         "named": list(scope.tables),
         "left_out": list(scope.exclude_tables),
@@ -144,7 +146,8 @@ def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:
     with writing(target, name, epoch):
         target.execute(
             "UPDATE trueup.syncs SET phase = %(phase)s,"
-            " copied_at = CASE WHEN %(phase)s IN ('copied', 'running') THEN coalesce(copied_at, clock_timestamp()) END"
+            " copied_at = CASE WHEN %(phase)s IN ('copied', 'building', 'running')"
+            " THEN coalesce(copied_at, clock_timestamp()) END"
             " WHERE sync = %(sync)s",
             {"phase": phase, "sync": name},
         )

@@ -6,9 +6,11 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     id text NOT NULL,
     source text NOT NULL,
     -- making: the schema does not exist yet; copying: rows are missing; copied: indexes and constraints are missing;
-    -- running: rounds keep the target up to date.
-    phase text NOT NULL CHECK (phase IN ('making', 'copying', 'copied', 'running')),
+    -- building: some of them may exist; running: rounds keep the target up to date.
+    phase text NOT NULL CHECK (phase IN ('making', 'copying', 'copied', 'building', 'running')),
     made_schema boolean NOT NULL,
+    -- The option --no-owner.
+    no_owner boolean NOT NULL DEFAULT false,
     tables text[] NOT NULL,
     -- The options --tables and --exclude-tables; no names means the whole database.
     named text[] NOT NULL,
@@ -75,11 +77,11 @@ DROP TABLE trueup.copied, trueup.syncs, trueup.sync_mark;
 DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint)
 
 -- name: create
-INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, tables, named, left_out)
-VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(tables)s, %(named)s, %(left_out)s)
+INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, no_owner, tables, named, left_out)
+VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(no_owner)s, %(tables)s, %(named)s, %(left_out)s)
 
 -- name: read
-SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
+SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.no_owner, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
        s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at, s.round, s.token,
        m.source_lsn::text AS source_lsn, m.source_at, m.applied_at
   FROM trueup.syncs s LEFT JOIN trueup.sync_mark m USING (sync) WHERE s.sync = %s

@@ -27,8 +27,10 @@ def plan_text(plan: Plan) -> str:
     lines += [f"  a cycle of foreign keys: {' -> '.join(cycle)}" for cycle in plan.cycles]
     lines.append(f"{counted(len(plan.foreign_keys), 'foreign key')}, {counted(len(plan.sequences), 'sequence')}")
     lines += [f"  {sequence}" + (f", of {sequence.owner}" if sequence.owner else "") for sequence in plan.sequences]
+    if plan.roles:
+        lines.append(f"roles that are created on the target: {', '.join(plan.roles)}")
     if plan.create_schema:
-        lines.append("the tables are created first; indexes, constraints, views, functions and triggers after the copy")
+        lines.append("tables, views and functions are created first; indexes, constraints and triggers after the copy")
     how = "in foreign-key order" if plan.is_ordered else "with triggers and foreign keys of the target silenced"
     lines.append(f"rows are written {how}")
     lines += [f"note: {remark}" for remark in plan.remarks]
@@ -39,6 +41,7 @@ _PHASES = {
     "making": "its schema is not created yet; continue with trueup sync start",
     "copying": "the copy is not finished; continue with trueup sync start",
     "copied": "rows are copied, indexes are not built yet; continue with trueup sync start",
+    "building": "rows are copied, indexes are being built; continue with trueup sync start",
     "running": "copied; rounds keep it up to date",
 }
 

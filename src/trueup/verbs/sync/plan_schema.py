@@ -1,0 +1,95 @@
+"""Checks of a plan with --create-schema: names that are taken, roles, extensions, and what cannot be created."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trueup.db import catalog
+from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
+from trueup.db.names import display_name
+from trueup.verbs.sync.database import database_remarks
+from trueup.verbs.sync.left_out import LeftOut
+from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, ORDERED, STATE_SCHEMA, Problem, SyncTable
+from trueup.verbs.sync.not_carried import statement_rows
+from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.roles import check_roles
+
+_OURS = {"ours": [STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA]}
+
+
+def check_schema_creation(
+    source: Connection,
+    target: Connection,
+    scope: Scope,
+    tables: Sequence[SyncTable],
+    left_out: LeftOut,
+    mode: str,
+    problems: list[Problem],
+    remarks: list[str],
+) -> tuple[str, ...]:
+    """Add what prevents the creation of the schema, and what will be missing; return the roles that will be created."""
+    problems += left_out.problems
+    remarks += left_out.remarks
+    _check_names(source, target, tables, left_out, problems)
+    _check_extensions(source, target, problems)
+    roles = check_roles(source, target, scope, problems, remarks)
+    _check_rights(source, target, tables, mode, problems)
+    remarks += database_remarks(source, target, no_owner=scope.no_owner)
+    return roles
+
+
+def is_superuser(connection: Connection) -> bool:
+    """Return whether the role of a session is a superuser."""
+    return bool(one_value(connection.execute("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")))
+
+
+def _check_names(
+    source: Connection, target: Connection, tables: Sequence[SyncTable], left_out: LeftOut, problems: list[Problem]
+) -> None:
+    """Add a problem per object whose name is taken on the target."""
+    cure = "drop it there, or start without --create-schema"
+    what = "it exists on the target already"
+    taken = {str(table) for table in tables if catalog.read_table(target, *table.name) is not None}
+    problems += [Problem(name, what, cure) for name in sorted(taken)]
+    known = {(row["kind"], row["schema"], row["name"]) for row in statement_rows(target, "taken", _OURS)}
+    for row in statement_rows(source, "taken", _OURS):
+        name = (row["schema"], row["name"])
+        home = (row["schema"], row["home"] or row["name"])
+        if (row["kind"], *name) in known and home not in left_out.relations and display_name(*home) not in taken:
+            shown = display_name(*name) if row["schema"] else row["name"]
+            problems.append(Problem(f"{row['kind']} {shown}", what, cure))
+
+
+def _check_extensions(source: Connection, target: Connection, problems: list[Problem]) -> None:
+    available = {row["name"]: row for row in statement_rows(target, "available")}
+    superuser = is_superuser(target)
+    for row in statement_rows(source, "extensions"):
+        name, there = row["name"], available.get(row["name"])
+        if there is None:
+            cure = "install the package of the extension on the target's server, or drop the extension on the source"
+            problems.append(Problem(f"extension {name}", "the target's server does not have it", cure))
+        elif not there["is_created"] and not there["can_create"] and not superuser:
+            what = "only a superuser can create it on the target"
+            problems.append(Problem(f"extension {name}", what, "let a superuser run CREATE EXTENSION there"))
+
+
+def _check_rights(
+    source: Connection, target: Connection, tables: Sequence[SyncTable], mode: str, problems: list[Problem]
+) -> None:
+    """Add a problem per table that the role could not write on the target, or that would run code of other roles."""
+    query = "SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
+    superuser, bypasses = target.execute(query).fetchall()[0]
+    if superuser:
+        for table in tables:
+            found = foreign_code(source, *table.name, writes=True, silenced=mode != ORDERED, for_superuser=True)
+            problems += [Problem(str(table), reason, FOREIGN_CODE_CURE) for reason in found]
+    elif not bypasses:
+        forced = {(row["nspname"], row["relname"]) for row in statement_rows(source, "forced")}
+        problems += [
+            Problem(
+                str(table), "its row security is forced, and would apply to the role on the target",
+                "use a role with BYPASSRLS",
+            )
+            for table in tables if table.name in forced
+        ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""`--create-schema` carries owners, privileges, default privileges and settings, and creates the missing roles."""
+"""`--create-schema` copies owners, privileges, default privileges and settings, and creates the missing roles."""
 
 from __future__ import annotations
 

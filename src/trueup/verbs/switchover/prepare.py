@@ -27,7 +27,7 @@ from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import KEYS, VALIDATED, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
-from trueup.verbs.sync import changelog, ending, history, state
+from trueup.verbs.sync import changelog, ending, history, materialized, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
@@ -94,6 +94,8 @@ def prepare(
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
         rounds = stack.enter_context(Rounds(link, runner, prover))
         rounds.catch_up(request.close_keys, request.timeout)
+        left = _refresh(link, progress, is_back=is_back)
+        rounds.catch_up(request.close_keys, request.timeout)
         fingerprints = _fingerprint(source, names), _fingerprint(target, names)
         accepted = _compare_schemas(request, source, target, link)
         settled = _settle(source, target, link, names)
@@ -108,11 +110,26 @@ def prepare(
         token = secrets.token_hex(16)
         _limit(link, request.budget)
         ready = Ready(
-            request, attempt, token, fence, target, link, prover, rounds, current.next_address, accepted, fingerprints,
-            settled, validated,
+            request, attempt, token, fence, target, link, prover, rounds, current.next_address, (*accepted, *left),
+            fingerprints, settled, validated,
         )  # fmt: skip
         ready.warm_up()
         yield ready
+
+
+def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
+    """Refresh the materialized views of the new database and collect statistics; return what was not refreshed.
+
+    A move back should not wait for views: they are as old as the switchover.
+    """
+    materialized.analyze_stale(link.target, link.target_node, link.tables, link.name, progress)
+    stored = state.read(link.target, link.name)
+    if stored is None or stored.named:
+        return []
+    if is_back:
+        views = ", ".join(materialized.populated(link.source))
+        return [f"not refreshed on {link.target_node.name}: {views}"] if views else []
+    return materialized.refresh(link.source, link.target_node, link.name, progress)
 
 
 def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:

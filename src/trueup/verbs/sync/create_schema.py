@@ -25,10 +25,10 @@ from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import state
 from trueup.verbs.sync.create_roles import create_roles
-from trueup.verbs.sync.database import carry_database
+from trueup.verbs.sync.database import copy_database
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
-from trueup.verbs.sync.not_carried import objects
+from trueup.verbs.sync.not_copied import objects
 from trueup.verbs.sync.plan_schema import is_superuser
 from trueup.verbs.sync.programs import find_programs, run_program
 from trueup.verbs.sync.request import SyncRequest
@@ -36,7 +36,7 @@ from trueup.verbs.sync.roles import Roles, check_roles, read_roles, statement_ro
 from trueup.verbs.sync.state import State
 
 PRE, POST = "pre-data", "post-data"
-# pg_dump locks all tables in ACCESS SHARE mode; it gives way to a session that waits for one of them.
+# pg_dump locks all tables in ACCESS SHARE mode; it ends if it would wait for long, and is repeated.
 _LOCK_WAIT = 2000
 _RETRY_SECONDS = 0.5
 # Lines of `pg_restore --list`: number; catalog, oid, kind.
@@ -218,7 +218,7 @@ def build_rest(
             application=title,
         )
     with target.transaction():
-        carry_database(source, target, progress, no_owner=stored.no_owner)
+        copy_database(source, target, progress, no_owner=stored.no_owner)
 
 
 def end_sessions(target: Connection, stored: State) -> None:

@@ -23,7 +23,7 @@ _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*))\s*(?:,|$)')
 _PRIVILEGES = {"CREATE": sql.SQL("CREATE"), "CONNECT": sql.SQL("CONNECT"), "TEMPORARY": sql.SQL("TEMPORARY")}
 
 
-def carry_database(source: Connection, target: Connection, progress: Progress, *, no_owner: bool) -> None:
+def copy_database(source: Connection, target: Connection, progress: Progress, *, no_owner: bool) -> None:
     """Give the target's database the owner, the privileges and the settings of the source's.
 
     What the role may not do, or the server does not know, is named and left as it is.

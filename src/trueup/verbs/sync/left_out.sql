@@ -10,7 +10,7 @@ WITH RECURSIVE tree(oid) AS (
     SELECT 'pg_class'::regclass::oid, t.oid, t.oid FROM tree t
     UNION
     SELECT x.classid, x.objid, g.cause FROM gone g CROSS JOIN LATERAL (
-        -- The rule of a view stands for the view.
+        -- The rule of a view is reported as the view.
         SELECT CASE WHEN r.oid IS NULL THEN d.classid ELSE 'pg_class'::regclass::oid END,
                coalesce(r.ev_class, d.objid)
           FROM pg_depend d LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid

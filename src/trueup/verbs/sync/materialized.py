@@ -58,6 +58,11 @@ def refresh(source: Connection, node: Node, sync: str, progress: Progress) -> li
     return left
 
 
+def populated(connection: Connection) -> list[str]:
+    """Return the materialized views that have rows."""
+    return [display_name(row["schema"], row["name"]) for row in _rows(connection, "populated")]
+
+
 def _refresh(target: Connection, name: TableName, *, is_concurrent: bool) -> None:
     word = sql.SQL("CONCURRENTLY " if is_concurrent else "")
     view = sql.Identifier(*name)

@@ -26,7 +26,7 @@ from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync.left_out import find_left_out
 from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
-from trueup.verbs.sync.not_carried import remarks_on
+from trueup.verbs.sync.not_copied import remarks_on
 from trueup.verbs.sync.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope

@@ -11,7 +11,7 @@ from trueup.db.names import display_name
 from trueup.verbs.sync.database import database_remarks
 from trueup.verbs.sync.left_out import LeftOut
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, ORDERED, STATE_SCHEMA, Problem, SyncTable
-from trueup.verbs.sync.not_carried import statement_rows
+from trueup.verbs.sync.not_copied import statement_rows
 from trueup.verbs.sync.request import Scope
 from trueup.verbs.sync.roles import check_roles
 

@@ -43,7 +43,7 @@ def find_programs(source: int, target: int, folder: str = "") -> Path:
     oldest, newest = source // 10000, max(source, target) // 10000
     highest = _SETS_TIMEOUT - 1 if target // 10000 < _SETS_TIMEOUT else sys.maxsize
     versions: dict[Path, int] = {}
-    for place in [Path(folder)] if folder else _folders():
+    for place in [Path(folder)] if folder else folders():
         programs = [place / "pg_dump", place / "pg_restore"]
         if place not in versions and all(program.is_file() for program in programs):
             number = _major(programs[0])
@@ -63,7 +63,8 @@ def find_programs(source: int, target: int, folder: str = "") -> Path:
     )
 
 
-def _folders() -> Iterator[Path]:
+def folders() -> Iterator[Path]:
+    """Yield the folders that may contain the programs."""
     on_path = shutil.which("pg_dump")
     if on_path:
         yield Path(on_path).parent
@@ -156,6 +157,6 @@ def _end_with_parent() -> Callable[[], None] | None:
     def register() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
-            os._exit(1)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     return register

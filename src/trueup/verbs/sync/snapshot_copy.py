@@ -13,7 +13,7 @@ from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
 from trueup.verbs.sync import changelog, create_schema, history, materialized, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
-from trueup.verbs.sync.link import Link, application, open_link
+from trueup.verbs.sync.link import application, open_link
 from trueup.verbs.sync.model import Plan, SyncTable
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
@@ -122,13 +122,6 @@ def _copy_in_order(work: CopyTask, tables: Sequence[SyncTable], job: Job, done: 
     return rows
 
 
-def refresh_views(link: Link, stored: state.State, progress: Progress) -> list[str]:
-    """Refresh the materialized views of the target, if the whole database is synced; return what was not refreshed."""
-    if stored.named:
-        return []
-    return materialized.refresh(link.source, link.target_node, link.name, progress)
-
-
 def build(request: SyncRequest, slots: int, progress: Progress) -> None:
     """Build indexes and constraints where trueup made the schema, collect statistics, and end the copy."""
     with open_link(request.source, request.target, request.name, phases=("copied", "building")) as link:
@@ -144,6 +137,7 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
         # New tables have no statistics, and rounds would get bad query plans.
         materialized.analyze(link.target_node, link.tables, link.name, slots=slots)
-        for remark in refresh_views(link, stored, progress):
-            progress.say(remark)
+        if not stored.named:
+            for remark in materialized.refresh(link.source, link.target_node, link.name, progress):
+                progress.say(remark)
         state.set_phase(link.target, request.name, link.epoch, "running")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
 
+import trueup
 from support.fixtures import Databases, FreshServer
+from support.repair import AtStage
 from support.servers import Backup
 from support.switchover import ROWS, SCHEMA, Moving, begin
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
+from trueup.report.repair import RepairResult
 from trueup.testing.postgres import Database, Server
 from trueup.verbs.switchover import ending
 from trueup.verbs.switchover.finish import Finish, finish
+from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.status import status, status_text
 from trueup.verbs.sync import ending as sync_ending
+from trueup.verbs.sync.link import open_link
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import status as sync_status
 from trueup.verbs.sync.text import status_text as sync_status_text
@@ -109,6 +115,68 @@ def test_a_killed_finish_is_continued(moving: Moving, monkeypatch: pytest.Monkey
         moving.rollback()
     assert finish(moving.request()).in_use == "new"
     assert moving.new.execute(LEFT) == []
+    assert moving.accepts_writes(WRITE) == ["new"]
+
+
+def test_drift_is_repaired_through_the_guard(moving: Moving) -> None:
+    """A repair writes the closed database as the sync, never between two rounds, and only rows of the source."""
+    moving.execute()
+    moving.rollback()
+    nodes = {"old": moving.old.uri, "new": moving.new.uri}
+    as_sync = f"{moving.as_sync()} SET session_replication_role = replica;"
+
+    def drift() -> str:
+        moving.new.execute(
+            f"{as_sync} UPDATE visits SET price = 99 WHERE id = 8; DELETE FROM visits WHERE id = 9;"
+            " INSERT INTO visits (id, person) OVERRIDING SYSTEM VALUE VALUES (7777, 1)"
+        )
+        return trueup.diff("public.visits", nodes=nodes, recheck=0, engine="local").report
+
+    def repair(report: str, act: Callable[[], object] = lambda: None, **options: Any) -> RepairResult:
+        options = {"source_of_truth": "old", "execute": True, "engine": "local", **options}
+        return trueup.repair(report, nodes=nodes, recheck=0, progress=AtStage("writing", act), **options)
+
+    report = drift()
+    with pytest.raises(GateClosed, match=r"rows equal: public\.visits"):
+        moving.execute()
+    assert not repair(report, execute=False).failed
+    for mode in ("bidirectional", "fix_nulls"):
+        with pytest.raises(CheckFailed, match="only the sync main may write to this node"):
+            repair(report, source_of_truth="", fix_nulls=mode == "fix_nulls", bidirectional=mode == "bidirectional")
+    with (
+        open_link(moving.first, moving.second, "main"),
+        pytest.raises(CheckFailed, match="the sync main into new is running"),
+    ):
+        repair(report)
+
+    def write_meanwhile() -> None:
+        """The row that was read as 99 on the new side gets that value on the old one: a round would hide the repair."""
+        moving.old.execute("UPDATE visits SET price = 99 WHERE id = 8; INSERT INTO places VALUES ('late', 1, '')")
+        with pytest.raises(CheckFailed, match="the sync main is already running"):
+            moving.run_sync()
+
+    result = repair(report, write_meanwhile)
+    assert not result.failed
+    # What was written is not recorded for the way back, and the change of the source is still to be copied.
+    assert moving.new.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]
+    assert moving.new.execute("SELECT price FROM visits WHERE id = 8") == [(1,)]
+    moving.run_sync()
+    assert moving.differences() == []
+    # The session with the lock is lost, and a sync runs: nothing is written with rows of before.
+    report = drift()
+    moving.old.execute("UPDATE visits SET price = 3 WHERE id = 8")
+
+    def lose_the_lock() -> None:
+        query = "SELECT pg_terminate_backend(h.pid, 10000) FROM trueup_log.holders h WHERE tube = 'main'"
+        assert moving.old.execute(query) == [(True,)]
+        moving.run_sync()
+
+    failed = repair(report, lose_the_lock)
+    assert "the sync main was started while the repair ran" in failed.failed["new"]
+    assert moving.new.execute("SELECT price FROM visits WHERE id = 8") == [(3,)]
+    assert not repair(report).failed
+    assert moving.differences() == []
+    moving.execute()
     assert moving.accepts_writes(WRITE) == ["new"]
 
 

@@ -4,7 +4,8 @@ Reading order: `model` (dataclasses), `session` (a connection, calls of the inst
 functions of the folder sql), `expressions` (functions in predicates and routings), `tubes` (tubes and attached tables),
 `backfill` and `scheduled` (all keys of a table), `pods` (claim, read, delete), `readers` (detects a restored database),
 `hold` (locks and generations), `batch` (pods to keys), `shape` and `queue` (the next batch), `document` and `enrich`
-(keys to documents), `problems` (the problem check of attached tables). The design is described in docs/design/tubes.md.
+(keys to documents), `problems` (the problem check of attached tables), `sync_turns` (write to the target of a sync).
+The design is described in docs/design/tubes.md.
 """
 
 from __future__ import annotations

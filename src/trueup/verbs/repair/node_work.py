@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from trueup.capture.triggers.sync_turns import SyncTurn
 from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
@@ -37,6 +38,8 @@ class NodeWork:
     left: Set[bytes]
     # Another session of the node, which asks who holds a lock.
     watcher: Connection
+    # The sync that the node is written as; None: none.
+    turn: SyncTurn | None = None
 
     @property
     def shown(self) -> str:

@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trueup.capture.triggers.sync_turns import sync_turns
 from trueup.config.model import Node
 from trueup.db import reader
+from trueup.db.names import display_name
 from trueup.db.snapshot import Control
 from trueup.report.repair import RepairResult
 from trueup.task.job import job_of
@@ -58,6 +60,9 @@ def run(
         prepared, failed = prepare_all(request, tables, controls, plan or {}, is_run=parts is not None)
         if not prepared:
             return [], failed
+        turns = stack.enter_context(
+            sync_turns(controls, _names(prepared, nodes), request.source_of_truth, application, execute=request.execute)
+        )
         # One snapshot per node: rows that swap a value, or refer to each other, are read in one state.
         together(controls, partial(_begin, prepared, settings.snapshot, request.lock_timeout))
         rows = _open_rows(request, prepared, folder, task) if request.execute else None
@@ -87,6 +92,7 @@ def run(
             application=application,
             task=task,
             interrupted=INTERRUPTED,
+            turns=turns,
         )
         if request.execute:
             for control in controls:
@@ -94,6 +100,15 @@ def run(
             for ending, each in zip(endings, prepared, strict=True):
                 verify(ending, each.table, task.progress, shared)
         return [conclude(ending) for ending in endings], failed
+
+
+def _names(prepared: Sequence[Prepared], nodes: Sequence[Node]) -> dict[str, list[str]]:
+    """Return the names of the tables by node."""
+    specs = [(each.layout.spec, each.table.request.node_names) for each in prepared]
+    return {
+        node.name: [display_name(spec.schema, spec.table) for spec, names in specs if node.name in names]
+        for node in nodes
+    }
 
 
 def _begin(prepared: Sequence[Prepared], export: bool, lock_timeout: float, control: Control) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from threading import Event
 
+from trueup.capture.triggers.sync_turns import SyncTurn
 from trueup.db.commit import CommitUnknown
 from trueup.db.connection import Connection
 from trueup.db.snapshot import Control
@@ -47,13 +48,15 @@ def write_nodes(
     application: str,
     task: OpenTask,
     interrupted: str,
+    turns: Mapping[str, SyncTurn] | None = None,
 ) -> None:
     """Write all tables of each node in a transaction of its own.
 
     A dry run, without `rows`, only checks the rights and the subscriptions.
 
     A node that fails does not stop the others. `changed` is the reason listed for rows that changed between reading
-    and writing, `interrupted` what to do if the task ends early from here on. Raises CheckFailed, before anything is
+    and writing, `interrupted` what to do if the task ends early from here on, `turns` the syncs that nodes are written
+    as. Raises CheckFailed, before anything is
     written, if a right is missing or a subscription would stop.
     """
     checked = check_writes(endings, controls, writing)
@@ -63,7 +66,7 @@ def write_nodes(
     writers = []
     for control in controls:
         works = [
-            _work(endings[number], control, rows, checked, writing, application)
+            _work(endings[number], control, rows, checked, writing, application, turns or {})
             for number in checked.order[control.node.name]
         ]
         if works:
@@ -96,7 +99,13 @@ def _failure(error: TrueupError) -> str:
 
 
 def _work(
-    ending: Ending, control: Control, rows: Rows, checked: Checked, writing: Writing, application: str
+    ending: Ending,
+    control: Control,
+    rows: Rows,
+    checked: Checked,
+    writing: Writing,
+    application: str,
+    turns: Mapping[str, SyncTurn],
 ) -> NodeWork:
     number, node = ending.decisions.number, control.node
     rights = checked.rights[number, node.name]
@@ -113,6 +122,7 @@ def _work(
         lock_timeout=writing.lock_timeout,
         left={key_id(each.key) for each in ending.decisions.left if node.name in each.nodes},
         watcher=control.connection,
+        turn=turns.get(node.name),
     )
 
 

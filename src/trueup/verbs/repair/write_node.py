@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import psycopg
 
+from trueup.capture.triggers.sync_turns import begin_as_sync
 from trueup.db.commit import confirmed_transaction
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey
@@ -63,6 +64,8 @@ def write_node(
     try:
         connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         with _lock_waits(connection, tables), _transaction(connection, first):
+            if first.turn is not None:
+                begin_as_sync(connection, first.turn)
             _write(connection, tables, undo)
             undo.check_kept()
             if is_stopped():

@@ -62,17 +62,18 @@ def foreign_code(
     *,
     writes: bool,
     silenced: bool = False,
+    disabled: bool = False,
     for_superuser: bool = False,
 ) -> list[str]:
     """Return the functions of other roles that a superuser runs by using a table; `FOREIGN_CODE_CURE` is the cure.
 
-    `silenced`: only the triggers fire that fire anyway. For a role without superuser rights the result is empty, unless
-    `for_superuser`: a superuser will use a copy of the table.
+    `silenced`: only the triggers fire that fire anyway; `disabled`: the caller disables these before it writes. For a
+    role without superuser rights the result is empty, unless `for_superuser`: a superuser will use a copy of the table.
     """
     statements = load("trueup.db", "foreign_code.sql")
     if not for_superuser and not one_value(connection.execute(statements["is_superuser"])):
         return []
-    values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced}
+    values = {"schema": schema, "table": table, "writes": writes, "silenced": silenced, "disabled": disabled}
     rows = connection.execute(statements["foreign_code"], values).fetchall()
     reasons = [
         f"{place} calls the function {function} of the role {owner}, which {_RUNS}" for place, function, owner in rows

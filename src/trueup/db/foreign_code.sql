@@ -41,7 +41,7 @@ WITH RECURSIVE used(oid, is_written) AS (
     UNION ALL
     SELECT u.oid, 'pg_trigger'::regclass, g.oid, format('the trigger %%I', g.tgname)
       FROM used u JOIN pg_trigger g ON g.tgrelid = u.oid
-     WHERE u.is_written AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+     WHERE u.is_written AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND NOT %(disabled)s AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
     UNION ALL
     SELECT t.relation, 'pg_constraint'::regclass, k.oid, format('the constraint %%I of the domain %%s', k.conname, format_type(t.oid, NULL))
       FROM types t JOIN pg_constraint k ON k.contypid = t.oid
@@ -99,7 +99,7 @@ SELECT format('the partition key of %%s', t.name), p.partexprs::text, NULL, t.is
 UNION ALL
 SELECT format('the trigger %%I of %%s', g.tgname, t.name), g.tgqual::text, NULL, t.is_foreign
   FROM tables t JOIN pg_trigger g ON g.tgrelid = t.oid
- WHERE g.tgqual IS NOT NULL AND g.tgenabled <> 'D' AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
+ WHERE g.tgqual IS NOT NULL AND g.tgenabled <> 'D' AND NOT %(disabled)s AND (NOT %(silenced)s OR g.tgenabled IN ('A', 'R'))
  ORDER BY 1
 
 -- name: rules
@@ -107,7 +107,7 @@ SELECT format('the rule %%I of %%s', r.rulename, r.ev_class::regclass)
   FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_roles o ON o.oid = c.relowner
  WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND r.ev_type <> '1' AND r.ev_enabled <> 'D'
-   AND (NOT %(silenced)s OR r.ev_enabled IN ('A', 'R')) AND NOT coalesce(o.rolsuper, false)
+   AND NOT %(disabled)s AND (NOT %(silenced)s OR r.ev_enabled IN ('A', 'R')) AND NOT coalesce(o.rolsuper, false)
  ORDER BY 1 LIMIT 5
 
 -- name: domains

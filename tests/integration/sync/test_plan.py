@@ -50,15 +50,15 @@ def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.Captu
         "public.typed": "exists only on the target",
         "public.other_key": "is not a key on the target",
         "public.filled": "not empty",
-        "public.fires": "trigger t would fire",
         "public.away": "does not exist on the target",
         "public.refers": "refers to public.keyed, which is not in the sync",
         "sequence public.alone": "does not exist",
         "large objects": "1 large objects",
     }.items():
         assert what in problems[where], where
-    assert len(problems) == 12
-    assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.refers"]
+    assert len(problems) == 11
+    assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.fires", "public.refers"]
+    assert any("the trigger t of public.fires is disabled on the target" in remark for remark in plan["remarks"])
     assert any("public.seen is a materialized view" in remark for remark in plan["remarks"])
     assert any("index public.fine_n_idx missing on n1" in remark for remark in plan["remarks"])
     assert run(["sync", "start", *ends, "-q"]) == 2
@@ -133,15 +133,16 @@ def test_a_role_that_owns_the_tables_is_enough(pair: Pair) -> None:
             database.execute(f"SET SESSION AUTHORIZATION {role}; {OWNED}")
         owned = make_pair(*databases, source_uri=uris[0], target_uri=uris[1])
         pair.source.execute(OWNED_ROWS)
-        _run_as_owner(owned)
+        _run_as_owner(owned, role)
     finally:
         for database in databases:
             database.execute(f"DROP OWNED BY {role} CASCADE")
         pair.source.execute(f"DROP ROLE {role}")
 
 
-def _run_as_owner(owned: Pair) -> None:
-    # A cycle without a deferrable or nullable key, and a trigger that would fire, are refused by name.
+def _run_as_owner(owned: Pair, owner: str) -> None:
+    # A cycle without a deferrable or nullable key is refused by name, and a trigger that would fire and that the role
+    # cannot disable.
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey NOT DEFERRABLE")
     assert "cannot be deferred or NULL" in owned.plan().problems[0].what
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey DEFERRABLE")
@@ -149,8 +150,10 @@ def _run_as_owner(owned: Pair) -> None:
         "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
         "CREATE TRIGGER t BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION f()"
     )
-    assert "trigger t would fire" in owned.plan().problems[0].what
-    owned.target.execute("DROP TRIGGER t ON jobs")
+    assert any("the trigger t of public.jobs is disabled on the target" in remark for remark in owned.plan().remarks)
+    owned.target.execute("ALTER TABLE jobs OWNER TO postgres; GRANT ALL ON jobs TO PUBLIC")
+    assert "trigger t of public.jobs would fire" in owned.plan().problems[0].what
+    owned.target.execute(f"ALTER TABLE jobs OWNER TO {owner}; DROP TRIGGER t ON jobs")
     plan = owned.start()
     assert plan.mode == "ordered"
     assert any("order of foreign keys" in remark for remark in plan.remarks)

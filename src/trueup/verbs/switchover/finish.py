@@ -19,7 +19,7 @@ from trueup.verbs.switchover.ending import Ended, check_side, clear, exclusive, 
 from trueup.verbs.switchover.fence import open_session
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import changelog, state
+from trueup.verbs.sync import changelog, state, triggers
 from trueup.verbs.sync.ending import refuse_if_it_answers
 
 
@@ -164,6 +164,8 @@ def _keep_alone(
         )
     done = [] if stored is None or stored.is_in_use else [f"{here.name}: put into use.{_as_of(connection, request)}"]
     if stored is not None and not reopens:
+        # Before applications write here. If it is in use already, there is nothing to set.
+        triggers.restore(connection, request.sync)
         pointer.change_fenced(connection, request.sync, sync_id, "stay_alone", timeout=request.timeout)
     done += clear(request, sync_id, connection, here, pointers=stored is None or reopens)
     if stored is not None and not reopens:

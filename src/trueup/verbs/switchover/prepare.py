@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 
+from psycopg import sql
+
 from trueup.config.model import Node
 from trueup.db.catalog import read_server
 from trueup.db.connection import Connection, one_value
@@ -27,7 +29,7 @@ from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import KEYS, VALIDATED, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
-from trueup.verbs.sync import changelog, ending, history, materialized, state
+from trueup.verbs.sync import changelog, ending, history, materialized, state, triggers
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
@@ -96,8 +98,10 @@ def prepare(
         rounds.catch_up(request.close_keys, request.timeout)
         left = _refresh(link, progress, is_back=is_back)
         rounds.catch_up(request.close_keys, request.timeout)
-        fingerprints = _fingerprint(source, names), _fingerprint(target, names)
-        accepted = _compare_schemas(request, source, target, link)
+        enable = _enable(source, target, link, names)
+        with _enabled(target, enable, request.timeout):
+            fingerprints = _fingerprint(source, names), _fingerprint(target, names)
+            accepted = _compare_schemas(request, source, target, link)
         settled = _settle(source, target, link, names)
         if request.proof == KEYS:
             progress.say("comparing all tables before the pause")
@@ -111,7 +115,7 @@ def prepare(
         _limit(link, request.budget)
         ready = Ready(
             request, attempt, token, fence, target, link, prover, rounds, current.next_address, (*accepted, *left),
-            fingerprints, settled, validated,
+            fingerprints, settled, enable, validated,
         )  # fmt: skip
         ready.warm_up()
         yield ready
@@ -189,6 +193,30 @@ def _prepare_way_back(link: Link, *, timeout: float) -> None:
         if known is not None and known.named:
             scope = Scope(link.name, tuple(str(table) for table in link.tables))
         state.create(link.source, scope, link.id, state.identity(link.target), link.tables, phase="running")
+
+
+def _enable(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[sql.Composed, ...]:
+    """Return the statements that set the triggers which the sync has disabled as on the source."""
+    return tuple(triggers.statements(triggers.as_on(source, triggers.recorded(target, link.name), names)))
+
+
+@contextmanager
+def _enabled(target: Connection, enable: tuple[sql.Composed, ...], timeout: float) -> Iterator[None]:
+    """Run the block in a transaction of the target in which the triggers are as in the pause; roll it back.
+
+    An autovacuum of these tables, which the pause would wait for, is ended by this.
+    """
+
+    def set_states() -> None:
+        for statement in enable:
+            target.execute(statement)
+
+    triggers.begin(target, set_states, timeout)
+    try:
+        yield
+    finally:
+        if not target.closed:
+            target.execute("ROLLBACK")
 
 
 def _fingerprint(connection: Connection, tables: list[TableName]) -> str:

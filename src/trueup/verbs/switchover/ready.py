@@ -17,7 +17,7 @@ from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated
-from trueup.verbs.sync import sequences
+from trueup.verbs.sync import sequences, triggers
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.round import checked_transaction
@@ -45,6 +45,8 @@ class Ready:
     fingerprints: tuple[str, str]
     # Conditions checked before the pause; they still hold if the fingerprints are unchanged.
     settled: tuple[gate.Condition, ...]
+    # The statements that set the triggers of the target as on the source.
+    enable: tuple[sql.Composed, ...] = ()
     # The validation of --proof validated.
     validated: Validated | None = None
 
@@ -64,7 +66,7 @@ class Ready:
             self.validated.write_marker(budget)
 
     def set_sequences(self) -> None:
-        """Set the target's sequences to exactly the values of the source's, and store the hash of the token there.
+        """Set the target's sequences and triggers exactly as on the source, and store the hash of the token there.
 
         This is the last write to the target before the decision: a server that went back behind it (a failover to a
         standby that was behind) does not have the hash, and is not opened without the rows that it lost.
@@ -76,6 +78,9 @@ class Ready:
         changed = {sequence: value for sequence, value in on_source.items() if on_target.get(sequence) != value}
         with checked_transaction(self.link):
             sequences.write(self.link.target, changed)
+            for statement in self.enable:
+                self.link.target.execute(statement)
+            triggers.forget(self.link.target, self.link.name)
             expected = pointer.expect_token(self.link.target, self.request.sync, self.token)
         pointer.check_expected(expected)
 

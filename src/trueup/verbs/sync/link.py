@@ -21,6 +21,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import chain, changelog, history, state
 from trueup.verbs.sync.check import check_plan
 from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, SyncTable
+from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
@@ -139,7 +140,14 @@ def _link(
             cure="to move them back: trueup switchover rollback; to end the switchover: trueup switchover finish",
             node=target.name,
         )
+    if state.pointer_state(from_source, stored.id) == "use_next":
+        raise CheckFailed(
+            [f"{source.name} is not in use any more: the switchover to {target.name} is decided"],
+            cure="complete it: trueup switchover execute, or rollback",
+            node=source.name,
+        )
     plan = check_plan(from_source, to_target, stored, (source.name, target.name))
+    silence(to_target, name, epoch, plan.tables, plan.mode)
     # Before the change log is checked: a partition that changes meanwhile ends the first round.
     partitions = one_row(from_source.execute(*shape_query(name, plan.tables)))[1]
     chain.record(to_target, name, epoch, chain.origins(from_source, to_target, stored.id, plan.tables, target.name))

@@ -18,6 +18,7 @@ from trueup.db.names import display_name
 from trueup.db.patterns import parse_patterns
 from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
 from trueup.db.statements import load
+from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.spec import KeySpec, TableSpec
@@ -30,6 +31,7 @@ from trueup.verbs.sync.not_copied import remarks_on
 from trueup.verbs.sync.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.triggers import Trigger, firing, recorded
 
 OLDEST = 140000
 _SHOWN = 20
@@ -72,6 +74,7 @@ def make_plan(
     sequences = _sequences(source, target, tables, scope, problems, check=not makes_schema)
     _check_large_objects(source, scope, problems, remarks)
     remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
+    remarks += _disabled(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
     if not makes_schema and not progress.is_bare:
         remarks += _other_differences(source, target, tables, scope, names)
     by_name = {table.name: table for table in tables}
@@ -313,6 +316,23 @@ def _sequences(
     return tuple(chosen)
 
 
+def _disabled(
+    connection: Connection, target: Connection, tables: Many[SyncTable], scope: Scope, mode: str
+) -> list[str]:
+    """Return the triggers and rules that are disabled on the target while the sync writes to it."""
+    found = [*firing(connection, [table.name for table in tables], mode), *_recorded(target, scope.name)]
+    return [
+        f"the {trigger} is disabled on the target until a switchover, which enables it there as on the source; it would"
+        " fire when rows are written"
+        for trigger in {trigger.place: trigger for trigger in found}.values()
+    ]
+
+
+def _recorded(target: Connection, name: str) -> list[Trigger]:
+    """Return what the sync has disabled on the target."""
+    return recorded(target, name) if check_schema(target, STATE_SCHEMA) else []
+
+
 def _other_differences(
     source: Connection, target: Connection, tables: Many[SyncTable], scope: Scope, names: tuple[str, str]
 ) -> list[str]:
@@ -321,12 +341,13 @@ def _other_differences(
     schemas = {
         name: read_schema(connection, tables=chosen) for name, connection in zip(names, (source, target), strict=True)
     }
+    disabled = {trigger.item for trigger in _recorded(target, scope.name)}
     remarks = [
         f"the schemas differ: {item.kind} {item.schema + '.' if item.schema else ''}{item.name} {item.how}"
         + (f" on {', '.join(item.nodes)}" if item.how != "changed" else "")
         for item in without_newest_versions(compare_schemas(schemas), schemas)
         # Differences of tables and columns are problems of the plan.
-        if item.kind not in ("table", "column")
+        if item.kind not in ("table", "column") and (item.kind, item.schema, item.name) not in disabled
     ]
     more = len(remarks) - _SHOWN
     return [*remarks[:_SHOWN], *([f"and {more} more differences: trueup schema-diff"] if more > 0 else [])]

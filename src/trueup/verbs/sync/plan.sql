@@ -33,23 +33,11 @@ SELECT n.nspname::text AS schema, c.relname::text AS name, c.oid, c.relkind::tex
  ORDER BY 1, 2
 
 -- name: target
--- A table of the target: privileges of the role, and the triggers and rules that would fire when rows are written.
+-- A table of the target: privileges of the role, and what keeps it from being written.
 SELECT has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
            AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') AS may_write,
        row_security_active(c.oid) AS secured, c.relkind::text AS kind, c.relpersistence::text AS persistence,
-       EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed,
-       ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
-              WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled IN ('A', 'R')
-                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
-                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS always,
-       ARRAY(SELECT g.tgname::text FROM pg_trigger g JOIN pg_proc p ON p.oid = g.tgfoid
-              WHERE g.tgrelid = c.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
-                AND coalesce(obj_description(p.pronamespace, 'pg_namespace'), '') <> 'Tubes of trueup.'
-                AND p.oid IS DISTINCT FROM to_regprocedure('trueup.switchover_guard()')) AS triggers,
-       ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'
-                AND r.ev_enabled <> 'D') AS rules,
-       ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type <> '1'
-                AND r.ev_enabled IN ('A', 'R')) AS always_rules
+       EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = c.oid) AS is_subscribed
   FROM pg_class c WHERE c.oid = %(oid)s
 
 -- name: sequences

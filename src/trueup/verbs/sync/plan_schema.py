@@ -82,7 +82,9 @@ def _check_rights(
     superuser, bypasses = target.execute(query).fetchall()[0]
     if superuser:
         for table in tables:
-            found = foreign_code(source, *table.name, writes=True, silenced=mode != ORDERED, for_superuser=True)
+            found = foreign_code(
+                source, *table.name, writes=True, silenced=mode != ORDERED, disabled=True, for_superuser=True
+            )
             problems += [Problem(str(table), reason, FOREIGN_CODE_CURE) for reason in found]
     elif not bypasses:
         forced = {(row["nspname"], row["relname"]) for row in statement_rows(source, "forced")}

@@ -14,6 +14,7 @@ from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.statements import load
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
+from trueup.verbs.sync.triggers import firing
 
 # What must be the same for a value to mean the same on both sides.
 _COMPARED = ("type", "not_null", "generated", "identity", "collation", "labels", "made_of")
@@ -45,7 +46,7 @@ def check_target(
         return None
     reasons = [*_columns(on_source, on_target), *([] if progress.is_bare else _key(table, on_target))]
     reasons += _state(target, table, on_target, mode, is_filled=progress.is_filled)
-    foreign = foreign_code(target, *table.name, writes=True, silenced=mode != ORDERED)
+    foreign = foreign_code(target, *table.name, writes=True, silenced=mode != ORDERED, disabled=True)
     reasons += [(reason, FOREIGN_CODE_CURE) for reason in foreign]
     problems += [Problem(str(table), what, cure) for what, cure in reasons]
     if reasons:
@@ -101,15 +102,13 @@ def _state(
     reasons: list[Reason] = []
     if row["is_subscribed"]:
         reasons.append(("on the target, a subscription writes to it too", "drop the subscription"))
-    triggers = row["triggers"] if mode == ORDERED else row["always"]
-    rules = row["rules"] if mode == ORDERED else row["always_rules"]
-    if triggers:
-        cure = "disable it on the target until the switchover" + (
-            ", or let the role set session_replication_role" if mode == ORDERED else ""
-        )
-        reasons.append((f"its trigger {triggers[0]} would fire on the target and could change rows", cure))
-    if rules:
-        reasons.append((f"its rule {rules[0]} would apply on the target", "drop the rule there until the switchover"))
+    for trigger in firing(target, [table.name], mode):
+        if not trigger.is_owned:
+            cure = "use the role that owns the table, which disables it until the switchover; or disable it there" + (
+                ", or let the role set session_replication_role" if mode == ORDERED else ""
+            )
+            reasons.append((f"the {trigger} would fire on the target and could change rows", cure))
+            break
     if not is_filled:
         query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table.name))
         if one_value(target.execute(query)):

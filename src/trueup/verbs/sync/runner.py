@@ -23,6 +23,7 @@ from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, Rewritten
+from trueup.verbs.sync.silence import silence
 
 # Maximum keys of a large round; the rest waits for the next one.
 LARGE = 1_000_000
@@ -73,8 +74,13 @@ class Runner:
         return self._round(None, small_keys, checks)
 
     def check_chain(self) -> None:
-        """Raise if another sync has closed a ring meanwhile; record where the rows come from."""
+        """Raise if another sync has closed a ring meanwhile; record where the rows come from.
+
+        Disable triggers of the target that were created or enabled since the link was opened.
+        """
         link = self.link
+        for trigger in silence(link.target, link.name, link.epoch, link.tables, link.plan.mode):
+            self._progress.say(f"{trigger} was enabled on the target: disabled it again until the switchover")
         found = chain.origins(link.source, link.target, link.id, link.tables, link.target_node.name)
         chain.record(link.target, link.name, link.epoch, found)
 

@@ -18,6 +18,7 @@ from trueup.verbs.sync.model import Plan, SyncTable
 from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.silence import silence
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def copy_all(
     # If trueup makes the schema, the foreign keys are created after the copy: no order is needed.
     ordered = plan.is_ordered and not stored.made_schema
     work = CopyTask(request, source, target, plan, epoch, engine, progress, ordered)
+    silence(target, request.name, epoch, plan.tables, plan.mode)
     title = application(request.name)
     reader.allow(title)
     try:
@@ -135,6 +137,7 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
             left_out = not_created(link.source, Scope(link.name, stored.named, stored.left_out))
             with state.writing(link.target, link.name, link.epoch):
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
+            silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
         # New tables have no statistics, and rounds would get bad query plans.
         materialized.analyze(link.target_node, link.tables, link.name, slots=slots)
         if not stored.named:

@@ -20,6 +20,7 @@ from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
+from trueup.verbs.sync import triggers
 from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
 from trueup.verbs.sync.request import Scope
 
@@ -160,8 +161,8 @@ def set_mark(target: Connection, name: str, mark: Mark) -> None:
 
 def take_over(target: Connection, name: str) -> int:
     """Become the only writer of the sync and return the new epoch; wait for transactions of the former writer."""
-    if not one_value(target.execute("SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL")):
-        # It was dropped, or the sync was started by a version of trueup that did not have it.
+    if not one_value(target.execute(statement("is_complete"))):
+        # Something was dropped, or the sync was started by a version of trueup that did not have it.
         install(target)
     return int(one_value(target.execute(statement("take_over"), [name])))
 
@@ -203,11 +204,12 @@ def raise_if_refused(error: psycopg.Error, name: str) -> None:
 def remove(target: Connection, name: str, sync_id: str) -> bool:
     """Remove the sync, and the tables of the state with the last one; return whether it existed.
 
-    Another sync with this name stays.
+    The triggers that it has disabled are set as before. Another sync with this name stays.
     """
     stored = read(target, name)
     if stored is None or stored.id != sync_id:
         return False
+    triggers.restore(target, name)
     with target.transaction():
         target.execute("DELETE FROM trueup.sync_mark WHERE sync = %s", [name])
         target.execute("DELETE FROM trueup.syncs WHERE sync = %s", [name])
@@ -237,6 +239,12 @@ def pointer_state(connection: Connection, sync_id: str) -> str | None:
         return None
     row = connection.execute("SELECT state FROM trueup.switchover WHERE sync_id = %s", [sync_id]).fetchone()
     return str(row[0]) if row else None
+
+
+def refuse_opening(connection: Connection, name: str) -> None:
+    """Delete the hash of the token of an attempt to open this database, in the caller's transaction."""
+    if one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")):
+        connection.execute(statement("refuse_opening"), {"sync": name})
 
 
 def identity(connection: Connection) -> str:

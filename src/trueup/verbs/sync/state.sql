@@ -49,6 +49,21 @@ CREATE TABLE IF NOT EXISTS trueup.copied (
     copied_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (sync, relation, file, first_page)
 );
+CREATE TABLE IF NOT EXISTS trueup.sync_disabled (
+    -- Without ON DELETE CASCADE: a sync is not removed before its triggers are set again.
+    sync text NOT NULL REFERENCES trueup.syncs,
+    kind text NOT NULL CHECK (kind IN ('trigger', 'rule')),
+    oid oid NOT NULL,
+    relation oid NOT NULL,
+    schema text NOT NULL,
+    "table" text NOT NULL,
+    name text NOT NULL,
+    -- As in pg_trigger: O, A (always), R (replica).
+    state "char" NOT NULL,
+    PRIMARY KEY (sync, kind, oid)
+);
+COMMENT ON TABLE trueup.sync_disabled IS
+    'Triggers and rules that a sync has disabled because its writes would fire them, and the states that they had.';
 COMMENT ON TABLE trueup.copied IS 'Copied page ranges of the source, each written in one transaction with its rows.';
 CREATE TABLE IF NOT EXISTS trueup.sync_mark (
     sync text PRIMARY KEY,
@@ -73,6 +88,7 @@ $$;
 REVOKE ALL ON FUNCTION trueup.sync_check_epoch(text, bigint) FROM PUBLIC;
 
 -- name: uninstall
+DROP TABLE IF EXISTS trueup.sync_disabled;
 DROP TABLE trueup.copied, trueup.syncs, trueup.sync_mark;
 DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint)
 
@@ -147,3 +163,10 @@ SELECT t.name, array_agg(DISTINCT o.origin)
 
 -- name: set_origins
 UPDATE trueup.syncs SET origins = %(origins)s WHERE sync = %(sync)s AND origins <> %(origins)s
+
+-- name: refuse_opening
+UPDATE trueup.switchover p SET token_hash = NULL
+  FROM trueup.syncs s WHERE s.sync = %(sync)s AND p.sync_id = s.id AND p.state = 'use_next' AND p.token_hash IS NOT NULL
+
+-- name: is_complete
+SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL AND to_regclass('trueup.sync_disabled') IS NOT NULL

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
-from support.fixtures import Databases, FreshServer
+from support.fixtures import Databases
 from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, database_facts, dump, role_facts
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
-from trueup.testing.postgres import Database, find_bin
+from trueup.testing.postgres import Database, Server, find_bin
 from trueup.verbs.sync.request import Scope
 
 TIMEOUTS = ("transaction_timeout", "statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
 DEBIAN = Path("/usr/lib/postgresql/15/bin")
+
+
+@pytest.fixture(scope="module")
+def old_server() -> Iterator[Server]:
+    """A server of PostgreSQL 15 with the roles."""
+    if not DEBIAN.exists():
+        pytest.skip("Debian's PostgreSQL 15 with contrib is not installed")
+    with Server.start(name="old", bin_dir=DEBIAN) as server:
+        server.database("postgres").execute(CREATE_ROLES)
+        yield server
 
 
 @pytest.fixture
@@ -27,7 +42,7 @@ def targets(databases: Databases) -> Iterator[list[Database]]:
     yield made
     for database in made:
         database.drop()
-    for role in ROLES:
+    for role in (*ROLES, "zoo_mover"):
         made[0].server.database("postgres").execute(f"DROP ROLE IF EXISTS {role}")
 
 
@@ -36,12 +51,10 @@ def ends(pair: Pair) -> list[str]:
     return ["--from=n1", "--to=n2", *nodes]
 
 
-@pytest.mark.skipif(not DEBIAN.exists(), reason="Debian's PostgreSQL 15 with contrib is not installed")
 def test_owners_and_privileges_arrive(
-    targets: list[Database], fresh_server: FreshServer, capsys: pytest.CaptureFixture[str]
+    targets: list[Database], old_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = fresh_server(name="old", bin_dir=DEBIAN).create_database("zoo")
-    old.execute(CREATE_ROLES)
+    old = old_server.create_database("zoo")
     old.execute(SCHEMA)
     old.execute(ROWS)
     old.execute(
@@ -104,9 +117,123 @@ def check(pair: Pair) -> None:
         " AND relnamespace <> 'trueup'::regnamespace AND relname <> 'empty_view'"
     )
     assert pair.target.execute(unknown) == []
+    compare(pair, "zoo.scratch", "zoo.scratch_id_seq", "zoo.scratched")
+    assert database_facts(pair.source) == database_facts(pair.target)
+
+
+def compare(pair: Pair, *hidden: str) -> None:
+    """Compare what pg_dump prints, without the sync."""
     pair.drop()
     programs = find_bin()
-    hidden = ("zoo.scratch", "zoo.scratch_id_seq", "zoo.scratched")
     source, target = dump(pair.source, programs, *hidden), dump(pair.target, programs)
     assert list(difflib.unified_diff(source.splitlines(), target.splitlines(), lineterm="", n=0)) == []
-    assert database_facts(pair.source) == database_facts(pair.target)
+
+
+APP = """
+CREATE SCHEMA app AUTHORIZATION zoo_owner; GRANT CREATE ON SCHEMA public TO zoo_owner; SET ROLE zoo_owner;
+CREATE TABLE app.a (id int PRIMARY KEY, n int);
+CREATE TABLE b (id int PRIMARY KEY REFERENCES app.a); CREATE TABLE app.gone (id serial PRIMARY KEY);
+CREATE VIEW app.seen AS SELECT id FROM app.gone; CREATE VIEW app.over AS SELECT id FROM app.seen;
+CREATE FUNCTION app.f() RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'; GRANT USAGE ON SCHEMA app TO zoo_ro;
+CREATE FUNCTION app.g(app.gone) RETURNS int LANGUAGE sql AS 'SELECT 1';
+REVOKE ALL ON FUNCTION app.f() FROM PUBLIC; GRANT EXECUTE ON FUNCTION app.f() TO zoo_ro;
+GRANT SELECT ON app.a TO zoo_ro; INSERT INTO app.a VALUES (1, 1);
+ALTER TABLE app.a ENABLE ROW LEVEL SECURITY; ALTER TABLE app.a FORCE ROW LEVEL SECURITY;
+RESET ROLE; REVOKE CREATE ON SCHEMA public FROM zoo_owner
+"""
+
+
+def test_a_role_without_superuser_rights(targets: list[Database], old_server: Server) -> None:
+    source, target = old_server.create_database("app"), targets[0]
+    source.execute(APP)
+    server = target.server.database("postgres")
+    server.execute("CREATE ROLE zoo_mover LOGIN CREATEROLE PASSWORD 'secret'; CREATE ROLE zoo_owner CREATEROLE")
+    server.execute(f"ALTER DATABASE {target.name} OWNER TO zoo_mover")
+    pair = make_pair(source, target, target_uri=target.server.uri(target.name, "zoo_mover", "secret"))
+    wanted = {
+        "role zoo_ro": "does not exist on the target",
+        "role zoo_owner": "zoo_mover is not a member of it",
+        "function app.f()": "its owner zoo_owner has CREATEROLE",
+        "app.a": "row security is forced",
+        "function app.g(app.gone)": "it uses app.gone, which is not in the sync",
+    }
+    options = Scope("main", exclude_tables=("app.gone",), create_schema=True)
+    plan = pair.with_scope(options).plan()
+    problems = {problem.where: problem.what for problem in plan.problems}
+    assert sorted(problems) == sorted(wanted)
+    for where, what in wanted.items():
+        assert what in problems[where]
+    for text in ("view app.seen is not created", "view app.over is not created", "zoo_idle"):
+        assert any(text in remark for remark in plan.remarks), plan.remarks
+    plan = pair.with_scope(replace(options, no_owner=True)).plan()
+    assert any("with --no-owner it would run with the rights of zoo_mover" in problem.what for problem in plan.problems)
+    assert target.execute("SELECT count(*) FROM pg_class WHERE relname IN ('a', 'b')") == [(0,)]
+    source.execute("ALTER TABLE app.a NO FORCE ROW LEVEL SECURITY; DROP FUNCTION app.g")
+    server.execute("DROP ROLE zoo_owner")
+    # Default privileges of the role that creates the objects do not apply.
+    target.execute("ALTER DEFAULT PRIVILEGES FOR ROLE zoo_mover GRANT INSERT ON TABLES TO PUBLIC")
+    pair.with_scope(replace(options, create_roles=True))
+    assert "the new role zoo_owner does not get CREATEDB: zoo_mover may not grant it" in pair.plan().remarks
+    pair.start()
+    source.execute("INSERT INTO app.a VALUES (2, 2); INSERT INTO b VALUES (2)")
+    pair.run()
+    pair.check_equal(["app.a", "b"])
+    target.execute("ALTER DEFAULT PRIVILEGES FOR ROLE zoo_mover REVOKE INSERT ON TABLES FROM PUBLIC")
+    compare(pair, "app.gone", "app.gone_id_seq", "app.seen", "app.over")
+    assert target.execute("SELECT has_schema_privilege('zoo_owner', 'public', 'CREATE')") == [(False,)]
+    # What a role lacks on the target is a remark: roles that exist are not changed.
+    source.execute("ALTER TABLE b ADD COLUMN n int DEFAULT app.f()")
+    plan = make_pair(source, targets[1]).with_scope(options).plan()
+    assert "the role zoo_owner exists on the target without CREATEDB" in plan.remarks
+    # A superuser would run the function of another role whenever it writes a row.
+    assert [problem.where for problem in plan.problems] == ["public.b"]
+    assert "calls the function app.f() of the role zoo_owner, which would run with superuser" in plan.problems[0].what
+
+
+def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair) -> None:
+    pair.source.execute(
+        "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " IF current_setting('test.slow', true) = 'on' THEN PERFORM pg_sleep(60); END IF; RETURN $1; END $$;"
+        "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE INDEX slow_index ON t (slow(n));"
+        "CREATE INDEX other ON t (n); INSERT INTO t VALUES (1, 1)"
+    )
+    with psycopg.connect(pair.target.uri) as blocker:
+        # The first section waits for this transaction.
+        blocker.execute("CREATE TABLE t (id int)")
+        kill_start(pair, "trueup sync main", "wait_event_type = 'Lock'")
+        blocker.rollback()
+    assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("making",)]
+    assert pair.target.execute("SELECT to_regclass('public.t')") == [(None,)]
+    pair.target.execute(f"ALTER DATABASE {pair.target.name} SET test.slow = 'on'")
+    kill_start(pair, "trueup restore", "query LIKE 'CREATE INDEX slow_index%'")
+    assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("building",)]
+    pair.target.execute(f"ALTER DATABASE {pair.target.name} RESET test.slow")
+    pair.with_scope(Scope("main", create_schema=True)).start()
+    pair.check_equal(["t"])
+    assert not pair.plan().remarks
+    pair.drop()
+    pair.target.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    pair.start()
+    pair.check_equal(["t"])
+
+
+def kill_start(pair: Pair, application: str, condition: str) -> None:
+    """Kill a start when a session of this name is at the condition, and wait until all of its sessions have ended."""
+    sessions = f"SELECT pid FROM pg_stat_activity WHERE datname = '{pair.target.name}' AND"
+    sessions += f" application_name LIKE '{application}%'"
+    command = [sys.executable, "-m", "trueup", "sync", "start", *ends(pair), "--create-schema", "-q", "--engine=local"]
+    process = subprocess.Popen(command)
+    try:
+        wait_until(lambda: bool(pair.target.execute(f"{sessions} AND {condition}")), process)
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not pair.target.execute(sessions))
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert process is None or process.poll() is None, "start has ended"
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -30,6 +30,7 @@ from trueup.config.settings import SparkSettings
 from trueup.engine.progress import Silent
 from trueup.store import TaskStore
 from trueup.testing.postgres import Database, Server
+from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover import run as switchover
 from trueup.verbs.switchover.outcome import Outcome
 from trueup.verbs.switchover.phases import PAUSE
@@ -85,18 +86,18 @@ def load(server: Server, database: Database, rows: int, rate: int) -> Iterator[N
 @contextmanager
 def pending(database: Database, keys: int) -> Iterator[None]:
     """Update this many rows just before the pause begins."""
-    original = switchover.pause
+    original = pauses.pause
 
     def pause(*arguments: Any) -> Any:
         if keys:
             database.execute(f"UPDATE accounts SET abalance = abalance + 1 WHERE aid <= {keys}")
         return original(*arguments)
 
-    switchover.pause = pause  # type: ignore[assignment]
+    pauses.pause = pause  # type: ignore[assignment]
     try:
         yield
     finally:
-        switchover.pause = original
+        pauses.pause = original
 
 
 def measure(keys: Sequence[int], arguments: argparse.Namespace, folder: Path) -> dict[int, list[Outcome]]:
@@ -152,10 +153,10 @@ def main() -> None:
         "|---|---|---|---|" + "---|" * len(PAUSE),
     ]
     for each, outcomes in found.items():
-        pauses = [outcome.pause_ms for outcome in outcomes]
+        times = [outcome.pause_ms for outcome in outcomes]
         phases = [statistics.median(outcome.milliseconds[name] for outcome in outcomes) for name in PAUSE]
         final_keys = statistics.median(outcome.keys for outcome in outcomes)
-        cells = [f"{each:,}", f"{final_keys:,.0f}", f"{statistics.median(pauses):,.1f} ms", f"{max(pauses):,.1f} ms"]
+        cells = [f"{each:,}", f"{final_keys:,.0f}", f"{statistics.median(times):,.1f} ms", f"{max(times):,.1f} ms"]
         text.append(f"| {' | '.join([*cells, *(f'{value:,.1f}' for value in phases)])} |")
     sys.stdout.write("\n".join(text) + "\n")
     Path(__file__).with_name("RESULTS-switchover.md").write_text("\n".join(text) + "\n", encoding="utf-8")

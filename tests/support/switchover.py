@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,29 @@ def begin(old: Database, new: Database, *, first: str = "", second: str = "") ->
     request = SyncRequest(moving.first, moving.second, Scope("main"), SparkSettings(engine="local"))
     sync.start(request, Silent())
     return moving
+
+
+@contextmanager
+def repeating(database: Database, statements: str) -> Iterator[list[str]]:
+    """Run statements ten times a second, as an application without the pointer; yield the SQLSTATE that ended it."""
+    stop = threading.Event()
+    ended: list[str] = []
+
+    def run() -> None:
+        with psycopg.connect(database.uri, autocommit=True) as connection:
+            try:
+                while not stop.wait(0.1):
+                    connection.execute(statements)
+            except psycopg.Error as error:
+                ended.append(error.sqlstate or str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stop.set()
+        thread.join()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:

@@ -101,10 +101,10 @@ def _fail_over_after_the_decision(
         moving.old.execute("INSERT INTO places VALUES ('last', 1, 'row')")
         acquire(self, budget)
 
-    def final_without_the_standby(self: Rounds) -> Any:
+    def final_without_the_standby(self: Rounds, *, held: bool) -> Any:
         wait_for_replay(second, standby)
         standby.stop()
-        return final(self)
+        return final(self, held=held)
 
     def killed(*arguments: object) -> None:
         raise Killed

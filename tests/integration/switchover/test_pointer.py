@@ -160,6 +160,26 @@ def test_applications_follow_the_pointer(pair: tuple[Database, Database]) -> Non
         assert {row[0] for row in database.execute("SELECT id FROM public.t WHERE id > 1000000")} == keys
 
 
+@pytest.mark.parametrize("setting", ["statement_timeout", "lock_timeout"])
+def test_an_application_whose_time_out_ends_in_the_pause(pair: tuple[Database, Database], setting: str) -> None:
+    """The time-out is an error for that transaction; the next ones work with the same session."""
+    old, new = pair
+    with trueup.connect(old.uri, options=f"-c {setting}=100") as db:
+        db.execute("INSERT INTO public.t VALUES (10, 0)")
+        ((process,),) = db.execute("SELECT pg_backend_pid()")
+        with fenced(old):
+            for _ in range(2):
+                with pytest.raises(QueryError, match="timeout"):
+                    db.execute("INSERT INTO public.t VALUES (11, 0)")
+            assert old.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", [process]) == [("idle",)]
+        db.execute("INSERT INTO public.t VALUES (12, 0)")
+        assert db.execute("SELECT pg_backend_pid()") == [(process,)]
+        move(old, new)
+        db.execute("INSERT INTO public.t VALUES (13, 0)")
+    assert [row[0] for row in old.execute("SELECT id FROM public.t WHERE id > 9 ORDER BY 1")] == [10, 12]
+    assert new.execute("SELECT id FROM public.t WHERE id > 9") == [(13,)]
+
+
 def test_an_application_opens_the_database_after_a_killed_switchover(pair: tuple[Database, Database]) -> None:
     old, new = pair
     with admin(new) as connection:

@@ -17,7 +17,7 @@ from support.fixtures import Databases
 from support.switchover import Moving, begin, wait_until
 from trueup.db.connection import Connection
 from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.switchover import run as switchover
+from trueup.verbs.switchover import pause as pauses
 from trueup.verbs.switchover.connect import Followed
 from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.gate import GateClosed
@@ -162,7 +162,7 @@ def test_a_rollback_loses_no_write(moving: Moving) -> None:
 
 def test_a_wrong_row_of_the_final_round_is_found_in_the_pause(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --proof keys, the keys of the final round are compared inside of the pause."""
-    apply_rows, pause = round_of_sync.apply_rows, switchover.pause
+    apply_rows, pause = round_of_sync.apply_rows, pauses.pause
     is_paused = threading.Event()
 
     def spoiled(link: Link, *arguments: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_wrong_row_of_the_final_round_is_found_in_the_pause(moving: Moving, mo
         return pause(*arguments)
 
     monkeypatch.setattr(round_of_sync, "apply_rows", spoiled)
-    monkeypatch.setattr(switchover, "pause", with_a_change)
+    monkeypatch.setattr(pauses, "pause", with_a_change)
     with pytest.raises(GateClosed, match=r"rows equal: public\.people: rows of the last round differ"):
         moving.execute(proof="keys")
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
@@ -294,7 +294,7 @@ def test_a_writer_without_the_pointer_loses_nothing(moving: Moving) -> None:
 
 
 def test_names_with_percent_signs_and_braces(databases: Databases, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause = switchover.pause
+    pause = pauses.pause
 
     def with_changes(*arguments: Any) -> Any:
         old.execute("""INSERT INTO "child %b" VALUES (2, 'b'); DELETE FROM "50% {off}" WHERE "v{0}" LIKE '1%'""")
@@ -313,7 +313,7 @@ def test_names_with_percent_signs_and_braces(databases: Databases, monkeypatch: 
     moving.run_sync()
     assert moving.differences(tables) == []
     with monkeypatch.context() as patch:
-        patch.setattr(switchover, "pause", with_changes)
+        patch.setattr(pauses, "pause", with_changes)
         assert moving.execute(proof="keys").keys == 2
     new.execute("""INSERT INTO "child %b" VALUES (3, 'b'); TRUNCATE "child %b" """)
     moving.rollback(proof="keys")

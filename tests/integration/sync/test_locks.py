@@ -54,8 +54,10 @@ def test_readers_end_with_their_round(pair: Pair, monkeypatch: pytest.MonkeyPatc
         # Another TRUNCATE comes when the round has read the change log: the round has the rows after it.
         read, again = round.read_log, iter(["TRUNCATE a; INSERT INTO a VALUES (1, 2)"])
 
-        def disturb(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) -> Changes:
-            changes = read(link, limit, texts, locked)
+        def disturb(
+            link: Link, limit: int | None, texts: bool, locked: Sequence[int], *, held: bool = False
+        ) -> Changes:
+            changes = read(link, limit, texts, locked, held=held)
             if not locked:
                 now(pair.source, next(again, "SELECT"))
             return changes

@@ -88,7 +88,7 @@ def synced(pair: Pair) -> Pair:
     return pair
 
 
-def raise_too_long(*arguments: object) -> None:
+def raise_too_long(*arguments: object, **options: object) -> None:
     raise psycopg.errors.ProgramLimitExceeded("array size exceeds the maximum allowed")
 
 

@@ -1,11 +1,12 @@
 """`trueup switchover`: move applications to the copy that a sync keeps, with a pause of milliseconds, and back.
 
 Reading order: `run` (the path: the phases of docs/switchover.md), `request` (what the user asked for), `phases` (names,
-times and the budget of the pause), `pointer` (which database is in use), `guard` and `fence` (no writers), `prepare`
-(what is done before the pause), `ready` (what is done inside of it), `rounds` and `proof` (are both databases equal),
-`validated` (a validation as the proof), `gate` (the conditions), `compared` and `accepted` (are the schemas equal, and
-what was accepted by name), `decision` (the commit that decides, and the opening), `outcome` (the report), `ending`
-(abort, reset), `finish`, `status`, `connect` (for applications).
+times and the budget of the pause), `deadline` (servers that do not answer), `pointer` (which database is in use),
+`guard` and `fence` (no writers), `hold` (no TRUNCATE either), `prepare` (what is done before the pause), `pause` (its
+phases), `ready` (what they do), `rounds` and `proof` (are both databases equal), `validated` (a validation as the
+proof), `gate` (the conditions), `compared` and `accepted` (are the schemas equal, and what was accepted by name),
+`decision` (the commit that decides, and the opening), `outcome` (the report), `ending` (abort, reset), `finish`,
+`status`, `connect` (for applications).
 
 docs/design/switchover.md explains why no write is lost.
 """

@@ -134,6 +134,9 @@ class Followed:
                 problem = NodeError(text, node=self._name)
             except psycopg.Error as error:
                 problem = self._retryable(error)
+            except BaseException:
+                self._reset()
+                raise
             if time.monotonic() > until:
                 raise problem
             time.sleep(delay)
@@ -222,6 +225,7 @@ class Followed:
         """Return an error after which the caller may try again; raise any other one."""
         problem = error_from_server(error, Node(self._name, self._address))
         state = error.sqlstate or ""
+        self._reset(keep=not is_lost(error))
         if state in _NO_POINTER:
             raise ConfigError(
                 f"{Node(self._name, self._address).describe()} has no pointer of the sync {self._sync}",
@@ -232,11 +236,17 @@ class Followed:
             raise ConfigError(problem.message, cure="pool transactions: pool_mode = transaction") from None
         if state != "40001" and not is_lost(error):
             raise problem from None
-        if state != "40001" or self._connection is None:
-            self.close()
-        else:
-            self._connection.rollback()
         return problem
+
+    def _reset(self, *, keep: bool = True) -> None:
+        """End a transaction that could not begin, for example because of a time-out; if that fails, the session."""
+        try:
+            if keep and self._connection is not None:
+                self._connection.rollback()
+                return
+        except psycopg.Error:
+            pass
+        self.close()
 
 
 @dataclass(frozen=True)

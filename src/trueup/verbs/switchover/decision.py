@@ -15,6 +15,7 @@ from trueup.db.durable import FOR_TRANSACTION
 from trueup.db.node import connect, error_from_server
 from trueup.errors import CheckFailed, NodeError, TrueupError
 from trueup.verbs.switchover import gate, pointer
+from trueup.verbs.switchover.deadline import at_most
 from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence
 from trueup.verbs.switchover.gate import GateClosed
 from trueup.verbs.switchover.outcome import Outcome
@@ -26,6 +27,8 @@ from trueup.verbs.sync import state
 
 # Seconds to wait for a node whose answer to the decision was lost.
 _LOOKUP_SECONDS = 15.0
+# Seconds to wait for an answer to the opening.
+OPEN_SECONDS = 10.0
 
 
 def decide(sync: str, ready: Ready) -> None:
@@ -85,10 +88,12 @@ def _end_session(connection: Connection, session: tuple[int, datetime], until: f
 def open_target(route: Route, target: Connection, sync: str, token: str) -> None:
     """Open the new database for writes; the decision cannot be undone, so an error says how to continue."""
     try:
-        if pointer.open_database(target, sync, token):
-            return
+        with at_most(OPEN_SECONDS, target) as deadline:
+            if pointer.open_database(target, sync, token):
+                return
     except Exception as error:
         reason = error_from_server(error, route.target).message
+        reason = f"no answer within {OPEN_SECONDS:g} s" if deadline.silent else reason
     else:
         old, new = route.source.name, route.target.name
         again = "UPDATE trueup.switchover SET state = 'idle', token = NULL, attempt = NULL WHERE sync = {}"
@@ -168,6 +173,6 @@ def _reason(error: BaseException, attempt: str) -> str:
 def keep_report(outcome: Outcome, fence: Fence, target: Connection) -> None:
     """Write the report into both pointers; the switchover is complete with or without it."""
     text = json.dumps(outcome.as_json())
-    with suppress(Exception):
+    with suppress(Exception), at_most(OPEN_SECONDS, fence.connection, target):
         pointer.keep_report(fence.connection, outcome.sync, text, "moved")
         pointer.keep_report(target, outcome.sync, text, "in use")

@@ -25,21 +25,26 @@ class BudgetSpent(TrueupError):
 
 
 class Budget:
-    """The maximum seconds of the pause, counted from the request for the fence."""
+    """The maximum seconds of the pause, counted from the request for the fence; of all pauses if one gave way."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
         self._clock = clock
+        self._rest = seconds
         self._until: float | None = None
 
     def start(self) -> None:
-        """Start to count."""
-        self._until = self._clock() + self.seconds
+        """Start to count, or continue."""
+        self._until = self._clock() + self.left
+
+    def stop(self) -> None:
+        """Stop to count: applications do not wait."""
+        self._rest, self._until = self.left, None
 
     @property
     def left(self) -> float:
         """The seconds left; all of them before the pause."""
-        return self.seconds if self._until is None else self._until - self._clock()
+        return self._rest if self._until is None else self._until - self._clock()
 
     def milliseconds(self, phase: str) -> int:
         """Return the time left as a time-out for a server, at least 1; raise BudgetSpent if none is left."""
@@ -64,7 +69,9 @@ class Phases:
     def __init__(self) -> None:
         self.milliseconds: dict[str, float] = {}
         self._paused_at: float | None = None
+        # The longest pause, if one gave way.
         self.pause_ms = 0.0
+        self.current = PREPARE
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -72,6 +79,7 @@ class Phases:
         began = time.perf_counter()
         if name == FENCE:
             self._paused_at = began
+        self.current = name
         self.enter(name)
         try:
             yield
@@ -79,7 +87,7 @@ class Phases:
             ended = time.perf_counter()
             self.milliseconds[name] = self.milliseconds.get(name, 0.0) + (ended - began) * 1000
             if self._paused_at is not None and name in PAUSE:
-                self.pause_ms = (ended - self._paused_at) * 1000
+                self.pause_ms = max(self.pause_ms, (ended - self._paused_at) * 1000)
 
     def enter(self, name: str) -> None:
         """Begin a phase; tests replace this method."""

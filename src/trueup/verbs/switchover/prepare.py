@@ -17,16 +17,18 @@ from trueup.db.catalog import read_server
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import parse_table_name
+from trueup.db.node import connect
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.accepted import parse_accepted
 from trueup.verbs.switchover.compared import Compared, Side, schema_differences
-from trueup.verbs.switchover.fence import Fence, open_session
+from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence, open_session
+from trueup.verbs.switchover.hold import Hold, Reader
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.ready import Ready
-from trueup.verbs.switchover.request import KEYS, VALIDATED, Route, SwitchoverRequest
+from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
 from trueup.verbs.sync import changelog, ending, history, materialized, state, triggers
@@ -112,10 +114,15 @@ def prepare(
             _await_validation(request, validated, rounds, pointer.closed_since(target, request.sync))
         runner.copy_sequences()
         token = secrets.token_hex(16)
-        _limit(link, request.budget)
+        # Deleted entries of the log that a crash brings back are applied once more. The rows on the target are on the
+        # disk before the decision: each round commits durably.
+        link.source.execute("SET synchronous_commit = off")
+        keeper = stack.enter_context(connect(route.source, application=APPLICATION_NAME))
+        hold = Hold(route.source, _readers(request, link, prover, keeper))
+        stack.callback(hold.release)
         ready = Ready(
-            request, attempt, token, fence, target, link, prover, rounds, current.next_address, (*accepted, *left),
-            fingerprints, settled, enable, validated,
+            request, attempt, token, fence, hold, target, link, prover, rounds, current.next_address,
+            (*accepted, *left), fingerprints, settled, enable, validated,
         )  # fmt: skip
         ready.warm_up()
         yield ready
@@ -268,10 +275,9 @@ def _settle(source: Connection, target: Connection, link: Link, names: list[Tabl
     return guarded, back
 
 
-def _limit(link: Link, budget: float) -> None:
-    """Limit the statements of the final round to the budget, and wait for the disk only where needed."""
-    for connection in (link.source, link.target):
-        connection.execute(f"SET statement_timeout = {max(1, int(budget * 1000))}")
-    # Deleted entries of the log that a crash brings back are applied once more. The rows on the target are on the disk
-    # before the decision: each round commits durably.
-    link.source.execute("SET synchronous_commit = off")
+def _readers(request: SwitchoverRequest, link: Link, prover: Prover, keeper: Connection) -> list[Reader]:
+    """Return the sessions that read the source inside of the pause, with their tables."""
+    # The first one keeps its locks until the decision: a TRUNCATE … RESTART IDENTITY locks sequences.
+    readers = [Reader(keeper, link.tables), Reader(link.source, link.tables)]
+    compared = {DIGEST: list(link.tables), VALIDATED: [table for table in link.tables if table.is_partitioned]}
+    return readers + [Reader(session, compared.get(request.proof, [])) for session in prover.source.connections]

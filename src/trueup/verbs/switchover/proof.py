@@ -14,11 +14,12 @@ from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+import psycopg
 from psycopg import sql
 
 from trueup.config.model import Node
 from trueup.config.wording import counted
-from trueup.db.connection import Connection, one_row, one_value
+from trueup.db.connection import Connection, one_row
 from trueup.db.node import connect, error_from_server
 from trueup.rows.digest import EMPTY, Digest, digest_query
 from trueup.rows.encode import row_hash
@@ -36,6 +37,8 @@ R = TypeVar("R")
 APPLICATION = "trueup switchover proof"
 # Pages per statement: 128 MB, so that several sessions share a large table.
 _PAGES = 16_384
+# Seconds to wait for a server that is asked to cancel a statement.
+_CANCEL_SECONDS = 2
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,12 @@ class Side:
 
     def cancel(self) -> None:
         """Cancel the running statements."""
-        for connection in self.connections:
+
+        def cancel(connection: Connection) -> None:
             with suppress(Exception):
-                connection.cancel_safe(timeout=5)
+                connection.cancel_safe(timeout=_CANCEL_SECONDS)
+
+        together(self.connections, cancel)
 
 
 class Prover:
@@ -132,21 +138,19 @@ class Prover:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def unequal(self, tables: Sequence[SyncTable], *, milliseconds: int = 0) -> list[str]:
+    def unequal(self, tables: Sequence[SyncTable], *, milliseconds: int = 0) -> dict[str, str]:
         """Return a text per table whose digests differ, in the current transactions of the sessions."""
         for side in (self.source, self.target):
             side.timeout(milliseconds)
         on_source, on_target = both(
             lambda: self._digests(self.source, tables), lambda: self._digests(self.target, tables), cancel=self.cancel
         )
-        return [
-            f"{name}: {counted(on_source[name].count, 'row')} in both databases, with different contents"
-            if on_source[name].count == on_target[name].count
-            else f"{name}: {counted(on_source[name].count, 'row')} on {self.source.node.name},"
-            f" {counted(on_target[name].count, 'row')} on {self.target.node.name}"
+        names = (self.source.node.name, self.target.node.name)
+        return {
+            name: difference(name, names, on_source[name], on_target[name])
             for name in map(str, tables)
             if on_source[name] != on_target[name]
-        ]
+        }
 
     def cancel(self) -> None:
         """Cancel the running statements of both sides."""
@@ -178,8 +182,21 @@ class Prover:
             yield Piece(table, digest_query(spec, sql.SQL("0"), on_pages(first or 0, end)))
 
 
+def difference(name: str, nodes: tuple[str, str], on_source: Digest, on_target: Digest) -> str:
+    """Return how a table differs."""
+    if on_source.count == on_target.count:
+        return f"{name}: {counted(on_source.count, 'row')} in both databases, with different contents"
+    return f"{name}: {counted(on_source.count, 'row')} on {nodes[0]}, {counted(on_target.count, 'row')} on {nodes[1]}"
+
+
 def _digest(connection: Connection, piece: Piece) -> tuple[str, Digest]:
-    row = one_row(connection.execute(piece.query))
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        row = one_row(connection.execute(piece.query))
+    else:
+        # The end of the savepoint releases the lock on the table, while the snapshot stays.
+        connection.execute("SAVEPOINT piece")
+        row = one_row(connection.execute(piece.query))
+        connection.execute("ROLLBACK TO SAVEPOINT piece; RELEASE SAVEPOINT piece")
     return str(piece.table), Digest(row[1], int(row[2]))
 
 
@@ -187,12 +204,6 @@ def keys_digest(connection: Connection, query: sql.Composed, keys: KeyList) -> D
     """Return the digest of the rows of these keys; a key without a row adds nothing."""
     row = one_row(connection.execute(query, keys.literals))
     return Digest(row[0], int(row[1]))
-
-
-def count_rows(connection: Connection, table: SyncTable, keys: KeyList) -> int:
-    """Return how many of these keys have a row."""
-    query = sql.SQL("SELECT count(*) FROM {} t WHERE {}").format(identifier(*table.name), in_key_list(table.spec))
-    return int(one_value(connection.execute(query, keys.literals)))
 
 
 def whole_digest(connection: Connection, spec: TableSpec) -> Digest:

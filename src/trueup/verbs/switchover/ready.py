@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -12,11 +13,12 @@ from trueup.db.foreign_keys import TableName
 from trueup.task.together import both
 from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import Fence
-from trueup.verbs.switchover.phases import GATE, Budget
+from trueup.verbs.switchover.hold import GaveWay, Hold
+from trueup.verbs.switchover.phases import FENCE, GATE, Budget
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
-from trueup.verbs.switchover.validated import Validated
+from trueup.verbs.switchover.validated import TableLocked, Validated
 from trueup.verbs.sync import sequences, triggers
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
@@ -34,6 +36,7 @@ class Ready:
     attempt: str
     token: str
     fence: Fence
+    hold: Hold
     # A session with the database that will be opened.
     target: Connection
     link: Link
@@ -59,6 +62,46 @@ class Ready:
         """Run the queries of the pause, so that they are planned and their catalog rows cached."""
         for _ in range(_WARM_UPS):
             both(self._source_facts, self._target_facts)
+
+    def hold_tables(self, budget: Budget) -> None:
+        """Lock the tables for the sessions that read inside of the pause; rounds continue until that succeeds."""
+        milliseconds = budget.milliseconds(FENCE)
+        until = time.monotonic() + self.request.timeout
+        while not self.hold.take(milliseconds):
+            if time.monotonic() > until:
+                raise self.hold.refuse(self.request.timeout)
+            self.catch_up()
+        for connection in (self.link.source, self.link.target):
+            connection.execute(f"SET statement_timeout = {milliseconds}")
+
+    def acquire_fence(self, budget: Budget) -> None:
+        """Wait until all writers have ended their transactions; raise GaveWay if one of them needed a held table."""
+        was_held = self.hold.is_held
+        with self.hold.giving_way(self.link.marker):
+            self.fence.acquire(budget)
+        if was_held and not self.hold.take(budget.milliseconds(FENCE)):
+            raise GaveWay("a writer needed a table that is held")
+
+    def give_way(self, budget: Budget) -> None:
+        """Release everything, and catch up, so that the pause can be repeated."""
+        self.fence.release()
+        self.hold.release()
+        budget.stop()
+        for connection in (self.link.source, self.link.target):
+            connection.execute("SET statement_timeout = 0")
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Run rounds until few keys are left."""
+        self.rounds.catch_up(self.request.close_keys, self.request.timeout)
+
+    @property
+    def sessions(self) -> list[Connection]:
+        """All sessions that are used inside of the pause."""
+        link, prover = self.link, self.prover
+        sessions = [self.fence.connection, self.target, link.source, link.target, link.marker]
+        sessions += [*prover.source.connections, *prover.target.connections]
+        return [*sessions, *(self.validated.sessions if self.validated else ())]
 
     def write_marker(self, budget: Budget) -> None:
         """Write the marker of the validation, if there is one."""
@@ -109,7 +152,7 @@ class Ready:
         """Return the unequal tables, the broken foreign keys, and what was compared."""
         tables = self.link.tables
         if self.request.proof == DIGEST:
-            unequal = self.prover.unequal(tables, milliseconds=budget.milliseconds(GATE))
+            unequal = list(self.prover.unequal(tables, milliseconds=budget.milliseconds(GATE)).values())
             return unequal, self._broken(budget), f"{counted(len(tables), 'table')}, by digests inside of the pause"
         if self.validated is None:
             # Each round has compared its keys, and raised if rows or foreign keys were wrong.
@@ -119,11 +162,17 @@ class Ready:
                 f"{counted(len(tables), 'table')}, by digests before the pause,"
                 f" and {counted(final.keys, 'key')} inside of it",
             )
-        unequal, checked = self.validated.unequal(final, budget)
+        try:
+            unequal, checked = self.validated.unequal(final, budget, lambda: self.hold.is_waited_for(self.link.marker))
+        except TableLocked as locked:
+            # All rows were validated before the pause, and the keys of every round since then are compared.
+            unequal = [*locked.problems, *self.rounds.unequal]
+            checked = f"{counted(len(tables), 'table')}, validated by {self.validated.name} before the pause, and"
+            checked += f" {counted(final.keys, 'key')} inside of it, because a session waits for a lock on a table"
         # A TRUNCATE of one partition is not in the log of the partitioned table, so no validation sees it.
         partitioned = [table for table in tables if table.is_partitioned]
         if partitioned and not unequal:
-            unequal = self.prover.unequal(partitioned, milliseconds=budget.milliseconds(GATE))
+            unequal = list(self.prover.unequal(partitioned, milliseconds=budget.milliseconds(GATE)).values())
             checked += f"; {len(partitioned)} partitioned ones also by digests inside of the pause"
         return unequal, [], checked
 

@@ -8,7 +8,9 @@ inside of the pause only the keys of the final round are compared, and no other 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 
 from psycopg import sql
@@ -20,10 +22,10 @@ from trueup.errors import TrueupError
 from trueup.rows.digest import Digest
 from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.verbs.switchover import gate
-from trueup.verbs.switchover.proof import Prover, count_rows, keys_digest, whole_digest
+from trueup.verbs.switchover.proof import Prover, difference, keys_digest, whole_digest
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round, SyncTable
-from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks
+from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, rewritten
 from trueup.verbs.sync.runner import Runner
 
 # Maximum keys of a final round without tasks: tasks would open sessions first.
@@ -38,6 +40,8 @@ class Rounds:
         self.count = 0
         self._runner = runner
         self._prover = prover
+        # What differed, of rounds that did not raise.
+        self.unequal: list[str] = []
         # What every further round checks.
         self._checks = NO_CHECKS
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="trueup-proof")
@@ -68,12 +72,19 @@ class Rounds:
         """Run one round over all entries."""
         return self._round(self._checks)
 
-    def final(self) -> Round:
-        """Run the round inside of the pause, without tasks."""
-        return self._round(self._checks, small_keys=FINAL_KEYS)
+    def final(self, *, held: bool) -> Round:
+        """Run the round inside of the pause, without tasks; with `held` the session has locked all tables."""
+        self.count += 1
+        with self._ending_digests():
+            return self._runner.final_round(FINAL_KEYS, checks=self._checks, held=held)
 
     def prove_all(self) -> list[str]:
-        """Compare all tables and all foreign keys in the snapshot of a round; later rounds compare their keys."""
+        """Compare all tables and all foreign keys in the snapshot of a round; later rounds compare their keys.
+
+        A table that was rewritten after the snapshot (TRUNCATE, ALTER TABLE) is compared in a round of its own, which
+        locks it before its snapshot.
+        """
+        stale: list[SyncTable] = []
 
         def join(changes: Changes) -> None:
             snapshot = one_value(self.link.source.execute("SELECT pg_export_snapshot()"))
@@ -83,27 +94,56 @@ class Rounds:
             self._round(Checks(applied=join))
             # Only the sync writes to the target: it stays as the round left it.
             self._prover.target.join(None)
-            problems = self._prover.unequal(self._prover.tables)
-            problems += gate.broken_foreign_keys(self._prover.target.connections[0], self.link.plan.foreign_keys)
+            unequal = self._prover.unequal(self._prover.tables)
+            rows = rewritten(self._prover.source.connections[0], self.link.tables).fetchall()
+            stale = [table for table in self.link.tables if table.oid in {oid for oid, _ in rows}]
+            broken = gate.broken_foreign_keys(self._prover.target.connections[0], self.link.plan.foreign_keys)
         finally:
             self._prover.source.leave()
             self._prover.target.leave()
         self._checks = Checks(rows_read=self._start_digests, applied=self._compare)
+        problems = [text for name, text in unequal.items() if name not in map(str, stale)]
+        return [*problems, *(text for table in stale for text in self._compare_whole(table)), *broken]
+
+    def _compare_whole(self, table: SyncTable) -> list[str]:
+        """Compare a table in a round that locks it."""
+        problems: list[str] = []
+        nodes = (self.link.source_node.name, self.link.target_node.name)
+
+        def compare(changes: Changes) -> None:
+            self._checks.applied(changes)
+            on_source, on_target = (
+                whole_digest(connection, self._prover.specs[table.name])
+                for connection in (self.link.source, self.link.target)
+            )
+            if on_source != on_target:
+                problems.append(difference(str(table), nodes, on_source, on_target))
+
+        self._round(replace(self._checks, applied=compare), locked=[table.number])
         return problems
 
     def check_references(self) -> list[str]:
-        """Check all foreign keys after a round; later rounds check those of their rows."""
+        """Check all foreign keys after a round; later rounds check those of their rows.
+
+        A validation proves the rows, and names those that differ. Later rounds compare their keys all the same, and
+        keep what differs in `unequal`: a proof by keys, if a table cannot be read by the validation any more.
+        """
         self._round(NO_CHECKS)
         problems = gate.broken_foreign_keys(self.link.target, self.link.plan.foreign_keys)
-        self._checks = Checks(applied=self._check_references_of)
+        self._checks = Checks(rows_read=self._start_digests, applied=self._keep_unequal)
         return problems
 
-    def _round(self, checks: Checks, *, small_keys: int = 0) -> Round:
+    def _round(self, checks: Checks, *, locked: Sequence[int] = ()) -> Round:
         self.count += 1
+        with self._ending_digests():
+            return self._runner.round(everything=True, checks=checks, locked=locked)
+
+    @contextmanager
+    def _ending_digests(self) -> Iterator[None]:
+        """Wait for digests of the source that are still computed when a round has failed."""
         try:
-            return self._runner.round(everything=True, small_keys=small_keys, checks=checks)
+            yield
         finally:
-            # The round failed while the digests of the source were computed.
             if self._ahead is not None:
                 wait([self._ahead[1]])
                 self._ahead = None
@@ -120,6 +160,17 @@ class Rounds:
 
     def _compare(self, changes: Changes) -> None:
         """Compare the rows of a round on both sides; raise if they differ, so that the entries stay in the log."""
+        unequal, broken = self._differences(changes)
+        gate.refuse([gate.condition(gate.ROWS, unequal), gate.condition(gate.REFERENCES, broken)])
+
+    def _keep_unequal(self, changes: Changes) -> None:
+        """Compare the rows of a round, and raise if foreign keys are wrong."""
+        unequal, broken = self._differences(changes)
+        self.unequal += unequal
+        gate.refuse([gate.condition(gate.REFERENCES, broken)])
+
+    def _differences(self, changes: Changes) -> tuple[list[str], list[str]]:
+        """Return how the rows of a round differ, and the foreign keys that they break."""
         listed, reloaded = self._parts(changes)
         if self._ahead is None or self._ahead[0] is not changes:
             self._start_digests(changes)
@@ -137,13 +188,7 @@ class Rounds:
             for name in on_source
             if on_source[name] != on_target[name]
         ]
-        gate.refuse([gate.condition(gate.ROWS, unequal), gate.condition(gate.REFERENCES, broken)])
-
-    def _check_references_of(self, changes: Changes) -> None:
-        """Check the foreign keys of a round's rows; a validation compares the rows."""
-        listed, _ = self._parts(changes)
-        deleted = {table.name for table, keys in listed if count_rows(self.link.target, table, keys) < keys.count}
-        gate.refuse([gate.condition(gate.REFERENCES, self._broken_by(changes, deleted))])
+        return unequal, broken
 
     def _digests(
         self, connection: Connection, listed: list[tuple[SyncTable, KeyList]], reloaded: list[SyncTable]

@@ -13,23 +13,11 @@ from dataclasses import replace
 from trueup.engine.progress import Progress
 from trueup.store import TaskStore
 from trueup.task.open import OpenTask, open_task
-from trueup.verbs.switchover import decision, gate, pointer
+from trueup.verbs.switchover import decision, pause, pointer
 from trueup.verbs.switchover.fence import Fence, open_session
 from trueup.verbs.switchover.outcome import Outcome
-from trueup.verbs.switchover.phases import (
-    AFTER,
-    FENCE,
-    FINAL_ROUND,
-    GATE,
-    OPEN,
-    POINTER,
-    PREPARE,
-    SEQUENCES,
-    Budget,
-    Phases,
-)
+from trueup.verbs.switchover.phases import AFTER, OPEN, PREPARE, Phases
 from trueup.verbs.switchover.prepare import prepare
-from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import EXECUTE, ROLLBACK, Route, SwitchoverRequest
 
 TASK_TYPES = {EXECUTE: "SWITCHOVER", ROLLBACK: "SWITCHOVER_BACK"}
@@ -75,7 +63,7 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
         try:
             with phases.phase(PREPARE):
                 ready = stack.enter_context(prepare(request, route, fence, target, task.task_id, progress))
-            conditions, keys = pause(request, ready, phases)
+            conditions, keys = pause.pause(request, ready, phases)
         except BaseException as error:
             fence.release()
             decision.release(request.sync, fence, task.task_id, error)
@@ -96,25 +84,3 @@ def _move(request: SwitchoverRequest, route: Route, task: OpenTask, progress: Pr
         with phases.phase(AFTER):
             decision.keep_report(outcome, fence, target)
         return replace(outcome, milliseconds=dict(phases.milliseconds))
-
-
-def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tuple[gate.Condition, ...], int]:
-    """Run the pause up to the decision; return the conditions of the gate and the keys of the final round."""
-    fence, budget = ready.fence, Budget(request.budget)
-    with phases.phase(FENCE):
-        fence.acquire(budget)
-    with phases.phase(FINAL_ROUND):
-        fence.show_phase(FINAL_ROUND, budget)
-        ready.write_marker(budget)
-        final = ready.rounds.final()
-    with phases.phase(SEQUENCES):
-        fence.show_phase(SEQUENCES, budget)
-        ready.set_sequences()
-    with phases.phase(GATE):
-        fence.show_phase(GATE, budget)
-        conditions = ready.conditions(final, budget)
-        gate.refuse(conditions)
-    with phases.phase(POINTER):
-        fence.show_phase(POINTER, budget)
-        decision.decide(request.sync, ready)
-    return conditions, final.keys

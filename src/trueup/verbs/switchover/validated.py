@@ -53,6 +53,15 @@ _PARTIAL = {
 }
 
 
+class TableLocked(Exception):
+    """A session waits for a lock on a table, so the validation cannot read it inside of the pause."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("a session waits for a lock")
+        # Open errors of the validation, and why it does not cover all rows.
+        self.problems = list(problems)
+
+
 class Validated:
     """The validation that proves the rows of a switchover, with sessions to query it and to write the marker."""
 
@@ -63,6 +72,11 @@ class Validated:
         self._writer = writer
         self._tables = [str(table) for table in link.tables]
         self._marker = 0
+
+    @property
+    def sessions(self) -> tuple[Connection, ...]:
+        """The sessions that are used inside of the pause."""
+        return (self.meta.connection, self._writer)
 
     # ---- before the pause
 
@@ -109,13 +123,16 @@ class Validated:
         """Write the marker; there are no writers, so all changes are before it."""
         self._marker = self._new_marker(budget.milliseconds(FINAL_ROUND))
 
-    def unequal(self, final: Round, budget: Budget) -> tuple[list[str], str]:
-        """Return the problems of the condition "rows equal", and what was checked."""
+    def unequal(self, final: Round, budget: Budget, is_locked: Callable[[], bool]) -> tuple[list[str], str]:
+        """Return the problems of the condition "rows equal", and what was checked.
+
+        Raise TableLocked if `is_locked` returns True while the validation is not complete.
+        """
         if not self._marker or lsn_number(final.position) < self._marker:
             return [f"the final round began at {final.position}, before the marker {lsn_text(self._marker)}"], ""
         with self._within(budget):
             self.meta.connection.execute(f"SET statement_timeout = {budget.milliseconds(GATE)}")
-            check = self._failure_check()
+            check = self._failure_check(is_locked)
             self._advance_position()
             while True:
                 left = budget.left - _MARGIN
@@ -133,7 +150,7 @@ class Validated:
         # Settings can be changed while a validation runs: they are checked again.
         return [*self._open_errors(fence), *self._problems(stored, status)], self._checked(status)
 
-    def _failure_check(self) -> Callable[[Status], None]:
+    def _failure_check(self, is_locked: Callable[[], bool]) -> Callable[[Status], None]:
         """Return a function that raises if two checks inside of the gate found that a row differs.
 
         The first check may have begun before the final round was applied, the second one cannot. The validation itself
@@ -143,6 +160,9 @@ class Validated:
 
         def check(status: Status) -> None:
             self._advance_position()
+            if is_locked():
+                errors = Fence(self.name, "", False, 0.0, status.open_errors, tuple(status.blind_spots))
+                raise TableLocked([*self._open_errors(errors), *self._problems(self._read()[0], status)])
             if not status.total("failed"):
                 return
             differing = []

@@ -1,11 +1,11 @@
 """A small round: read the touched keys and their current rows, write the rows to the target, delete the log entries.
 
 It takes five round trips, whatever the number of tables: (1) read the source's log position, then the entries in one
-snapshot; (2) commit the token of the round on the source; (3) read the rows; (4) in one transaction of the target,
-delete all keys, insert the rows, record the position and the token; (5) end the snapshot on the source and delete
-exactly these entries. The tokens show later that neither database went back (`history`). After a kill at any point
-the entries still exist, and copying a key twice changes nothing. Rows travel as text that one server writes and the
-other reads: no value is converted on the way.
+snapshot; (2) commit the token of the round on the source; (3) read the rows, and end the snapshot, unless a check still
+needs it; (4) in one transaction of the target, delete all keys, insert the rows, record the position and the token;
+(5) delete exactly these entries on the source. The tokens show later that neither database went back (`history`). After
+a kill at any point the entries still exist, and copying a key twice changes nothing. Rows travel as text that one
+server writes and the other reads: no value is converted on the way.
 
 A part of the log may not fit alone: of two rows that swapped a unique value, one cannot be written without the other.
 Then the round is repeated with all entries. That makes the target equal to the snapshot, so it always fits.
@@ -84,6 +84,10 @@ class Rewritten(TrueupError):
     """A table was rewritten after the snapshot of a round, which shows it empty: repeat the round."""
 
 
+class TooLarge(TrueupError):
+    """The rows of a round must pass through the driver, and are too many for that: nothing was written."""
+
+
 class PartitionsChanged(CheckFailed):
     """The partitions of a synced table are not those of the opened link: open it again."""
 
@@ -104,23 +108,32 @@ class Checks:
 
 
 NO_CHECKS = Checks()
+_IDLE = psycopg.pq.TransactionStatus.IDLE
 
 
-def read_changes(link: Link, limit: int | None, *, texts: bool = False) -> Changes:
+def read_changes(
+    link: Link, limit: int | None, *, texts: bool = False, locked: Iterable[int] = (), held: bool = False
+) -> Changes:
     """Open a snapshot of the source and read the change log: at most `limit` keys, or all of them.
 
     With `texts` the keys are also returned one by one, to be dealt to tasks. Tables to be copied as a whole are locked
-    before the snapshot: after another TRUNCATE it would show them empty.
+    before the snapshot: after another TRUNCATE it would show them empty. So are those with the numbers `locked`. With
+    `held` the session has locked all tables in a transaction that has no snapshot yet.
     """
-    changes, locked = read_log(link, limit, texts, ()), frozenset[int]()
-    while not locked >= set(changes.reload):
+    tables = link.by_number()
+    changes, numbers = read_log(link, limit, texts, sorted(locked), held=held), frozenset(locked)
+    while not held and not numbers >= set(changes.reload):
         link.source.execute("ROLLBACK")
-        locked |= set(changes.reload)
-        changes = read_log(link, limit, texts, sorted(locked))
-    return changes
+        numbers |= set(changes.reload)
+        changes = read_log(link, limit, texts, sorted(numbers))
+    if not changes.reload:
+        return changes
+    oids = [tables[number].oid for number in changes.reload]
+    size = link.source.execute(load("trueup.verbs.sync", "round.sql")["size"], {"oids": oids})
+    return replace(changes, reload_bytes=one_value(size))
 
 
-def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) -> Changes:
+def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], *, held: bool = False) -> Changes:
     """Read the change log in a new snapshot, with locks on the tables of these numbers."""
     tables = link.by_number()
     statements = load("trueup.verbs.sync", "round.sql")
@@ -128,26 +141,29 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) 
     taken = sql.SQL(statements["taken" if limit is None else "taken_bounded"]).format(log=link.log)
     entries = sql.SQL(statements["entries"]).format(taken=taken)
 
-    def ask() -> tuple[Cursor, Cursor, Cursor, Cursor]:
+    def ask() -> tuple[Cursor, Cursor, Cursor]:
         return (
             link.source.execute(*shape_query(link.name, link.tables)),
             link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log)),
             link.source.execute(entries, {"listed": listed, "limit": limit}),
-            link.source.execute(statements["size"], {"oids": [tables[number].oid for number in locked]}),
         )
 
-    with link.source.pipeline():
-        # In a transaction of its own: all commits before this position are in the later snapshot.
-        link.source.execute("BEGIN")
-        position = link.source.execute(statements["position"])
-        link.source.execute("COMMIT")
-        link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        if not locked:
-            shape, waiting, taken_entries, size = ask()
-    if locked:
-        lock_shared(link.source, link.source_node, [tables[number].name for number in locked])
+    # In a transaction of its own: all commits before this position are in the later snapshot.
+    if held:
+        position = link.marker.execute(statements["position"])
+    else:
         with link.source.pipeline():
-            shape, waiting, taken_entries, size = ask()
+            link.source.execute("BEGIN")
+            position = link.source.execute(statements["position"])
+            link.source.execute("COMMIT")
+            link.source.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            if not locked:
+                shape, waiting, taken_entries = ask()
+        if locked:
+            lock_shared(link.source, link.source_node, [tables[number].name for number in locked])
+    if held or locked:
+        with link.source.pipeline():
+            shape, waiting, taken_entries = ask()
     definition, partitions, nullable = one_row(shape)
     if nullable:
         raise CheckFailed(
@@ -169,7 +185,7 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int]) 
             node=link.source_node.name,
         )
     rows = taken_entries.fetchall()
-    changes = replace(_changes(link, one_row(position), one_row(waiting), rows), reload_bytes=one_value(size))
+    changes = _changes(link, one_row(position), one_row(waiting), rows)
     return replace(changes, texts={row[0]: row[4] for row in rows if row[4]}) if texts else changes
 
 
@@ -227,14 +243,14 @@ def _bytes(table: SyncTable, rows: int) -> float:
 
 
 def rewritten(connection: Connection, tables: Iterable[SyncTable]) -> Cursor:
-    """Select the names of tables that were rewritten after the snapshot; call it when they are read, and so locked."""
+    """Select OID and name of the tables rewritten after the snapshot; call it when they are read, and so locked."""
     oids = [table.oid for table in tables]
     return connection.execute(load("trueup.verbs.sync", "round.sql")["rewritten"], {"oids": oids})
 
 
 def refuse_rewritten(cursor: Cursor) -> None:
     """Raise if a table was rewritten after the snapshot."""
-    if names := [name for (name,) in cursor.fetchall()]:
+    if names := [name for _, name in cursor.fetchall()]:
         raise Rewritten(f"rewritten while a round read it: {', '.join(names)}", cure="run the same command again")
 
 
@@ -243,8 +259,11 @@ def _written(changes: Changes) -> dict[int, KeyList | None]:
     return {**changes.keys, **dict.fromkeys(changes.reload)}
 
 
-def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]:
-    """Return, by table number, the number of rows of the keys and all of these rows as one array literal."""
+def read_rows(link: Link, changes: Changes, *, last: bool = False) -> dict[int, tuple[int, str | None]]:
+    """Return, by table number, the number of rows of the keys and all of these rows as one array literal.
+
+    With `last` the snapshot ends here: a target that does not answer must not keep the locks on the tables.
+    """
     tables = link.by_number()
     with link.source.pipeline():
         cursors = {
@@ -252,6 +271,8 @@ def read_rows(link: Link, changes: Changes) -> dict[int, tuple[int, str | None]]
             for number, keys in _written(changes).items()
         }
         stale = rewritten(link.source, [tables[number] for number in _written(changes)])
+        if last:
+            link.source.execute("COMMIT")
     refuse_rewritten(stale)
     rows = {number: one_row(cursor) for number, cursor in cursors.items()}
     return {number: (count, literal) for number, (count, literal) in rows.items()}
@@ -336,8 +357,10 @@ def finish(link: Link, changes: Changes, checks: Checks) -> None:
             link.reader.done(link.marker, changes.mark)
         raise
     query = sql.SQL(load("trueup.verbs.sync", "round.sql")["delete"]).format(log=link.log)
+    is_open = link.source.info.transaction_status != _IDLE
     with link.source.pipeline():
-        link.source.execute("COMMIT")
+        if is_open:
+            link.source.execute("COMMIT")
         if changes.entries:
             link.source.execute("BEGIN")
             link.reader.done(link.source, changes.mark)
@@ -349,7 +372,7 @@ def finish(link: Link, changes: Changes, checks: Checks) -> None:
 def small_round(link: Link, changes: Changes, began: float, checks: Checks = NO_CHECKS) -> Round:
     """Copy the rows through the driver, in one transaction of the target."""
     try:
-        source_rows = read_rows(link, changes)
+        source_rows = read_rows(link, changes, last=checks is NO_CHECKS)
         checks.rows_read(changes)
         rows, stop = apply_rows(link, changes, source_rows, began)
     except Exception as error:

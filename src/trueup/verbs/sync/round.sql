@@ -33,8 +33,8 @@ WITH RECURSIVE tree AS (
     SELECT r AS root, r AS oid FROM unnest(%(oids)s::oid[]) r
     UNION ALL
     SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid)
-SELECT DISTINCT t.root::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
- WHERE pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode ORDER BY 1
+SELECT DISTINCT t.root::bigint, t.root::regclass::text FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r'
+ WHERE pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode ORDER BY 2
 
 -- name: size
 -- The size of tables and their partitions, in bytes.

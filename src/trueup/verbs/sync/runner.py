@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from trueup.db import reader
@@ -22,7 +22,7 @@ from trueup.verbs.sync.large import large_round
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.request import SyncRequest
-from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, Rewritten
+from trueup.verbs.sync.round import NO_CHECKS, Changes, Checks, Rewritten, TooLarge
 from trueup.verbs.sync.silence import silence
 
 # Maximum keys of a large round; the rest waits for the next one.
@@ -33,6 +33,20 @@ _REPEATS = 10
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 # The rows are too long for one value: program limit exceeded, out of memory.
 _TOO_LONG = ("54000", "53200")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a round should do."""
+
+    # Maximum keys (None: all), and the most of them that pass through the driver.
+    limit: int | None
+    small_keys: int
+    checks: Checks
+    # Tables to lock, by their numbers, or whether all are locked already.
+    locked: tuple[int, ...] = ()
+    held: bool = False
+    is_final: bool = False
 
 
 class Runner:
@@ -55,23 +69,34 @@ class Runner:
         if self._starter is not None:
             self._starter.close()
 
-    def round(self, *, everything: bool = False, small_keys: int = 0, checks: Checks = NO_CHECKS) -> Round:
+    def round(self, *, everything: bool = False, checks: Checks = NO_CHECKS, locked: Sequence[int] = ()) -> Round:
         """Run one round over what is in the change log, and return what it did.
 
-        With `everything` the round takes all entries, else a bounded part of them. A round of at most `small_keys` keys
-        (0: the usual number) is a small one. `checks` are called during the round and may raise.
+        With `everything` the round takes all entries, else a bounded part of them. `checks` are called during the round
+        and may raise; the tables with the numbers `locked` are locked until then.
         """
-        limit = None if everything else max(1, small.SMALL)
-        small_keys = small_keys or small.SMALL
+        asked = _Asked(None if everything else max(1, small.SMALL), small.SMALL, checks, tuple(locked))
         try:
-            return self._round(limit, small_keys, checks)
+            return self._round(asked)
         except QueryError as error:
             if error.sqlstate in _TOO_LONG and not self.link.plan.is_ordered:
-                return self._round(limit, 0, checks)
+                return self._round(replace(asked, small_keys=0))
             if everything or error.sqlstate not in _DOES_NOT_FIT:
                 raise
         # A part of the log did not fit; all of it does.
-        return self._round(None, small_keys, checks)
+        return self._round(replace(asked, limit=None))
+
+    def final_round(self, keys: int, *, checks: Checks, held: bool) -> Round:
+        """Run a round over all entries without tasks, which would open sessions; raise TooLarge after more than `keys`.
+
+        With `held` the session with the source has locked all tables: see `read_changes`.
+        """
+        try:
+            return self._round(_Asked(None, keys, checks, held=held, is_final=True))
+        except QueryError as error:
+            if error.sqlstate in _TOO_LONG:
+                raise TooLarge(error.message) from None
+            raise
 
     def check_chain(self) -> None:
         """Raise if another sync has closed a ring meanwhile; record where the rows come from.
@@ -90,30 +115,34 @@ class Runner:
         with small.checked_transaction(self.link):
             sequences.write(self.link.target, values)
 
-    def _round(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
+    def _round(self, asked: _Asked) -> Round:
         """Run a round; repeat it if a table was rewritten while it read: the entries are still in the change log."""
-        for _ in range(_REPEATS):
+        for _ in range(0 if asked.held else _REPEATS):
             try:
-                return self._round_once(limit, small_keys, checks)
+                return self._round_once(asked)
             except Rewritten as error:
                 self._progress.say(f"{error.message}: repeating the round")
-        return self._round_once(limit, small_keys, checks)
+        return self._round_once(asked)
 
-    def _round_once(self, limit: int | None, small_keys: int, checks: Checks) -> Round:
-        link, began = self.link, time.monotonic()
+    def _round_once(self, asked: _Asked) -> Round:
+        link, checks, began = self.link, asked.checks, time.monotonic()
         try:
-            changes = small.read_changes(link, limit, texts=link.plan.is_ordered)
+            is_ordered = link.plan.is_ordered
+            changes = small.read_changes(link, asked.limit, texts=is_ordered, locked=asked.locked, held=asked.held)
             for error in changes.errors:
                 self._progress.say(f"a trigger of the change log failed and recorded more keys than needed: {error}")
             if not changes.entries:
                 small.finish(link, changes, checks)
                 return replace(small.round_of(link, changes, began), stop_asked=small.record_empty(link, changes))
-            if link.plan.is_ordered:
+            if is_ordered:
                 return self._ordered(small.begin(link, changes), began, checks)
-            if small.is_small(link, changes, small_keys) and changes.is_all:
+            if small.is_small(link, changes, asked.small_keys) and changes.is_all:
                 return small.small_round(link, small.begin(link, changes), began, checks)
+            if asked.is_final:
+                raise TooLarge(f"{changes.taken:,} keys, and {changes.reload_bytes:,} bytes of truncated tables")
             link.source.execute("ROLLBACK")
-            changes = small.begin(link, small.read_changes(link, None if limit is None else LARGE, texts=True))
+            limit = None if asked.limit is None else LARGE
+            changes = small.begin(link, small.read_changes(link, limit, texts=True, locked=asked.locked))
             return large_round(link, changes, self._engine(changes.taken), self._progress, began, checks)
         except BaseException:
             if not link.source.closed and link.source.info.transaction_status != 0:

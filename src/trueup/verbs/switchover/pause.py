@@ -1,0 +1,76 @@
+"""The pause, from the locks before it to the decision. It is repeated if an application needs a table."""
+
+from __future__ import annotations
+
+import time
+
+from trueup.verbs.switchover import decision, gate
+from trueup.verbs.switchover.deadline import Deadline
+from trueup.verbs.switchover.hold import GaveWay
+from trueup.verbs.switchover.phases import (
+    FENCE,
+    FINAL_ROUND,
+    GATE,
+    POINTER,
+    PREPARE,
+    SEQUENCES,
+    Budget,
+    BudgetSpent,
+    Phases,
+    spent,
+)
+from trueup.verbs.switchover.ready import Ready
+from trueup.verbs.switchover.request import SwitchoverRequest
+from trueup.verbs.sync.round import TooLarge
+
+# Seconds after the end of the budget at which sessions that do not answer are cut.
+GRACE = 1.0
+
+
+def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tuple[gate.Condition, ...], int]:
+    """Run the pause up to the decision; return the conditions of the gate and the keys of the final round.
+
+    It is released and repeated if an application needs a table that it holds.
+    """
+    budget, until = Budget(request.budget), time.monotonic() + request.timeout
+    with Deadline(ready.sessions).watch(lambda: budget.left + GRACE) as deadline:
+        while True:
+            try:
+                conditions, keys = _prove(ready, budget, phases)
+                break
+            except (GaveWay, TooLarge) as error:
+                ready.give_way(budget)
+                if time.monotonic() > until:
+                    raise spent(request.budget, phases.current, error.message) from None
+            except (BudgetSpent, gate.GateClosed):
+                raise
+            except Exception:
+                if deadline.silent or budget.left <= 0:
+                    silent = " and ".join(sorted(set(deadline.silent)))
+                    raise spent(budget.seconds, phases.current, f"{silent} did not answer" if silent else "") from None
+                raise
+        with phases.phase(POINTER):
+            ready.fence.show_phase(POINTER, budget)
+            decision.decide(request.sync, ready)
+    return conditions, keys
+
+
+def _prove(ready: Ready, budget: Budget, phases: Phases) -> tuple[tuple[gate.Condition, ...], int]:
+    """Run the pause up to the gate."""
+    fence = ready.fence
+    with phases.phase(PREPARE):
+        ready.hold_tables(budget)
+    with phases.phase(FENCE):
+        ready.acquire_fence(budget)
+    with phases.phase(FINAL_ROUND):
+        fence.show_phase(FINAL_ROUND, budget)
+        ready.write_marker(budget)
+        final = ready.rounds.final(held=ready.hold.is_held)
+    with phases.phase(SEQUENCES):
+        fence.show_phase(SEQUENCES, budget)
+        ready.set_sequences()
+    with phases.phase(GATE):
+        fence.show_phase(GATE, budget)
+        conditions = ready.conditions(final, budget)
+        gate.refuse(conditions)
+    return conditions, final.keys

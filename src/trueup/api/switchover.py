@@ -43,9 +43,24 @@ class Switchover:
         self._name = name
         self._task_db = task_db
 
-    def prepare(self, *, timeout: float = 60.0, first_address: str = "", second_address: str = "") -> tuple[str, int]:
-        """Create pointers and guards in both databases; return the node in use and the number of new guards."""
-        request = replace(self._request(timeout), first_address=first_address, second_address=second_address)
+    def prepare(
+        self,
+        *,
+        timeout: float = 60.0,
+        way_back_limit: int | None = None,
+        first_address: str = "",
+        second_address: str = "",
+    ) -> tuple[str, int]:
+        """Create pointers and guards in both databases; return the node in use and the number of new guards.
+
+        `way_back_limit` (bytes) changes the maximum size of an existing change log for the way back.
+        """
+        request = replace(
+            self._request(timeout),
+            way_back_limit=way_back_limit,
+            first_address=first_address,
+            second_address=second_address,
+        )
         return prepare.prepare_only(request)
 
     def execute(
@@ -59,6 +74,7 @@ class Switchover:
         jobs: int = 4,
         accept_schema: Sequence[str] = (),
         timeout: float = 60.0,
+        way_back_limit: int | None = None,
         first_address: str = "",
         second_address: str = "",
         progress: Progress | None = None,
@@ -66,7 +82,8 @@ class Switchover:
         """Move the applications from `source` to `target` and return the report.
 
         The arguments mean the same as the options of `trueup switchover execute`; `budget` is in seconds, or a text
-        such as `500ms`. If an earlier call was killed after its decision, this call completes it.
+        such as `500ms`, `way_back_limit` in bytes. If an earlier call was killed after its decision, this call
+        completes it.
         """
         return self._move(EXECUTE, locals())
 

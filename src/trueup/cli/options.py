@@ -229,6 +229,25 @@ acting_options = shared(
 )
 
 
+_SIZES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg, unused-ignore]
+    """A size such as 64GB, as a number of bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().upper()
+        digits = text.rstrip("KMGTB ")
+        unit = text[len(digits) :].strip()
+        if not digits.isdigit() or unit not in _SIZES:
+            self.fail(f"{value!r} is not a size; write it like 64GB", param, ctx)
+        return int(digits) * _SIZES[unit]
+
+
 def sync_options(source: str, target: str, *options: Decorator) -> Callable[[F], F]:
     """Return the options that name a sync (its two nodes, with these help texts, and its name), then `options`."""
     return decorated(

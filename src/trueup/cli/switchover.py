@@ -10,6 +10,7 @@ import click
 
 from trueup.cli.options import (
     SHARED,
+    Bytes,
     choice,
     flag,
     inline_nodes,
@@ -35,6 +36,13 @@ _ADDRESSES = tuple(
         default="",
     )
     for which, node in (("first", "--from"), ("second", "--to"))
+)
+_WAY_BACK_LIMIT = option(
+    *("--way-back-limit", "SIZE"),
+    "Maximum size of the change log for the way back; 0: no limit. At the limit the way back is closed."
+    " [default: 10GB]",
+    None,
+    Bytes(),
 )
 _MOVE = (
     option(
@@ -92,7 +100,7 @@ def switchover() -> None:
 
 
 @switchover.command()
-@_options(_TIMEOUT, *_ADDRESSES)
+@_options(_TIMEOUT, _WAY_BACK_LIMIT, *_ADDRESSES)
 def prepare(**options: Any) -> None:
     """Create pointers and guards on both nodes, so that applications can use the pointer from now on.
 
@@ -111,7 +119,7 @@ def prepare(**options: Any) -> None:
 
 
 @switchover.command()
-@_options(*_MOVE)
+@_options(*_MOVE, _WAY_BACK_LIMIT)
 def execute(**options: Any) -> None:
     """Move the applications from the --from node to the --to node.
 

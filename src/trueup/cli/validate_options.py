@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
-from trueup.cli.options import ENGINES, SHARED, Decorator, F, choice, decorated, flag, option, repeated, shared
-
-_SIZES = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
-
-
-class _Bytes(click.ParamType):  # type: ignore[type-arg, unused-ignore]
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip().upper()
-        digits = text.rstrip("KMGTB ")
-        unit = text[len(digits) :].strip()
-        if not digits.isdigit() or unit not in _SIZES:
-            self.fail(f"{value!r} is not a size; write it like 64GB", param, ctx)
-        return int(digits) * _SIZES[unit]
-
+from trueup.cli.options import ENGINES, SHARED, Bytes, Decorator, F, choice, decorated, flag, option, repeated, shared
 
 _META = option(
     *("--meta", "NODE"),
@@ -64,7 +46,7 @@ CHANGEABLE: tuple[Decorator, ...] = (
     option(
         *("--max-retained-wal", "SIZE"),
         "While it runs: drop the slot and stop when it retains more log on the source; 0: no limit. [default: 64GB]",
-        kind=_Bytes(),
+        kind=Bytes(),
     ),
     option(
         *("--sweep", "SHARE"),

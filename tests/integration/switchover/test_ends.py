@@ -15,6 +15,7 @@ from support.fixtures import Databases, FreshServer
 from support.repair import AtStage
 from support.servers import Backup
 from support.switchover import ROWS, SCHEMA, Moving, begin
+from trueup.db.connection import one_value
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
 from trueup.report.repair import RepairResult
 from trueup.testing.postgres import Database, Server
@@ -178,6 +179,39 @@ def test_drift_is_repaired_through_the_guard(moving: Moving) -> None:
     assert moving.differences() == []
     moving.execute()
     assert moving.accepts_writes(WRITE) == ["new"]
+
+
+def test_the_log_of_the_way_back_has_a_limit(moving: Moving) -> None:
+    """At the limit nothing more is recorded, writes go on, and the way back is closed by name, in every session."""
+    grow = "UPDATE visits SET price = price + 1 WHERE id <= 50"
+    pods, limit = "SELECT count(*) FROM trueup_log.pods_main", 400_000
+    moving.execute(way_back_limit=limit)
+    with psycopg.connect(moving.new.uri) as slow, psycopg.connect(moving.new.uri, autocommit=True) as client:
+        slow.execute("DELETE FROM places WHERE b = 1")
+        for _ in range(2000):
+            client.execute(grow)
+            if one_value(client.execute("SELECT pg_relation_size('trueup_log.pods_main')")) > 0.85 * limit:
+                break
+        assert "WARNING: nearly full" in status_text(status(moving.request()))
+        moving.run_sync_back()  # nothing is lost so far
+        assert moving.new.execute(pods) == [(0,)]
+        while not one_value(client.execute(f"{pods} WHERE op = '!'")):
+            client.execute(grow)
+        # Another transaction that does not see the mark writes its own.
+        slow.execute("DELETE FROM places WHERE b = 2")
+        slow.commit()
+        ((count,),) = moving.new.execute(pods)
+        for statement in (grow, "TRUNCATE places", "INSERT INTO people (name) VALUES ('not recorded')"):
+            client.execute(statement)
+        assert moving.new.execute(pods) == [(count,)]
+    text = status_text(status(moving.request()))
+    assert "CLOSED since" in text
+    assert "later changes are not in it" in text
+    for go in (moving.rollback, moving.run_sync_back):
+        with pytest.raises(CheckFailed, match="the change log main reached its maximum size at"):
+            go()
+    assert moving.accepts_writes(WRITE) == ["new"]
+    assert finish(moving.request()).in_use == "new"
 
 
 @pytest.fixture

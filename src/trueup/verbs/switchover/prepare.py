@@ -28,7 +28,7 @@ from trueup.verbs.switchover.fence import APPLICATION_NAME, Fence, open_session
 from trueup.verbs.switchover.hold import Hold, Reader
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.ready import Ready
-from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, Route, SwitchoverRequest
+from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LIMIT, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
 from trueup.verbs.sync import changelog, ending, history, materialized, state, triggers
@@ -60,6 +60,11 @@ def prepare_only(request: SwitchoverRequest) -> tuple[str, int]:
         current, _ = pointer.check_both(
             pointer.read(first, request.sync), pointer.read(second, request.sync), request.sync
         )
+        if request.way_back_limit is not None:
+            with changelog.open_log(request.second) as log:
+                owner = changelog.owner(log, request.sync)
+                if owner is not None and owner.id == known.id:
+                    changelog.set_limit(log, request.sync, request.way_back_limit)
         names = [(schema.text, table.text) for schema, table in map(parse_table_name, known.tables)]
         guards = sum(
             guard.install(connection, names, request.sync, timeout=request.timeout) for connection in (first, second)
@@ -92,7 +97,7 @@ def prepare(
         names = [table.name for table in link.tables]
         for connection in (source, target):
             guard.install(connection, names, request.sync, timeout=request.timeout)
-        _prepare_way_back(link, timeout=request.timeout)
+        _prepare_way_back(request, link, is_back=is_back)
         gate.refuse([gate.condition(gate.PREPARED, gate.prepared_names(gate.query_prepared(source)))])
         runner = stack.enter_context(Runner(link, sync_request, progress))
         prover = stack.enter_context(Prover(route.source, route.target, link.tables, jobs=request.jobs))
@@ -186,11 +191,17 @@ def _check_encodings(link: Link) -> None:
         raise CheckFailed(reasons, cure="sync the database into one with the same encoding, and switch to that one")
 
 
-def _prepare_way_back(link: Link, *, timeout: float) -> None:
+def _prepare_way_back(request: SwitchoverRequest, link: Link, *, is_back: bool) -> None:
     """Create a change log on the new database, and on the old one the state of a sync into it."""
     with changelog.open_log(link.target_node) as log:
         owner = changelog.Owner(link.id, state.identity(link.source))
-        changelog.install(log, link.name, owner, link.tables, timeout=timeout)
+        changelog.install(log, link.name, owner, link.tables, timeout=request.timeout)
+        if not is_back:
+            # It grows as long as no rounds run back, and must not fill the disk of the database in use.
+            if request.way_back_limit is not None:
+                changelog.set_limit(log, link.name, request.way_back_limit)
+            elif changelog.limit(log, link.name) is None:
+                changelog.set_limit(log, link.name, WAY_BACK_LIMIT)
     state.install(link.source)
     if state.read(link.source, link.name) is None:
         history.reader(link.name).forget(link.target)

@@ -17,6 +17,9 @@ KEYS = "keys"
 VALIDATED = "validated"
 PROOFS = (DIGEST, KEYS, VALIDATED)
 
+# Bytes; 0: no limit.
+WAY_BACK_LIMIT = 10 * 1024**3
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "": 1.0}
 
 
@@ -38,6 +41,8 @@ class SwitchoverRequest:
     jobs: int = 4
     # Patterns of the objects whose differences are accepted.
     accept_schema: tuple[str, ...] = ()
+    # Maximum bytes of the change log of the way back; 0: no limit, None: as it is.
+    way_back_limit: int | None = None
     # How applications reach the databases, if not as trueup does.
     first_address: str = ""
     second_address: str = ""

@@ -19,7 +19,7 @@ from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
 from trueup.verbs.sync.model import LOG_SCHEMA
-from trueup.verbs.sync.status import waiting
+from trueup.verbs.sync.status import Room, room, waiting
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class SideStatus:
     waiting: tuple[int, int, float] | None
     # Why it could not be read; "" if it was.
     problem: str = ""
+    # The size of its change log.
+    room: Room | None = None
 
     @property
     def is_in_use(self) -> bool:
@@ -133,6 +135,7 @@ class SwitchStatus:
                     "problem": side.problem,
                     "pointer": side.pointer.as_json() if side.pointer else None,
                     "report": side.pointer.report if side.pointer else None,
+                    "log_size": asdict(side.room) if side.room else None,
                     "locks": [asdict(held) for held in side.locks],
                     "waiting": None
                     if side.waiting is None
@@ -167,7 +170,8 @@ def _side(node: Node, sync: str) -> SideStatus:
         if check_schema(connection, LOG_SCHEMA) and one_value(connection.execute(statements["has_log"])):
             rows += connection.execute(statements["sync"], {"sync": sync}).fetchall()
         locks = tuple(Held(*row) for row in rows)
-        return SideStatus(node.name, pointer.read(connection, sync), locks, waiting(connection, sync))
+        stored = pointer.read(connection, sync)
+        return SideStatus(node.name, stored, locks, waiting(connection, sync), room=room(connection, sync))
 
 
 def status_text(status: SwitchStatus) -> str:
@@ -187,6 +191,7 @@ def status_text(status: SwitchStatus) -> str:
             lines.append(
                 f"    change log: {counted(keys, 'key')} in {counted(entries, 'entry')}, the oldest {lag:.1f} s old"
             )
+            lines += [f"    size of the change log: {side.room}"] if side.room is not None else []
         lines += [f"    {held}" for held in side.locks if held.lock != "applications" or held.exclusive]
         shared = sum(1 for held in side.locks if held.lock == "applications" and not held.exclusive)
         if shared:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from psycopg import sql
 
@@ -95,6 +95,31 @@ def install(
         )
         attached.append(replace(table, number=number))
     return tuple(attached)
+
+
+def set_limit(log: Session, name: str, max_bytes: int) -> None:
+    """Set the maximum size of the change log in bytes; 0: no limit. At the limit, changes are not recorded any more."""
+    log.call("tube_limit", name, max_bytes or None)
+
+
+def limit(log: Session, name: str) -> int | None:
+    """Return the maximum size of the change log in bytes, or None if there is no limit."""
+    query = sql.SQL("SELECT max_bytes FROM {} WHERE tube = %s").format(log.name("tubes"))
+    rows = log.rows(query, [name])
+    return rows[0][0] if rows else None
+
+
+def full(name: str, since: datetime, node: str) -> CheckFailed:
+    """Return the error for a change log that has reached its maximum size."""
+    return CheckFailed(
+        [
+            f"the change log {name} reached its maximum size at {since:%Y-%m-%d %H:%M:%S} UTC: changes since then were"
+            " not recorded, and this direction is closed"
+        ],
+        cure="if applications were moved to this node, there is no way back: trueup switchover finish. For a new copy,"
+        " drop the sync and start one: trueup sync drop, trueup sync start",
+        node=node,
+    )
 
 
 def wait_for_older_transactions(log: Session, *, timeout: float) -> None:

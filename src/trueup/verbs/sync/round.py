@@ -33,7 +33,7 @@ from trueup.rows.write.copy import check_arrived
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
 from trueup.rows.write.key_lists import KeyList, key_list
-from trueup.verbs.sync import state
+from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.link import Link, shape_query
 from trueup.verbs.sync.model import Round, SyncTable
 from trueup.verbs.sync.table_lock import lock_shared
@@ -192,6 +192,8 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], 
 def _changes(
     link: Link, position: tuple[Any, ...], waiting: tuple[Any, ...], rows: Sequence[tuple[Any, ...]]
 ) -> Changes:
+    if waiting[3] is not None:
+        raise changelog.full(link.name, waiting[3], link.source_node.name)
     tables = link.by_number()
     keys: dict[int, KeyList] = {}
     problems: list[str] = []

@@ -21,10 +21,17 @@ SELECT concat_ws('/',
             JOIN pg_attribute a ON a.attrelid = k.oid AND a.attname = k.name AND NOT a.attnotnull ORDER BY 1)
 
 -- name: waiting
--- What is in the change log: entries, keys, and the age of the oldest entry in seconds.
+-- What is in the change log: entries, keys, the age of the oldest entry in seconds, and since when it is full.
 SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0)), 0)::bigint,
-       coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8
+       coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8,
+       min(at) FILTER (WHERE op = '!' AND payload->>'type' = 'full')
   FROM {log}
+
+-- name: room
+-- The size of the change log in bytes, and its maximum size.
+SELECT pg_relation_size(c.oid) + coalesce(pg_relation_size(c.reltoastrelid), 0), t.max_bytes
+  FROM trueup_log.tubes t JOIN pg_class c ON c.oid = to_regclass(format('trueup_log.%%I', 'pods_' || t.tube))
+ WHERE t.tube = %(sync)s
 
 -- name: rewritten
 -- Tables, also by a partition, whose file is not that of the snapshot: the functions show the file as it is now. After a

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trueup.config.wording import counted
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.state import State
-from trueup.verbs.sync.status import SyncStatus
+from trueup.verbs.sync.status import SyncStatus, size_text
 
 
 def plan_text(plan: Plan) -> str:
@@ -17,13 +17,13 @@ def plan_text(plan: Plan) -> str:
             lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     size = sum(table.bytes for table in plan.tables)
     lines.append(
-        f"{counted(len(plan.tables), 'table')}, about {counted(plan.rows, 'row')}, {_size(size)}; parents first:"
+        f"{counted(len(plan.tables), 'table')}, about {counted(plan.rows, 'row')}, {size_text(size)}; parents first:"
     )
     width = max((len(str(table)) for table in plan.tables), default=0)
     for table in plan.tables:
         key = ", ".join(table.spec.key_names)
         kind = ", partitioned" if table.is_partitioned else ""
-        lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {_size(table.bytes):>9}  key ({key}){kind}")
+        lines.append(f"  {table!s:<{width}}  ~{table.rows:>13,} rows  {size_text(table.bytes):>9}  key ({key}){kind}")
     lines += [f"  a cycle of foreign keys: {' -> '.join(cycle)}" for cycle in plan.cycles]
     lines.append(f"{counted(len(plan.foreign_keys), 'foreign key')}, {counted(len(plan.sequences), 'sequence')}")
     lines += [f"  {sequence}" + (f", of {sequence.owner}" if sequence.owner else "") for sequence in plan.sequences]
@@ -84,11 +84,3 @@ def _rounds(known: State, problem: str) -> list[str]:
             f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"
         )
     return lines
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 10_000:
-            return f"{size:,.0f} {unit}"
-        size /= 1024
-    return f"{size:,.0f} TB"

@@ -15,6 +15,8 @@ CREATE TABLE IF NOT EXISTS @schema@.tubes (
     -- Of the change log of a sync: the sync, whose own writes are not recorded, and the database at its other end.
     sync text,
     peer text,
+    -- The maximum size of the pods in bytes; NULL: no limit. See tube_full.
+    max_bytes bigint,
     -- Functions that the predicate may call although they could write.
     allow_functions text[] NOT NULL DEFAULT '{}'
 );

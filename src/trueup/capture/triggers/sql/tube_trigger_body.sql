@@ -13,7 +13,7 @@ DECLARE
     _error text;
     _lost boolean := true;
 BEGIN
-    {muted}IF TG_OP = 'TRUNCATE' THEN
+    {muted}{limited}IF TG_OP = 'TRUNCATE' THEN
         PERFORM {schema}.tube_control({source}, {fixed}, 'X',
             jsonb_build_object('type', 'truncate', 'table', TG_RELID::regclass, 'start_seq', nextval('{schema}.pod_seq'),
                                'started_at', clock_timestamp()));
@@ -107,6 +107,14 @@ BEGIN
         RETURN NULL;
     END IF;
     $muted$, t.sync) ELSE '' END,
+        -- Two calls of the operating system: the table and its long values. By number, because a name is looked up each time.
+        'limited', CASE WHEN t.max_bytes IS NOT NULL THEN (SELECT format(
+            $limited$IF pg_relation_size(%s::oid) + coalesce(pg_relation_size(%s::oid), 0) > %s THEN
+        PERFORM @schema@.tube_full(%s, TG_RELID::regclass);
+        RETURN NULL;
+    END IF;
+    $limited$, c.oid, c.reltoastrelid, t.max_bytes, source)
+            FROM pg_class c WHERE c.oid = @schema@.tube_pods_table(s.tube)::regclass) ELSE '' END,
         'shards', CASE WHEN s.shard IS NULL THEN E'\n    _shards bigint[];' ELSE '' END,
         'type', CASE WHEN key.is_integer THEN 'bigint' ELSE 'text' END,
         'ids', CASE WHEN key.is_integer THEN 'ids' ELSE 'keys' END,

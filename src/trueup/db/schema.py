@@ -44,9 +44,11 @@ _OF_SCHEMAS = {
 # Owners and grants of both are items of their own, so that an object and the rights on it differ separately.
 RIGHTS = "rights"
 _RIGHTS_OF_RELATIONS = {"relation_rights": (RIGHTS,)}
-_RIGHTS_OF_SCHEMAS = {"schema_rights": (RIGHTS,)}
+_RIGHTS_OF_SCHEMAS = {"schema_rights": (RIGHTS,), "default_rights": ("default privileges",)}
 _BLOCK_OF = {
-    kind: block for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS, **_RIGHTS_OF_RELATIONS}.items() for kind in kinds
+    kind: block
+    for block, kinds in {**_OF_RELATIONS, **_OF_SCHEMAS, **_RIGHTS_OF_SCHEMAS, **_RIGHTS_OF_RELATIONS}.items()
+    for kind in kinds
 }
 _HOMES = ("table", "view", "materialized view")
 # Facts that servers of different versions may print differently although they are equal.

@@ -374,3 +374,16 @@ SELECT 'rights' AS kind, o.schema, NULL::text[] AS home, ARRAY[o.name] AS parts,
            AND (c.oid IS NULL OR c.relkind = 'c') AND NOT EXISTS (SELECT FROM pg_type e WHERE e.typarray = t.oid)
            AND NOT EXISTS (SELECT FROM pg_depend d
                             WHERE d.classid = 'pg_type'::regclass AND d.objid = t.oid AND d.deptype = 'e')) o
+
+-- name: default_rights
+-- ALTER DEFAULT PRIVILEGES: of a role, in a schema or in all of them, for a kind of objects.
+SELECT 'default privileges' AS kind, coalesce(n.nspname::text, '') AS schema, NULL::text[] AS home,
+       ARRAY[pg_get_userbyid(d.defaclrole)::text, CASE d.defaclobjtype WHEN 'r' THEN 'tables' WHEN 'S' THEN 'sequences' WHEN 'f' THEN 'functions'
+             WHEN 'T' THEN 'types' WHEN 'n' THEN 'schemas' ELSE 'large objects' END] AS parts,
+       NULL AS arguments,
+       jsonb_build_object('grants', (SELECT jsonb_agg(g.text ORDER BY g.text COLLATE "C") FROM (
+                SELECT concat_ws(' ', CASE a.grantee WHEN 0 THEN 'PUBLIC' WHEN d.defaclrole THEN 'the owner' ELSE pg_get_userbyid(a.grantee)::text END,
+                                 a.privilege_type, CASE WHEN a.is_grantable THEN 'WITH GRANT OPTION' END)
+                  FROM aclexplode(d.defaclacl) a) g(text))) AS facts
+  FROM pg_default_acl d LEFT JOIN pg_namespace n ON n.oid = d.defaclnamespace
+ WHERE d.defaclnamespace = 0 OR d.defaclnamespace = ANY (%(spaces)s::oid[])

@@ -117,7 +117,10 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
         f" GRANT USAGE ON SEQUENCE visits_id_seq TO {role}"
     )
     # The same grants, but no way to them: USAGE of the schema, and an owner.
-    old.execute(f"ALTER TABLE visits OWNER TO {role}; GRANT UPDATE (name) ON people TO {role}")
+    old.execute(
+        f"ALTER TABLE visits OWNER TO {role}; GRANT UPDATE (name) ON people TO {role};"
+        f" ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO {role}"
+    )
     new.execute(f"REVOKE USAGE ON SCHEMA public FROM PUBLIC; ALTER ROLE {role} NOLOGIN")
     with pytest.raises(GateClosed) as closed:
         moving.execute(accept_schema=accepted)
@@ -127,9 +130,10 @@ def _check_rights(moving: Moving, old: Database, new: Database, role: str, accep
         f"rights on public.visits differ: owner {role} on old, postgres on new",
         f"{role} UPDATE (name) only on old",
         "rights on public differ: PUBLIC USAGE only on old",
+        "default privileges postgres.tables is missing on new",
     ):
         assert text in closed.value.message
-    remarks = moving.execute(accept_schema=(*accepted, "rights:*", f"role:{role}")).remarks
+    remarks = moving.execute(accept_schema=(*accepted, "rights:*,default privileges:*", f"role:{role}")).remarks
     assert "accepted: rule public.people.keep differs (definition)" in str(remarks)
     assert "--accept-schema nothing matches no difference" in remarks
 

@@ -205,8 +205,23 @@ def _abort_and_drop(moving: Moving, before: dict[str, str], monkeypatch: pytest.
     assert states(moving.old) == before
     moving.run_sync()
     assert set(states(moving.new).values()) == {"D", "R"}
+    # A record of a table that is not in the sync any more.
+    moving.new.execute(
+        "CREATE TABLE stray (id int); CREATE TRIGGER s AFTER INSERT ON stray FOR EACH ROW EXECUTE FUNCTION note();"
+        " ALTER TABLE stray DISABLE TRIGGER s; INSERT INTO trueup.sync_disabled SELECT 'main', 'trigger', oid, tgrelid,"
+        " 'public', 'stray', 's', 'A' FROM pg_trigger WHERE tgname = 's'"
+    )
+    ((owner,),) = moving.new.execute("SELECT relowner::regrole::text FROM pg_class WHERE relname = 'items'")
+    moving.new.execute(f"ALTER TABLE stray OWNER TO {owner}")
+    moving.run_sync()
+    assert states(moving.new)["stray.s"] == "A"
+    moving.new.execute("DROP TABLE stray")
+    # A dropped trigger, and names that changed since: the table and its triggers are found by oid.
+    moving.new.execute("DROP TRIGGER d_late ON items; ALTER TRIGGER c_total ON items RENAME TO c_new")
     moving.drop_sync()
-    assert states(moving.new) == before
+    expected = {name: state for name, state in before.items() if name != "items.d_late"}
+    expected["items.c_new"] = expected.pop("items.c_total")
+    assert states(moving.new) == expected
 
 
 def test_triggers_that_always_fire(databases: Databases) -> None:

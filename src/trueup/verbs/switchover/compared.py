@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trueup.db.connection import Connection
@@ -22,6 +22,7 @@ from trueup.db.schema import (
 from trueup.db.statements import load
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.accepted import Accepted
+from trueup.verbs.sync.triggers import STATES, recorded
 
 _RELATIONS = ("table", "view", "materialized view")
 _SHOWN = 3
@@ -55,6 +56,11 @@ def schema_differences(
     what belongs to them.
     """
     schemas = {side.node: _items(side.connection, compared) for side in (source, target)}
+    # In a chain, the source is the target of another sync: its triggers count as they were.
+    for trigger in recorded(source.connection, None):
+        if item := schemas[source.node].get(trigger.item):
+            facts = {**item.facts, "enabled": STATES[trigger.state]}
+            schemas[source.node][trigger.item] = replace(item, facts=facts)
     differences = without_newest_versions(compare_schemas(schemas), schemas)
     differences = without_equal_meaning(target.connection, differences, schemas[target.node], schemas[source.node])
     differences += _roles(source, target, schemas[source.node], compared)

@@ -31,6 +31,8 @@ WAY_BACK = "way back ready"
 ALL = (SCHEMA, ROWS, REFERENCES, SEQUENCES_EQUAL, LOG_EMPTY, PREPARED, GUARDED, WAY_BACK)
 
 _SHOWN = 5
+# Differences of schemas are accepted by their names, which must be shown for that.
+_SHOWN_OF_SCHEMAS = 20
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ def condition(name: str, problems: Sequence[str], detail: str = "") -> Condition
     """Return a condition that holds if there are no problems; `detail` is then what was checked."""
     if not problems:
         return Condition(name, True, detail)
-    more = f" (and {len(problems) - _SHOWN} more)" if len(problems) > _SHOWN else ""
-    return Condition(name, False, "; ".join(problems[:_SHOWN]) + more)
+    shown = _SHOWN_OF_SCHEMAS if name == SCHEMA else _SHOWN
+    more = f" (and {len(problems) - shown} more)" if len(problems) > shown else ""
+    return Condition(name, False, "; ".join(problems[:shown]) + more)
 
 
 def refuse(conditions: Iterable[Condition]) -> None:

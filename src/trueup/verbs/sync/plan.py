@@ -71,6 +71,11 @@ def make_plan(
             "the role may not set session_replication_role on the target: rows are written in the order of foreign"
             " keys, which is slower"
         )
+        remarks += [
+            f"the foreign key {key} is NOT VALID: rows without a parent cannot be written in this order"
+            for key in keys
+            if not key.validated
+        ]
     sequences = _sequences(source, target, tables, scope, problems, check=not makes_schema)
     _check_large_objects(source, scope, problems, remarks)
     remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))

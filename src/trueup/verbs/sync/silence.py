@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from trueup.db.connection import Connection
 from trueup.verbs.sync import state, triggers
@@ -17,16 +18,33 @@ def silence(target: Connection, name: str, epoch: int, tables: Sequence[SyncTabl
     """Disable what writes of the sync would fire, and return it; one transaction per table.
 
     The epoch is checked in the same transaction: a database that was opened for applications keeps its triggers.
+    What was disabled on a table that is not in the sync any more is enabled again.
     """
-    found = triggers.firing(target, [table.name for table in tables], mode)
+    names = [table.name for table in tables]
+    known = {trigger.place for trigger in triggers.all_triggers(target, names)}
+    for stray in (trigger for trigger in triggers.recorded(target, name) if trigger.place not in known):
+        _change(target, name, epoch, partial(_enable_stray, target, name, stray))
+    found = triggers.firing(target, names, mode)
     for place in dict.fromkeys((trigger.schema, trigger.table) for trigger in found):
-        of_table = [trigger for trigger in found if (trigger.schema, trigger.table) == place]
-
-        def disable(chosen: Sequence[Trigger] = of_table) -> None:
-            state.check_epoch(target, name, epoch)
-            # An attempt that enabled them and made no decision yet must not open this database.
-            state.refuse_opening(target, name)
-            triggers.disable(target, name, chosen)
-
-        triggers.with_short_locks(target, disable, _TIMEOUT)
+        chosen = [trigger for trigger in found if (trigger.schema, trigger.table) == place]
+        _change(target, name, epoch, partial(_disable, target, name, chosen))
     return found
+
+
+def _change(target: Connection, name: str, epoch: int, action: Callable[[], None]) -> None:
+    def checked() -> None:
+        state.check_epoch(target, name, epoch)
+        action()
+
+    triggers.with_short_locks(target, checked, _TIMEOUT)
+
+
+def _disable(target: Connection, name: str, chosen: Sequence[Trigger]) -> None:
+    # An attempt that enabled them and made no decision yet must not open this database.
+    state.refuse_opening(target, name)
+    triggers.disable(target, name, chosen)
+
+
+def _enable_stray(target: Connection, name: str, stray: Trigger) -> None:
+    triggers.enable_again(target, [stray])
+    triggers.forget_one(target, name, stray)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # A session that waits for an autovacuum ends it after `deadlock_timeout` (1 s). Readers do not wait behind it.
 _ATTEMPT = "1200ms"
 _RESTORE_SECONDS = 60.0
+# States as in pg_trigger, and what a comparison of schemas calls them.
+STATES = {"O": "yes", "A": "always", "R": "replica", "D": "no"}
 _CLAUSES: dict[str, LiteralString] = {"O": "ENABLE", "A": "ENABLE ALWAYS", "R": "ENABLE REPLICA", "D": "DISABLE"}
 
 _KINDS: dict[str, LiteralString] = {"trigger": "TRIGGER", "rule": "RULE"}
@@ -81,8 +83,11 @@ def firing(connection: Connection, tables: Iterable[TableName], mode: str) -> li
     return [trigger for trigger in all_triggers(connection, tables) if trigger.state in states]
 
 
-def recorded(connection: Connection, sync: str) -> list[Trigger]:
-    """Return the triggers and rules that the sync has disabled, with the state that they had; not dropped ones."""
+def recorded(connection: Connection, sync: str | None) -> list[Trigger]:
+    """Return the triggers and rules that a sync (None: any) has disabled, with the state that they had.
+
+    Those that were dropped are left out.
+    """
     if not one_value(connection.execute("SELECT to_regclass('trueup.sync_disabled') IS NOT NULL")):
         return []
     with connection.cursor(row_factory=class_row(Trigger)) as cursor:
@@ -99,8 +104,12 @@ def disable(connection: Connection, sync: str, triggers: Sequence[Trigger]) -> N
 
 
 def as_on(source: Connection, triggers: Sequence[Trigger], tables: Iterable[TableName]) -> list[Trigger]:
-    """Return the triggers with the states that they have on the source; those that it lacks as they are."""
-    states = {trigger.place: trigger.state for trigger in all_triggers(source, tables)}
+    """Return the triggers with the states that they have on the source; those that it lacks as they are.
+
+    In a chain, the source is the target of another sync: then what that one has disabled counts as it was.
+    """
+    there = [*all_triggers(source, tables), *recorded(source, None)]
+    states = {trigger.place: trigger.state for trigger in there}
     return [replace(trigger, state=states.get(trigger.place, trigger.state)) for trigger in triggers]
 
 
@@ -125,27 +134,29 @@ def forget(connection: Connection, sync: str) -> None:
     connection.execute(_statement("forget"), {"sync": sync})
 
 
-def restore(connection: Connection, sync: str) -> int:
-    """Set the triggers that the sync has disabled to the states that they had, and delete their records.
-
-    One that was enabled meanwhile stays as it is. Return how many were set.
-    """
-    triggers = [trigger for trigger in recorded(connection, sync) if trigger.state != "D"]
-    disabled = {trigger.oid for trigger in triggers} & _disabled(connection, triggers)
+def restore(connection: Connection, sync: str) -> None:
+    """Set the triggers that the sync has disabled to the states that they had, and delete their records."""
+    triggers = recorded(connection, sync)
 
     def set_states() -> None:
-        for statement in statements(trigger for trigger in triggers if trigger.oid in disabled):
-            connection.execute(statement)
+        enable_again(connection, triggers)
         forget(connection, sync)
 
     if one_value(connection.execute("SELECT to_regclass('trueup.sync_disabled') IS NOT NULL")):
         with_short_locks(connection, set_states, _RESTORE_SECONDS)
-    return len(disabled)
 
 
-def _disabled(connection: Connection, triggers: Sequence[Trigger]) -> set[int]:
+def enable_again(connection: Connection, triggers: Sequence[Trigger]) -> None:
+    """Set triggers to their recorded states, in the caller's transaction; one that was enabled meanwhile stays so."""
     tables = dict.fromkeys((trigger.schema, trigger.table) for trigger in triggers)
-    return {trigger.oid for trigger in all_triggers(connection, tables) if trigger.state == "D"}
+    disabled = {trigger.oid for trigger in all_triggers(connection, tables) if trigger.state == "D"}
+    for statement in statements(trigger for trigger in triggers if trigger.oid in disabled):
+        connection.execute(statement)
+
+
+def forget_one(connection: Connection, sync: str, trigger: Trigger) -> None:
+    """Delete the record of one trigger."""
+    connection.execute(_statement("forget_one"), {**vars(trigger), "sync": sync})
 
 
 def with_short_locks(connection: Connection, action: Callable[[], object], timeout: float) -> None:

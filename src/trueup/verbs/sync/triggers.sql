@@ -31,7 +31,7 @@ WITH now AS (
                (SELECT w.oid FROM now w WHERE w.kind = d.kind AND w.oid = d.oid AND (w.relation = d.relation OR w.name = d.name)),
                (SELECT w.oid FROM now w WHERE w.kind = d.kind AND w.name = d.name
                    AND w.relation = to_regclass(format('%%I.%%I', d.schema, d."table")))) AS oid
-      FROM trueup.sync_disabled d WHERE d.sync = %(sync)s
+      FROM trueup.sync_disabled d WHERE %(sync)s::text IS NULL OR d.sync = %(sync)s
 )
 SELECT f.kind, f.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text AS "table", w.name::text AS name, f.state,
        pg_has_role(c.relowner, 'USAGE') AS is_owned
@@ -48,3 +48,8 @@ VALUES (%(sync)s, %(kind)s, %(oid)s, to_regclass(format('%%I.%%I', %(schema)s::t
 
 -- name: forget
 DELETE FROM trueup.sync_disabled WHERE sync = %(sync)s
+
+-- name: forget_one
+DELETE FROM trueup.sync_disabled d
+ WHERE d.sync = %(sync)s AND d.kind = %(kind)s
+   AND (d.oid = %(oid)s OR (d.schema, d."table", d.name) = (%(schema)s, %(table)s, %(name)s))

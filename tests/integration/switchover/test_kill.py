@@ -19,12 +19,26 @@ from support.switchover import SCHEMA, Moving, begin, wait_until
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, TrueupError
+from trueup.testing.postgres import Database
 from trueup.verbs.switchover import ending, pointer
 from trueup.verbs.switchover.finish import Finish, finish
 from trueup.verbs.switchover.phases import AFTER, FENCE, FINAL_ROUND, GATE, OPEN, POINTER, PREPARE, SEQUENCES, Phases
 from trueup.verbs.switchover.status import status
 
 WRITE = "INSERT INTO places VALUES ('k', 0, '')"
+
+
+# A trigger that would add rows if it fired when the sync writes.
+TRIGGER = """
+CREATE FUNCTION counted() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN INSERT INTO public.places SELECT ''t'', count(*), NEW.name FROM public.places; RETURN NEW; END';
+CREATE TRIGGER always AFTER INSERT OR UPDATE ON people FOR EACH ROW EXECUTE FUNCTION counted();
+ALTER TABLE people ENABLE ALWAYS TRIGGER always
+"""
+
+
+def fires(database: Database) -> bool:
+    return database.execute("SELECT tgenabled::text FROM pg_trigger WHERE tgname = 'always'") == [("A",)]
 
 
 def killed(action: Callable[..., object], phase: str) -> None:
@@ -49,6 +63,7 @@ def killed(action: Callable[..., object], phase: str) -> None:
 
 @pytest.mark.parametrize("back", [False, True], ids=["there", "back"])
 def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
+    moving.both(TRIGGER)
     moving.prepare()
     action = moving.execute
     before, after, written = "old", "new", moving.old
@@ -59,6 +74,7 @@ def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
         written.execute("UPDATE people SET name = name || '.' WHERE id % 7 = 1; SELECT nextval('lonely')")
         killed(lambda number=number: action(proof=("keys", "digest")[number % 2]), phase)
         assert moving.accepts_writes(WRITE) == [before], phase
+        assert fires(written), phase
     seen = status(moving.request())
     assert seen.in_use == before
     assert "died before its decision" in seen.phase
@@ -77,6 +93,7 @@ def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
     outcome = action()
     assert "an earlier call made the decision" in outcome.remarks[0]
     assert moving.accepts_writes("DELETE FROM visits") == [after]
+    assert fires(moving.old if back else moving.new)
     assert f"{after} is in use since" in action().already
     # Killed before the report is written: the same command completes it.
     undo = moving.execute if back else moving.rollback
@@ -84,6 +101,7 @@ def test_a_kill_in_every_phase(moving: Moving, back: bool) -> None:
     assert moving.accepts_writes("DELETE FROM visits") == [before]
     assert undo().remarks
     assert moving.differences() == []
+    assert fires(written)
 
 
 def test_a_crash_that_takes_back_the_opening(moving: Moving) -> None:

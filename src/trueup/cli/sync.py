@@ -190,6 +190,8 @@ def accept(**options: Any) -> None:
 def drop(timeout: float, without_source: bool, without_target: bool, **options: Any) -> None:
     """Remove what the sync created on both nodes: triggers, change log, state. The copied rows stay.
 
+    If start --create-schema has not finished, the tables that it created are dropped too.
+
     \b
     Examples:
       trueup sync drop --from n1 --to n2
@@ -198,10 +200,14 @@ def drop(timeout: float, without_source: bool, without_target: bool, **options: 
     name = options["name"]
     as_json, sync = _sync(options)
     dropped = sync.drop(timeout=timeout, without_source=without_source, without_target=without_target)
-    parts = (("the change log", dropped.log), ("the state on the target", dropped.state))
+    parts = (
+        ("the change log", dropped.log),
+        ("the state on the target", dropped.state),
+        ("what --create-schema created", dropped.schema),
+    )
     existed = [part for part, did_exist in parts if did_exist]
     text = f"dropped {' and '.join(existed)}" if existed else f"the sync {name} does not exist"
-    values = {"log": dropped.log, "sync": dropped.state, "left": dropped.left}
+    values = {"log": dropped.log, "sync": dropped.state, "schema": dropped.schema, "left": dropped.left}
     show(values, "\n".join(filter(None, (text, dropped.left))), as_json=as_json)
 
 

@@ -120,10 +120,18 @@ def suppress_conflicts(connection: Connection) -> Iterator[None]:
 
 
 def test_a_rollback_loses_no_write(moving: Moving) -> None:
+    view = "CREATE MATERIALIZED VIEW latest AS SELECT max(id) AS id FROM people"
+    for database in (moving.old, moving.new):
+        database.execute(f"{view}; CREATE UNIQUE INDEX ON latest (id)")
+    # A table without statistics.
+    unknown = "SET allow_system_table_mods = on; UPDATE pg_class SET reltuples = -1 WHERE relname = 'places'"
+    moving.new.execute(unknown)
     moving.old.execute("INSERT INTO people (name) VALUES ('before')")
     outcome = moving.execute()
     assert outcome.source == "old"
     assert moving.differences() == []
+    assert moving.new.execute("SELECT id FROM latest") == moving.new.execute("SELECT max(id) FROM people")
+    assert moving.new.execute("SELECT reltuples FROM pg_class WHERE relname = 'places'") == [(100,)]
     assert moving.accepts_writes("DELETE FROM visits") == ["new"]
     moving.new.execute(
         "INSERT INTO people (name) SELECT 'new' || g FROM generate_series(1, 500) g;"
@@ -141,6 +149,7 @@ def test_a_rollback_loses_no_write(moving: Moving) -> None:
     before = moving.new.execute("SELECT count(*), sum(price) FROM visits")
     back = moving.rollback(proof="keys")
     assert back.action == "rollback"
+    assert back.remarks == ("not refreshed on old: public.latest",)
     assert moving.old.execute("SELECT count(*), sum(price) FROM visits") == before
     assert moving.old.execute("SELECT last_value FROM lonely") == [(4,)]
     assert moving.differences() == []

@@ -19,6 +19,7 @@ from support.schema_zoo import CREATE_ROLES, ROLES, ROWS, SCHEMA, database_facts
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
 from trueup.testing.postgres import Database, Server, find_bin
+from trueup.verbs.sync.ending import drop
 from trueup.verbs.sync.request import Scope
 
 TIMEOUTS = ("transaction_timeout", "statement_timeout", "idle_session_timeout", "idle_in_transaction_session_timeout")
@@ -195,7 +196,10 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
         "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
         " IF current_setting('test.slow', true) = 'on' THEN PERFORM pg_sleep(60); END IF; RETURN $1; END $$;"
         "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE INDEX slow_index ON t (slow(n));"
-        "CREATE INDEX other ON t (n); INSERT INTO t VALUES (1, 1)"
+        'CREATE INDEX other ON t (n); INSERT INTO t VALUES (1, 1); CREATE SCHEMA "Odd";'
+        'CREATE TYPE "Odd".mood AS ENUM (\'ok\'); CREATE DOMAIN "Odd".d AS int; CREATE TABLE "Odd".t (id int GENERATED'
+        ' ALWAYS AS IDENTITY PRIMARY KEY, m "Odd".mood, d "Odd".d); CREATE VIEW v AS SELECT m FROM "Odd".t;'
+        "CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = int4eq)"
     )
     with psycopg.connect(pair.target.uri) as blocker:
         # The first section waits for this transaction.
@@ -205,16 +209,22 @@ def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair
     assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("making",)]
     assert pair.target.execute("SELECT to_regclass('public.t')") == [(None,)]
     pair.target.execute(f"ALTER DATABASE {pair.target.name} SET test.slow = 'on'")
+    pair.target.execute("CREATE TABLE mine (id int)")
     kill_start(pair, "trueup restore", "query LIKE 'CREATE INDEX slow_index%'")
     assert pair.target.execute("SELECT phase FROM trueup.syncs") == [("building",)]
+    # Either what was created is dropped, and nothing else, or the same command continues.
+    assert drop(pair.request, timeout=30).schema
+    assert pair.target.execute("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace") == [
+        ("mine",)
+    ]
+    assert pair.target.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'Odd'") == [(0,)]
+    kill_start(pair, "trueup restore", "query LIKE 'CREATE INDEX slow_index%'")
     pair.target.execute(f"ALTER DATABASE {pair.target.name} RESET test.slow")
     pair.with_scope(Scope("main", create_schema=True)).start()
-    pair.check_equal(["t"])
+    pair.check_equal(["t", '"Odd".t'])
     assert not pair.plan().remarks
-    pair.drop()
-    pair.target.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    pair.start()
-    pair.check_equal(["t"])
+    assert not drop(pair.request, timeout=30).schema
+    pair.check_equal(["t", '"Odd".t'])
 
 
 def kill_start(pair: Pair, application: str, condition: str) -> None:

@@ -25,6 +25,7 @@ from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import state
 from trueup.verbs.sync.create_roles import create_roles
+from trueup.verbs.sync.created import record_created
 from trueup.verbs.sync.database import copy_database
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
@@ -104,6 +105,7 @@ def make_tables(
                     _log_nothing(target)
                 create_roles(source, target, roles, progress)
                 _create(dump, source, target, roles, _options(source, target, no_owner=stored.no_owner))
+                record_created(target, request.name)
                 state.set_phase(target, request.name, epoch, "copying")
         except psycopg.Error as error:
             raise error_from_server(error, request.target) from None

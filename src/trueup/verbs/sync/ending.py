@@ -13,7 +13,8 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
-from trueup.verbs.sync import changelog, history, state
+from trueup.verbs.sync import changelog, create_schema, history, state
+from trueup.verbs.sync.created import drop_created
 from trueup.verbs.sync.link import open_ends, open_session
 from trueup.verbs.sync.request import SyncRequest
 
@@ -71,12 +72,14 @@ class Dropped:
     state: bool
     # What is left on a database that is lost.
     left: str = ""
+    # Whether objects were dropped that --create-schema had created for a copy that was not finished.
+    schema: bool = False
 
 
 def drop(
     request: SyncRequest, *, timeout: float, without_source: bool = False, without_target: bool = False
 ) -> Dropped:
-    """Remove the change log and the state of a sync; the copied rows stay.
+    """Remove the change log and the state of a sync; the copied rows stay, unless an unfinished start made the tables.
 
     `without_source`, `without_target`: that database does not exist any more, and the other one is cleared.
     """
@@ -98,7 +101,16 @@ def drop(
         with changelog.open_log(request.source) as log:
             sync_id = known.id if known else _orphan(log, request.name, state.identity(target))
             had_log = changelog.drop(log, request.name, sync_id, timeout=timeout)
-        return Dropped(had_log, state.remove(target, request.name, sync_id))
+        had_schema = _drop_schema(target, known)
+        return Dropped(had_log, state.remove(target, request.name, sync_id), schema=had_schema)
+
+
+def _drop_schema(target: Connection, known: state.State | None) -> bool:
+    """Remove what an unfinished start has created on the target, and end a restore that is still running."""
+    if known is None:
+        return False
+    create_schema.end_sessions(target, known)
+    return drop_created(target, known)
 
 
 def _drop_state(request: SyncRequest) -> Dropped:
@@ -112,7 +124,8 @@ def _drop_state(request: SyncRequest) -> Dropped:
         # Another process that still reaches the source writes nothing more.
         state.take_over(target, request.name)
         left = f"{request.source.name}: nothing was changed: it may have the change log and its triggers"
-        return Dropped(False, state.remove(target, request.name, known.id), left)
+        had_schema = _drop_schema(target, known)
+        return Dropped(False, state.remove(target, request.name, known.id), left, had_schema)
 
 
 def _drop_log(request: SyncRequest, *, timeout: float) -> Dropped:

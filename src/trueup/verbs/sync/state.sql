@@ -11,6 +11,8 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     made_schema boolean NOT NULL,
     -- The option --no-owner.
     no_owner boolean NOT NULL DEFAULT false,
+    -- What --create-schema created before the copy: catalog, oid and identity of each object.
+    created jsonb NOT NULL DEFAULT '[]',
     tables text[] NOT NULL,
     -- The options --tables and --exclude-tables; no names means the whole database.
     named text[] NOT NULL,

@@ -21,6 +21,7 @@ from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.status import SyncStatus
 from trueup.verbs.sync.totals import Totals, Until
+from trueup.verbs.sync_ddl import change_tables
 
 
 def two_nodes(
@@ -118,6 +119,26 @@ class Sync:
     def status(self) -> SyncStatus:
         """Return how far the sync is; write nothing."""
         return status.status(self._request)
+
+    def add(
+        self, tables: Sequence[str], *, timeout: float = 300.0, progress: Progress | None = None
+    ) -> tuple[str, ...]:
+        """Add tables to the started sync, or copy tables of it again, and return their names when they are copied.
+
+        A running sync copies them, else this call does. `tables` are names or patterns. After a kill, call it again.
+        `timeout` limits the seconds to wait for each lock, for older transactions, and for the running sync.
+        """
+        request = replace(self._request, timeout=timeout)
+        with self._task("SYNC_ADD", "run the same command again", progress) as task:
+            added = change_tables.add(request, tables)
+            while not change_tables.wait_until_copied(request, timeout=timeout):
+                path.run(request, Until(once=True), task.progress, task.heartbeat)
+            task.finish({"tables": len(added)})
+            return added
+
+    def remove(self, tables: Sequence[str], *, timeout: float = 30.0) -> tuple[str, ...]:
+        """Remove tables from the started sync and return their names; their rows on the target stay."""
+        return change_tables.remove(self._request, tables, timeout=timeout)
 
     def stop(self, *, timeout: float = 60.0) -> bool:
         """End the running sync after its round; return whether one was running."""

@@ -111,8 +111,11 @@ def start(quiet: bool, timeout: float, **options: Any) -> None:
     interval_option(0.2),
     *_WORK,
 )
-def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) -> None:
+def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) -> int:
     """Apply changes in rounds, until few are left, until it is stopped, or once.
+
+    A table whose definition was changed is set aside: its changes stay in the change log, and all other tables go on.
+    The exit code is 2 if anything is set aside.
 
     \b
     Examples:
@@ -126,13 +129,17 @@ def run(how: Literal["close", "follow", "once"], quiet: bool, **options: Any) ->
     as_json, sync = _sync(options)
     with Shown(quiet=quiet) as progress:
         totals = sync.run(how, progress=progress, **end)
-    show(totals.as_json(), totals.text(), as_json=as_json, quiet=quiet)
+    lines = [totals.text(), *(f"SET ASIDE: {problem}; to fix it: {problem.cure}" for problem in totals.aside)]
+    show(totals.as_json(), "\n".join(lines), as_json=as_json, quiet=quiet)
+    return 2 if totals.aside else 0
 
 
 @sync.command()
 @_options()
-def status(**options: Any) -> None:
-    """Show how far a sync is: pending changes, the last round, the running process.
+def status(**options: Any) -> int:
+    """Show how far a sync is: pending changes, the last round, the running process, and what is set aside.
+
+    The exit code is 2 if tables are set aside.
 
     \b
     Examples:
@@ -144,6 +151,47 @@ def status(**options: Any) -> None:
     as_json, sync = _sync(options)
     state = sync.status()
     show(state.as_json(), status_text(state), as_json=as_json)
+    return 2 if state.known is not None and state.known.aside else 0
+
+
+@sync.command()
+@click.argument("names", metavar="TABLE...", nargs=-1, required=True)
+@_options(timeout_option(300.0), *_WORK)
+def add(names: tuple[str, ...], quiet: bool, timeout: float, **options: Any) -> None:
+    """Add tables to a started sync, also while it runs, and copy only their rows. A table of the sync is copied again.
+
+    TABLE is a name or a pattern with * and ?. The table must exist on the target, with the same definition. After a
+    kill, run it again to continue.
+
+    \b
+    Examples:
+      trueup sync add public.invoices --from n1 --to n2
+      trueup sync add invoices payments --from n1 --to n2
+    """
+    from trueup.engine.progress import Shown
+
+    as_json, sync = _sync(options)
+    with Shown(quiet=quiet) as progress:
+        added = sync.add(names, timeout=timeout, progress=progress)
+    show({"added": list(added)}, f"copied {', '.join(added)}", as_json=as_json, quiet=quiet)
+
+
+@sync.command()
+@click.argument("names", metavar="TABLE...", nargs=-1, required=True)
+@_options(timeout_option(30.0))
+def remove(names: tuple[str, ...], timeout: float, **options: Any) -> None:
+    """Remove tables from a started sync, also while it runs: triggers and waiting changes. Their rows stay.
+
+    TABLE is a name or a pattern with * and ?.
+
+    \b
+    Examples:
+      trueup sync remove public.invoices --from n1 --to n2
+      trueup sync remove 'archive.*' --from n1 --to n2
+    """
+    as_json, sync = _sync(options)
+    removed = sync.remove(names, timeout=timeout)
+    show({"removed": list(removed)}, f"removed {', '.join(removed)} from the sync", as_json=as_json)
 
 
 @sync.command()

@@ -1,9 +1,9 @@
 """The verbs: one package each; `run.py` of a package is the path of its data.
 
 Reading order: `diff` (compare tables), `repair` (write the rows that differ), `schema` (compare definitions),
-`validate` (check replicated changes), `tube` (deliver changes to sinks), `sync` (copy a database), `switchover`
-(move applications to the copy), `difflog` (a signed version log), `difflog_ends` (its
-inputs and its proof), `doctor` (check the environment), `schedule` (run commands at times).
+`validate` (check replicated changes), `tube` (deliver changes to sinks), `sync` (copy a database), `sync_ddl` (change
+the tables of a sync), `switchover` (move applications to the copy), `difflog` (a signed version log), `difflog_ends`
+(its inputs and its proof), `doctor` (check the environment), `schedule` (run commands at times).
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_a_table_that_is_rewritten_during_a_round(pair: Pair, monkeypatch: pytes
     pair.start()
     if kind == "large":
         monkeypatch.setattr(round, "SMALL", 3)
-    begin, again = round.begin, iter(["ALTER TABLE a SET UNLOGGED", "ALTER TABLE a SET LOGGED"])
+    begin, again = round.begin, iter(["ALTER TABLE a SET UNLOGGED; ALTER TABLE a SET LOGGED"] * 2)
 
     def disturb(link: Link, changes: Changes) -> Changes:
         now(pair.source, next(again, "SELECT"))

@@ -8,7 +8,7 @@ import pytest
 
 from support.sync import Pair, make_pair
 from trueup.cli.main import run
-from trueup.errors import CheckFailed, QueryError, TrueupError
+from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.request import Scope
 
 AWKWARD = """
@@ -167,11 +167,17 @@ def _run_as_owner(owned: Pair, owner: str) -> None:
     owned.source.execute(swap.format("name", "'tmp'", "'p8'") + "; UPDATE people SET name = 'p7' WHERE id = 7")
     owned.run(once=True)
     owned.check_equal(OWNED_NAMES)
-    # Referenced rows that swap NOT NULL unique values: the round fails, and nothing is lost.
+    # Referenced rows that swap NOT NULL unique values: the table is set aside with those that foreign keys connect with
+    # it, directly or not, and nothing is lost.
     (seven,), (eight,) = owned.source.execute("SELECT badge FROM people WHERE id IN (7, 8) ORDER BY id")
     owned.source.execute(swap.format("badge", -1, seven) + f"; UPDATE people SET badge = {eight} WHERE id = 7")
-    with pytest.raises(QueryError, match="unique"):
-        owned.run(once=True)
+    aside = {problem.where: problem.what for problem in owned.run(once=True).aside}
+    assert "the target refused its rows: duplicate key value violates unique" in aside.pop("public.people")
+    assert aside == {
+        "public.teams": "a foreign key connects it with public.people, which is set aside",
+        "public.jobs": "a foreign key connects it with public.teams, which is set aside",
+        "public.logs": "a foreign key connects it with public.jobs, which is set aside",
+    }
     owned.source.execute("UPDATE people SET badge = -id")
     owned.run()
     owned.check_equal(OWNED_NAMES)

@@ -28,7 +28,7 @@ SETTINGS: LiteralString = (
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
 # 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
-# and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods.
+# and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods, rewritten tables.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"

@@ -20,9 +20,9 @@ from trueup.db.schema import (
     without_newest_versions,
 )
 from trueup.db.statements import load
+from trueup.rows.write.disabled_triggers import STATES, recorded
 from trueup.verbs.switchover import pointer
 from trueup.verbs.switchover.accepted import Accepted
-from trueup.verbs.sync.triggers import STATES, recorded
 
 _RELATIONS = ("table", "view", "materialized view")
 _SHOWN = 3

@@ -14,12 +14,13 @@ from trueup.config.wording import counted
 from trueup.db.connection import Connection
 from trueup.db.names import parse_table_name
 from trueup.errors import CheckFailed, ConfigError
+from trueup.rows.write import disabled_triggers as triggers
 from trueup.verbs.switchover import guard, pointer
 from trueup.verbs.switchover.ending import Ended, check_side, clear, exclusive, is_moved, sync_identity
 from trueup.verbs.switchover.fence import open_session
 from trueup.verbs.switchover.pointer import Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
-from trueup.verbs.sync import changelog, state, triggers
+from trueup.verbs.sync import changelog, state
 from trueup.verbs.sync.ending import refuse_if_it_answers
 
 

@@ -21,6 +21,7 @@ from trueup.db.node import connect
 from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
+from trueup.rows.write import disabled_triggers as triggers
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.accepted import parse_accepted
 from trueup.verbs.switchover.compared import Compared, Side, schema_differences
@@ -31,7 +32,7 @@ from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LIMIT, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import Validated, find
-from trueup.verbs.sync import changelog, ending, history, materialized, state, triggers
+from trueup.verbs.sync import changelog, ending, history, materialized, members, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
@@ -203,14 +204,19 @@ def _prepare_way_back(request: SwitchoverRequest, link: Link, *, is_back: bool) 
             elif changelog.limit(log, link.name) is None:
                 changelog.set_limit(log, link.name, WAY_BACK_LIMIT)
     state.install(link.source)
-    if state.read(link.source, link.name) is None:
+    back, known = state.read(link.source, link.name), state.read(link.target, link.name)
+    names = [str(table) for table in link.tables]
+    # The same tables; all others on the new database are excluded by name.
+    scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))
+    if known is not None and known.named:
+        scope = Scope(link.name, tuple(names))
+    if back is None:
         history.reader(link.name).forget(link.target)
-        known = state.read(link.target, link.name)
-        # The same tables; all others on the new database are excluded by name.
-        scope = Scope(link.name, exclude_tables=other_tables(link.target, link.plan))
-        if known is not None and known.named:
-            scope = Scope(link.name, tuple(str(table) for table in link.tables))
         state.create(link.source, scope, link.id, state.identity(link.target), link.tables, phase="running")
+    elif sorted(back.tables) != sorted(names):
+        # Tables were added, removed or renamed since an earlier attempt.
+        state.set_tables(link.source, link.name, names, scope.tables, scope.exclude_tables)
+    members.record(link.target, link.source, link.name, members.turned(link.tables), no_others=True)
 
 
 def _enable(source: Connection, target: Connection, link: Link, names: list[TableName]) -> tuple[sql.Composed, ...]:

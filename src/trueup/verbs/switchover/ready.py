@@ -10,6 +10,7 @@ from psycopg import sql
 from trueup.config.wording import counted
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import TableName
+from trueup.rows.write import disabled_triggers as triggers
 from trueup.task.together import both
 from trueup.verbs.switchover import gate, pointer
 from trueup.verbs.switchover.fence import Fence
@@ -19,7 +20,7 @@ from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
 from trueup.verbs.switchover.validated import TableLocked, Validated
-from trueup.verbs.sync import sequences, triggers
+from trueup.verbs.sync import sequences
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
 from trueup.verbs.sync.round import checked_transaction

@@ -13,13 +13,12 @@ from psycopg.types.json import Jsonb
 from trueup.db.connection import Connection, one_value
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import state
-from trueup.verbs.sync.model import SyncTable
 
 # Table -> the identities of the databases that its rows come from.
 Origins = dict[str, list[str]]
 
 
-def origins(source: Connection, target: Connection, sync_id: str, tables: Iterable[SyncTable], node: str) -> Origins:
+def origins(source: Connection, target: Connection, sync_id: str, names: Iterable[str], node: str) -> Origins:
     """Return where the rows of these tables come from; raise if one of these databases is the target.
 
     The way back of the sync itself does not count: it never writes at the same time.
@@ -28,7 +27,7 @@ def origins(source: Connection, target: Connection, sync_id: str, tables: Iterab
     if one_value(source.execute(state.statement("may_read"))):
         known = dict(source.execute(state.statement("origins"), {"id": sync_id}).fetchall())
     here, there = state.identity(source), state.identity(target)
-    names = [str(table) for table in tables]
+    names = list(names)
     rings = [name for name in names if there in known.get(name, ())]
     if rings:
         raise CheckFailed(

@@ -21,7 +21,7 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection, one_value
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
-from trueup.verbs.sync.model import LOG_SCHEMA, SyncTable
+from trueup.verbs.sync.model import LOG_SCHEMA, Problem, SyncTable
 
 
 def open_log(node: Node) -> Session:
@@ -87,6 +87,11 @@ def install(
     claim = sql.SQL("UPDATE {} SET sync = %s, peer = %s WHERE tube = %s AND sync IS NULL").format(log.name("tubes"))
     log.rows(claim, [owner.id, owner.peer, name])
     check_owner(log, name, owner.id)
+    return tuple(attach(log, name, tables, timeout=timeout))
+
+
+def attach(log: Session, name: str, tables: Iterable[SyncTable], *, timeout: float) -> list[SyncTable]:
+    """Attach tables to an existing change log; return them with their numbers in it."""
     attached = []
     for table in tables:
         quoted = sql.Identifier(*table.name).as_string(log.connection)
@@ -94,7 +99,28 @@ def install(
             "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=timeout)
         )
         attached.append(replace(table, number=number))
-    return tuple(attached)
+    return attached
+
+
+def detach(log: Session, name: str, oids: Iterable[int], *, timeout: float) -> None:
+    """Detach tables, which may not exist any more: their changes are not recorded any more."""
+    for oid in oids:
+        log.call("tube_table_ensure_detached", name, str(oid), timedelta(seconds=timeout))
+
+
+def forget_detached(log: Session, name: str) -> None:
+    """Delete the entries of tables that are not attached any more."""
+    query = sql.SQL("DELETE FROM {} p USING {} s WHERE s.source = p.source AND s.detached_at IS NOT NULL").format(
+        log.name(f"pods_{name}"), log.name("sources")
+    )
+    log.rows(query)
+
+
+def numbers(source: Connection, name: str, oids: Iterable[int]) -> list[int]:
+    """Return the numbers of attached tables in the change log."""
+    query = sql.SQL('SELECT source FROM {} WHERE tube = %s AND detached_at IS NULL AND "table"::oid = ANY(%s::oid[])')
+    rows = source.execute(query.format(sql.Identifier(LOG_SCHEMA, "sources")), [name, list(oids)]).fetchall()
+    return [number for (number,) in rows]
 
 
 def set_limit(log: Session, name: str, max_bytes: int) -> None:
@@ -132,26 +158,34 @@ def is_installed(log: Session, name: str) -> bool:
     return tubes.find(log, name) is not None
 
 
-def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[SyncTable, ...]:
-    """Return the tables with their numbers in the change log; raise if one is not attached or lost changes.
+def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[list[SyncTable], list[Problem]]:
+    """Return the tables with their numbers in the change log, and the problems of those that may lack changes.
 
-    Partitions that were created since get their triggers first.
+    Partitions that were created since get their triggers first, and tables that were rewritten are copied again by the
+    next round.
     """
-    tubes.cover(log, name)
+    errors = tubes.cover_each(log, name, patience=tubes.PATIENCE)
+    log.call("tube_reload_follow", name)
     query = sql.SQL(
         'SELECT "table"::oid::bigint, source, {}(source) FROM {} WHERE tube = %s AND detached_at IS NULL'
     ).format(log.name("tube_table_problem"), log.name("sources"))
-    sources = {oid: (number, problem) for oid, number, problem in log.rows(query, [name])}
-    problems = [f"{table}: it is not in the change log" for table in tables if table.oid not in sources]
-    problems += [
-        f"{table}: changes may not have been recorded: {sources[table.oid][1]}"
-        for table in tables
-        if table.oid in sources and sources[table.oid][1]
-    ]
-    if problems:
-        cure = "run trueup sync drop, then trueup sync start: all rows have to be copied again"
-        raise CheckFailed(problems, cure=cure, node=log.node.name)
-    return tuple(replace(table, number=sources[table.oid][0]) for table in tables)
+    sources = {oid: (number, errors.get(number) or problem) for oid, number, problem in log.rows(query, [name])}
+    recorded: list[SyncTable] = []
+    problems: list[Problem] = []
+    for table in tables:
+        number, problem = sources.get(table.oid, (0, "it is not in the change log"))
+        if problem:
+            what = f"changes may not have been recorded: {problem}"
+            problems.append(Problem(str(table), what, f"copy the table again: trueup sync add {table}"))
+        else:
+            recorded.append(replace(table, number=number))
+    return recorded, problems
+
+
+def reload(log: Session, name: str, table: SyncTable, reason: str) -> None:
+    """Let the next round copy all rows of a table."""
+    quoted = sql.Identifier(*table.name).as_string(log.connection)
+    log.call("tube_backfill_schedule", name, quoted, reason=reason)
 
 
 def drop(log: Session, name: str, sync_id: str, *, timeout: float) -> bool:

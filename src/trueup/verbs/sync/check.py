@@ -6,12 +6,12 @@ import uuid
 from dataclasses import replace
 
 from trueup.db.connection import Connection
+from trueup.db.programs import find_programs
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import chain, changelog, state
+from trueup.verbs.sync import aside, chain, changelog, members, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
-from trueup.verbs.sync.programs import find_programs
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
 
@@ -27,7 +27,7 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     with changelog.open_log(request.source) as log:
         changelog.check_free(log, request.name)
     sync_id = uuid.uuid4().hex
-    chain.origins(source, target, sync_id, plan.tables, request.target.name)
+    chain.origins(source, target, sync_id, map(str, plan.tables), request.target.name)
     state.install(target)
     phase = "making" if request.scope.create_schema else "copying"
     state.create(target, request.scope, sync_id, state.identity(source), plan.tables, phase=phase)
@@ -48,9 +48,10 @@ def check_scope(scope: Scope, stored: State) -> None:
 
 def plan_again(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:
     """Plan a started sync again; tables that were changed, created or dropped since are problems of the plan."""
-    scope = Scope(stored.sync, stored.named, stored.left_out)
-    is_bare = stored.made_schema and stored.phase != "running"
-    plan = make_plan(source, target, scope, names, TargetState(is_filled=True, is_bare=is_bare))
+    if stored.phase == "running":
+        plan, problems = plan_live(source, target, stored, names, is_brief=False)
+        return replace(plan, problems=(*plan.problems, *problems))
+    plan = _plan(source, target, stored, names)
     known = {str(table) for table in plan.tables} | {problem.where for problem in plan.problems}
     cure = "drop the sync and start it again: trueup sync drop, trueup sync start"
     since = [
@@ -64,6 +65,28 @@ def plan_again(source: Connection, target: Connection, stored: State, names: tup
         if name not in known
     ]
     return replace(plan, problems=(*plan.problems, *since))
+
+
+def plan_live(
+    source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = True
+) -> tuple[Plan, list[Problem]]:
+    """Plan a started sync again; return the plan of what can be synced, and the problems of what is set aside."""
+    plan = _plan(source, target, stored, names, is_brief=is_brief)
+    plan, problems = aside.split(plan, members.read(target, stored.sync), members.names_by_oid(source))
+    return plan, problems
+
+
+def _plan(
+    source: Connection, target: Connection, stored: State, names: tuple[str, str], *, is_brief: bool = False
+) -> Plan:
+    named = stored.named
+    if named and stored.phase == "running":
+        # Also under another name.
+        present = members.names_by_oid(source)
+        named += tuple(present[oid] for oid in members.read(target, stored.sync) if oid in present)
+    scope = Scope(stored.sync, named, stored.left_out)
+    is_bare = stored.made_schema and stored.phase != "running"
+    return make_plan(source, target, scope, names, TargetState(True, is_bare, is_brief))
 
 
 def check_plan(source: Connection, target: Connection, stored: State, names: tuple[str, str]) -> Plan:

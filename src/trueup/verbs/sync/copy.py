@@ -23,6 +23,7 @@ from trueup.db.connection import Connection, node_of, one_row, one_value
 from trueup.db.node import LOCK_TIMEOUT, connect, error_from_server, is_lost
 from trueup.db.reader import borrow
 from trueup.db.statements import load
+from trueup.db.table_lock import lock_shared
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine, Failure, Room, Tasks
 from trueup.rows.write.copy import pipe, rows_in, rows_out
@@ -32,7 +33,6 @@ from trueup.rows.write.triggers import require_silent_triggers
 from trueup.rows.write.upsert import insert_missing
 from trueup.verbs.sync.model import SyncTable
 from trueup.verbs.sync.state import check_epoch, statement, writing
-from trueup.verbs.sync.table_lock import lock_shared
 
 # Bytes per part: large enough that opening sessions does not matter, small enough to repeat after a kill.
 PART_BYTES = 64 * 1024 * 1024

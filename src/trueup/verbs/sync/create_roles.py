@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
+from trueup.db.database_settings import set_parameters
 from trueup.engine.progress import Progress
-from trueup.verbs.sync.database import set_parameters
 from trueup.verbs.sync.roles import (
     OPTIONS_SINCE,
     RIGHTS,
@@ -47,7 +47,7 @@ def create_roles(source: Connection, target: Connection, roles: Roles, progress:
             target.execute(_grant(row, roles.version))
     for name in roles.missing:
         role = sql.SQL("ROLE {}").format(sql.Identifier(name))
-        set_parameters(target, role, f"role {name}", roles.used[name]["settings"], progress)
+        set_parameters(target, role, f"role {name}", roles.used[name]["settings"], progress.say)
 
 
 def _passwords(source: Connection, target: Connection, roles: Roles, progress: Progress) -> dict[str, str]:

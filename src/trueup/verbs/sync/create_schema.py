@@ -17,8 +17,11 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection
+from trueup.db.database_settings import copy_database
 from trueup.db.foreign_keys import TableName
 from trueup.db.node import ALLOW_VIEWS, error_from_server
+from trueup.db.not_copied import objects
+from trueup.db.programs import find_programs, run_program
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.engine.scratch import ScratchFolder
@@ -26,12 +29,9 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import state
 from trueup.verbs.sync.create_roles import create_roles
 from trueup.verbs.sync.created import record_created
-from trueup.verbs.sync.database import copy_database
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
-from trueup.verbs.sync.not_copied import objects
 from trueup.verbs.sync.plan_schema import is_superuser
-from trueup.verbs.sync.programs import find_programs, run_program
 from trueup.verbs.sync.request import SyncRequest
 from trueup.verbs.sync.roles import Roles, check_roles, read_roles, statement_rows
 from trueup.verbs.sync.state import State
@@ -220,7 +220,7 @@ def build_rest(
             application=title,
         )
     with target.transaction():
-        copy_database(source, target, progress, no_owner=stored.no_owner)
+        copy_database(source, target, progress.say, no_owner=stored.no_owner)
 
 
 def end_sessions(target: Connection, stored: State) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -13,19 +14,30 @@ from psycopg import sql
 from trueup.capture.log.publications import ensure_identities, refuse_column_lists
 from trueup.capture.triggers.readers import Reader
 from trueup.config.model import Node
-from trueup.db.connection import Connection, node_of, one_row, one_value
+from trueup.db.connection import Connection, node_of, one_row
 from trueup.db.durable import warn_unsafe
+from trueup.db.names import display_name, parse_table_name
 from trueup.db.node import connect, error_from_server
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, TrueupError
-from trueup.verbs.sync import chain, changelog, history, state
-from trueup.verbs.sync.check import check_plan
-from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, SyncTable
+from trueup.errors import CheckFailed, QueryError, TrueupError
+from trueup.verbs.sync import aside, chain, changelog, check, history, members, state
+from trueup.verbs.sync.model import LOG_SCHEMA, STATE_SCHEMA, Plan, Problem, SyncTable
 from trueup.verbs.sync.silence import silence
 from trueup.verbs.sync.state import State
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Fingerprints of the source, which change with what they are of."""
+
+    tables: str
+    triggers: str | None
+    partitions: str
+    # What does not concern the rows of a round: all relations, labels of types.
+    others: str
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,15 @@ class Link:
     # With their numbers in the change log, parents before children.
     tables: tuple[SyncTable, ...]
     epoch: int
-    # The fingerprints of the source's tables with their triggers, and of their partitions, when the link was opened.
-    shape: tuple[str, str]
+    # When the link was opened.
+    shape: Shape
+    # What is not in the link, and why: changes of these tables stay in the change log.
+    aside: tuple[Problem, ...] = ()
+    # The names of all tables of the sync, and their oids on the source.
+    names: tuple[str, ...] = ()
+    oids: tuple[int, ...] = ()
+    # The quoted names of all tables of the sync on the target, and their fingerprint.
+    target_shape: tuple[list[str], str] = ([], "")
 
     @property
     def log(self) -> sql.Identifier:
@@ -64,8 +83,37 @@ class Link:
         return application(self.name)
 
     def error_from_server(self, error: BaseException) -> TrueupError:
-        """Return an error of either session as a TrueupError with the node that raised it."""
-        return error_of(error, (self.source_node, self.source), (self.target_node, self.target))
+        """Return an error of either session as a TrueupError with the node that raised it, and the table if known."""
+        known = error_of(error, (self.source_node, self.source), (self.target_node, self.target))
+        if isinstance(error, psycopg.Error) and error.diag.schema_name and error.diag.table_name:
+            known.table = known.table or display_name(error.diag.schema_name, error.diag.table_name)
+        return known
+
+    def is_outdated(self) -> bool:
+        """Return whether a table of either database was changed since the link was opened."""
+        for connection in (self.source, self.target):
+            if connection.info.transaction_status != 0:
+                connection.execute("ROLLBACK")
+        names, shape = self.target_shape
+        return (
+            read_shape(self.source, self.name, self.oids) != self.shape
+            or members.shape(self.target, self.name, names) != shape
+        )
+
+    def refused_table(self, error: QueryError) -> str:
+        """Return the synced table whose rows the target refused with this error, or "" if it was not that."""
+        if error.node != self.target_node.name or error.sqlstate[:2] not in ("22", "23") or not error.table:
+            return ""
+        # The server names a partition.
+        schema, table = parse_table_name(error.table)
+        query = (
+            "SELECT n.nspname, c.relname FROM pg_partition_root(to_regclass(%s)) r(oid)"
+            " JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace"
+        )
+        quoted = sql.Identifier(schema.text, table.text).as_string(self.target)
+        root = self.target.execute(query, [quoted]).fetchone() or (schema.text, table.text)
+        name = display_name(*root)
+        return name if name in map(str, self.tables) else ""
 
     def by_number(self) -> dict[int, SyncTable]:
         """Return the tables by their numbers in the change log."""
@@ -109,9 +157,34 @@ def open_ends(
             raise error_of(error, (source, first), (target, second)) from error
 
 
+@dataclass(frozen=True)
+class Opened:
+    """The open sessions of a started sync; this process holds its lock."""
+
+    name: str
+    source_node: Node
+    target_node: Node
+    source: Connection
+    target: Connection
+    marker: Connection
+
+    def link(self, *, sets_aside: bool, refused: Mapping[str, str] = MappingProxyType({})) -> Link:
+        """Check all tables, and return the link; call it again when tables were changed.
+
+        A table that cannot be synced at present is an error, or with `sets_aside` is left out of the link. `refused`
+        are tables whose rows the target has refused, and why.
+        """
+        for connection in (self.source, self.target):
+            if connection.info.transaction_status != 0:
+                connection.execute("ROLLBACK")
+        stored = state.expect(self.target, self.name, state.identity(self.source), self.target_node.name)
+        history.refuse(self.source, stored, (self.source_node.name, self.target_node.name))
+        return _link(self, stored, sets_aside=sets_aside, refused=refused)
+
+
 @contextmanager
-def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
-    """Open the link of a started sync; raise if a table was changed, or another process holds the sync lock."""
+def open_sync(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Opened]:
+    """Open the sessions of a started sync; raise if another process holds the sync lock."""
     with open_ends(source, target, name) as (from_source, to_target):
         stored = state.expect(to_target, name, state.identity(from_source), target.name)
         if stored.phase not in phases:
@@ -121,57 +194,89 @@ def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] 
                 node=target.name,
             )
         with changelog.sync_lock(from_source, source, name), open_session(source, name) as marker:
-            # Read again: another process may have written until the lock was taken.
-            stored = state.expect(to_target, name, stored.source, target.name)
-            history.refuse(from_source, stored, (source.name, target.name))
-            yield _link(source, target, stored, from_source, to_target, marker)
+            yield Opened(name, source, target, from_source, to_target, marker)
 
 
-def _link(
-    source: Node, target: Node, stored: State, from_source: Connection, to_target: Connection, marker: Connection
-) -> Link:
-    name = stored.sync
+@contextmanager
+def open_link(source: Node, target: Node, name: str, *, phases: tuple[str, ...] = ("running",)) -> Iterator[Link]:
+    """Open the link of a started sync; raise if a table was changed, or another process holds the sync lock."""
+    with open_sync(source, target, name, phases=phases) as opened:
+        yield opened.link(sets_aside=False)
+
+
+def _link(ends: Opened, stored: State, *, sets_aside: bool, refused: Mapping[str, str]) -> Link:
+    name, source, target = stored.sync, ends.source, ends.target
+    nodes = (ends.source_node.name, ends.target_node.name)
     # Before the pointer is read: the opening of a database ends the epoch, so this process cannot write after it.
-    epoch = state.take_over(to_target, name)
-    if state.pointer_state(to_target, stored.id) not in (None, "use_next"):
+    epoch = state.take_over(target, name)
+    if state.pointer_state(target, stored.id) not in (None, "use_next"):
         # Guards would refuse the rows, but not the values of sequences.
         raise CheckFailed(
-            [f"applications were moved to {target.name}: the sync must not write to it any more"],
+            [f"applications were moved to {nodes[1]}: the sync must not write to it any more"],
             cure="to move them back: trueup switchover rollback; to end the switchover: trueup switchover finish",
-            node=target.name,
+            node=nodes[1],
         )
-    if state.pointer_state(from_source, stored.id) == "use_next":
+    if state.pointer_state(source, stored.id) == "use_next":
         raise CheckFailed(
-            [f"{source.name} is not in use any more: the switchover to {target.name} is decided"],
+            [f"{nodes[0]} is not in use any more: the switchover to {nodes[1]} is decided"],
             cure="complete it: trueup switchover execute, or rollback",
-            node=source.name,
+            node=nodes[0],
         )
-    plan = check_plan(from_source, to_target, stored, (source.name, target.name))
-    silence(to_target, name, epoch, plan.tables, plan.mode)
-    # Before the change log is checked: a partition that changes meanwhile ends the first round.
-    partitions = one_row(from_source.execute(*shape_query(name, plan.tables)))[1]
-    chain.record(to_target, name, epoch, chain.origins(from_source, to_target, stored.id, plan.tables, target.name))
-    with changelog.open_log(source) as log:
+    # Before anything is checked: what changes meanwhile ends the first round.
+    known = members.read(target, name)
+    shape, target_names = read_shape(source, name, known), members.quoted_names(target, known.values())
+    target_shape = members.shape(target, name, target_names)
+    if stored.phase == "running":
+        plan, problems = check.plan_live(source, target, stored, nodes)
+    else:
+        plan, problems = check.plan_again(source, target, stored, nodes), []
+    problems += [
+        Problem(str(table), f"the target refused its rows: {refused[str(table)]}", "fix the cause, then run it again")
+        for table in plan.tables
+        if str(table) in refused
+    ]
+    check.refuse(plan if sets_aside else replace(plan, problems=(*plan.problems, *problems)))
+    silence(target, name, epoch, plan.tables, plan.mode)
+    chain.record(target, name, epoch, chain.origins(source, target, stored.id, stored.tables, nodes[1]))
+    with changelog.open_log(ends.source_node) as log:
         changelog.check_owner(log, name, stored.id)
-        tables = changelog.attached(log, name, plan.tables)
-    history.reader(name).done(marker, stored.mark)
-    ensure_identities(to_target, STATE_SCHEMA)
-    refuse_column_lists(from_source, LOG_SCHEMA)
-    warn_unsafe(to_target, target.name)
-    state.check_role(to_target, stored.id, target.name)
-    definition = one_value(from_source.execute(*shape_query(name, tables)))
+        tables, unrecorded = changelog.attached(log, name, plan.tables)
+        problems += unrecorded
+        wrong = {problem.where for problem in problems}
+        tables = [table for table in tables if str(table) not in wrong]
+        if plan.is_ordered:
+            problems += aside.with_relatives(target, tables, known.values())
+            wrong = {problem.where for problem in problems}
+            tables = [table for table in tables if str(table) not in wrong]
+        if not sets_aside:
+            check.refuse(replace(plan, problems=tuple(problems)))
+        with state.writing(target, name, epoch):
+            for table in members.record(source, target, name, tables):
+                changelog.reload(log, name, table, "its columns were changed on the target")
+            state.set_aside(target, name, problems)
+            names = members.follow_names(target, stored, known, tables)
+    history.reader(name).done(ends.marker, stored.mark)
+    ensure_identities(target, STATE_SCHEMA)
+    refuse_column_lists(source, LOG_SCHEMA)
+    warn_unsafe(target, nodes[1])
+    state.check_role(target, stored.id, nodes[1])
+    # Triggers were created above.
+    shape = replace(shape, triggers=read_shape(source, name, known).triggers)
     if not plan.is_ordered:
-        to_target.execute("SET session_replication_role = replica")
-    shape = (definition, partitions)
-    return Link(name, stored.id, source, target, from_source, to_target, marker, plan, tables, epoch, shape)
+        target.execute("SET session_replication_role = replica")
+    return Link(
+        name, stored.id, ends.source_node, ends.target_node, source, target, ends.marker,
+        aside.only(plan, tables, problems), tuple(tables), epoch, shape, tuple(problems), names, tuple(known),
+        (target_names, target_shape),
+    )  # fmt: skip
 
 
-def shape_query(name: str, tables: Sequence[SyncTable]) -> tuple[LiteralString, dict[str, Any]]:
-    """Return the query for the source's fingerprints (tables with triggers, partitions) and for nullable keys."""
-    keys = [(table.oid, part.column.name) for table in tables for part in table.spec.key]
-    return load("trueup.verbs.sync", "round.sql")["shape"], {
-        "oids": [table.oid for table in tables],
-        "prefix": f"{LOG_SCHEMA}_{name}_",
-        "key_oids": [oid for oid, _ in keys],
-        "key_names": [column for _, column in keys],
-    }
+def read_shape(source: Connection, name: str, oids: Iterable[int]) -> Shape:
+    """Return the fingerprints of the source."""
+    return Shape(*one_row(source.execute(*shape_query(name, oids))))
+
+
+def shape_query(name: str, oids: Iterable[int]) -> tuple[LiteralString, dict[str, Any]]:
+    """Return the query for the fingerprints of the source: see `Shape`."""
+    values = {"oids": list(oids), "prefix": f"{LOG_SCHEMA}_{name}_"}
+    return load("trueup.verbs.sync", "round.sql")["shape"], values

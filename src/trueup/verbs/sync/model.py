@@ -7,8 +7,10 @@ from typing import Any
 
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
+from trueup.errors import CheckFailed
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
+from trueup.rows.write import disabled_triggers
 from trueup.rows.write.target import Target
 
 # The schemas of trueup's own tables, and of the change log (a tube).
@@ -18,8 +20,8 @@ LOG_SCHEMA = "trueup_log"
 FUNCTIONS_SCHEMA = "trueup_app"
 
 # How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
-REPLICA = "replica"
-ORDERED = "ordered"
+REPLICA = disabled_triggers.REPLICA
+ORDERED = disabled_triggers.ORDERED
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class SyncTable:
     bytes: int = 0
     # Number in the change log; 0 before the table is attached.
     number: int = 0
+    # On the target; 0 before the table exists there.
+    target_oid: int = 0
 
     @property
     def spec(self) -> TableSpec:
@@ -81,6 +85,10 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}"
+
+
+class Outdated(CheckFailed):
+    """A synced table is not as it was when the link was opened: open the link again, which sets the table aside."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,8 @@ class Round:
     # Log position of the source before the round read the changes.
     position: str = ""
     stop_asked: bool = False
+    # Relations were created, dropped or renamed, or keys and indexes: the link has to be opened again.
+    is_outdated: bool = False
 
     @property
     def is_empty(self) -> bool:

@@ -15,6 +15,7 @@ from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
+from trueup.db.not_copied import remarks_on
 from trueup.db.patterns import parse_patterns
 from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
 from trueup.db.statements import load
@@ -22,16 +23,15 @@ from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
 from trueup.rows.encode import column_spec, key_order
 from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
 from trueup.verbs.sync.left_out import find_left_out
 from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
-from trueup.verbs.sync.not_copied import remarks_on
 from trueup.verbs.sync.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
-from trueup.verbs.sync.triggers import Trigger, firing, recorded
 
 OLDEST = 140000
 _SHOWN = 20
@@ -49,7 +49,7 @@ def make_plan(
     problems: list[Problem] = []
     remarks: list[str] = []
     _check_servers(source, target, names, problems, remarks)
-    relations = _chosen(source, scope, remarks)
+    relations = _chosen(source, scope, remarks, is_started=progress.is_filled)
     candidates = [
         candidate for relation in relations if (candidate := _source_table(source, relation, problems, remarks))
     ]
@@ -78,9 +78,10 @@ def make_plan(
         ]
     sequences = _sequences(source, target, tables, scope, problems, check=not makes_schema)
     _check_large_objects(source, scope, problems, remarks)
-    remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
-    remarks += _disabled(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
-    if not makes_schema and not progress.is_bare:
+    if not progress.is_brief:
+        remarks += remarks_on(source, target, creates=makes_schema, is_superuser=is_superuser(target))
+        remarks += _disabled(source if makes_schema or progress.is_bare else target, target, tables, scope, mode)
+    if not makes_schema and not progress.is_bare and not progress.is_brief:
         remarks += _other_differences(source, target, tables, scope, names)
     by_name = {table.name: table for table in tables}
     return Plan(
@@ -123,11 +124,11 @@ def _check_servers(
         remarks.append(f"the encodings differ: {what}; the rows cannot be compared, and a switchover is refused")
 
 
-def _chosen(source: Connection, scope: Scope, remarks: list[str]) -> list[dict[str, Any]]:
-    """Return the relations of the source in the scope; raise if a named table does not exist."""
+def _chosen(source: Connection, scope: Scope, remarks: list[str], *, is_started: bool) -> list[dict[str, Any]]:
+    """Return the relations of the source in the scope; raise if a table that is named for a new sync does not exist."""
     relations = _relations(source)
-    named = _match(source, relations, scope.tables)
-    excluded = _match(source, relations, scope.exclude_tables)
+    named = _match(source, relations, scope.tables, may_lack=is_started)
+    excluded = _match(source, relations, scope.exclude_tables, may_lack=is_started)
     remarks += [
         f"{display_name(row['schema'], row['name'])} is excluded (--exclude-tables)"
         for row in relations
@@ -138,7 +139,7 @@ def _chosen(source: Connection, scope: Scope, remarks: list[str]) -> list[dict[s
 
 def _left_out(source: Connection, scope: Scope) -> list[int]:
     """Return the tables that are not in the scope, and the materialized views that the user excluded."""
-    chosen = {row["oid"] for row in _chosen(source, scope, [])}
+    chosen = {row["oid"] for row in _chosen(source, scope, [], is_started=False)}
     relations = _relations(source)
     excluded = _match(source, relations, scope.exclude_tables)
     return [
@@ -169,8 +170,20 @@ def other_tables(connection: Connection, plan: Plan) -> tuple[str, ...]:
     return tuple(name for name in names if name not in synced)
 
 
-def _match(source: Connection, relations: Many[dict[str, Any]], texts: Many[str]) -> set[int]:
-    """Return the oids of the relations that match one of the names or patterns; raise if one matches none."""
+def matching_tables(source: Connection, texts: Many[str]) -> list[str]:
+    """Return the tables of the source that match one of the names or patterns; raise if one matches none."""
+    relations = _relations(source)
+    matched = _match(source, relations, texts)
+    return [display_name(row["schema"], row["name"]) for row in relations if row["oid"] in matched]
+
+
+def _match(
+    source: Connection, relations: Many[dict[str, Any]], texts: Many[str], *, may_lack: bool = False
+) -> set[int]:
+    """Return the oids of the relations that match one of the names or patterns; raise if one matches none.
+
+    With `may_lack`, a name may match none: the table was dropped or renamed.
+    """
     oids: dict[TableName, int] = {(row["schema"], row["name"]): row["oid"] for row in relations}
     matched: set[int] = set()
     for pattern in parse_patterns(tables=texts).take:
@@ -179,7 +192,7 @@ def _match(source: Connection, relations: Many[dict[str, Any]], texts: Many[str]
             matches = [oids[name] for name in spellings if name in oids][:1]
         else:
             matches = [oid for name, oid in oids.items() if pattern.matches(*name)]
-        if not matches:
+        if not matches and not may_lack:
             near = catalog.nearest_table(source, display_name(pattern.schema.text, pattern.table.text))
             raise CheckFailed([f"no table matches {pattern.text}{near}"], cure="check the name")
         matched.update(matches)
@@ -197,7 +210,12 @@ def _source_table(
     if row["kind"] == "m":
         remarks.append(f"{shown} is a materialized view: it is refreshed after the copy and before a switchover")
         return None
-    table = catalog.read_table(source, row["schema"], row["name"])
+    try:
+        table = catalog.read_table(source, row["schema"], row["name"])
+    except CheckFailed as error:
+        # Code of another role, which a query would run.
+        problems.append(Problem(shown, error.message, error.cure))
+        return None
     why = _why_not(row, table)
     if table is None or why:
         what, cure = why or ("it was dropped a moment ago", "run the command again")

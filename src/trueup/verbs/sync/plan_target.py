@@ -12,9 +12,10 @@ from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.statements import load
+from trueup.errors import CheckFailed
+from trueup.rows.write.disabled_triggers import firing
 from trueup.rows.write.target import target_of
 from trueup.verbs.sync.model import ORDERED, Problem, SyncTable
-from trueup.verbs.sync.triggers import firing
 
 # What must be the same for a value to mean the same on both sides.
 _COMPARED = ("type", "not_null", "generated", "identity", "collation", "labels", "made_of")
@@ -24,10 +25,14 @@ Reason = tuple[str, str]
 
 @dataclass(frozen=True)
 class TargetState:
-    """What the target of a started sync has: rows of this sync; tables that trueup made, still without keys."""
+    """What the target of a started sync has: rows of this sync; tables that trueup made, still without keys.
+
+    `is_brief`: differences that lose no rows are not looked for.
+    """
 
     is_filled: bool = False
     is_bare: bool = False
+    is_brief: bool = False
 
 
 def check_target(
@@ -39,7 +44,12 @@ def check_target(
     progress: TargetState,
 ) -> SyncTable | None:
     """Return the table with its columns in the target's order, or None after adding the reasons to `problems`."""
-    on_target = catalog.read_table(target, *table.name)
+    try:
+        on_target = catalog.read_table(target, *table.name)
+    except CheckFailed as error:
+        # Code of another role, which a query would run.
+        problems.append(Problem(str(table), f"on the target, {error.message}", error.cure))
+        return None
     if on_target is None or on_target.kind not in ("r", "p"):
         what = "it does not exist on the target" if on_target is None else "it is not a table on the target"
         problems.append(Problem(str(table), what, "create the table there, or start with --create-schema"))
@@ -52,7 +62,7 @@ def check_target(
     if reasons:
         return None
     columns = tuple(column.name for column in on_target.columns)
-    return replace(table, target=target_of(table.spec, on_target), row=columns)
+    return replace(table, target=target_of(table.spec, on_target), row=columns, target_oid=on_target.oid)
 
 
 def _columns(on_source: catalog.Table, on_target: catalog.Table) -> list[Reason]:

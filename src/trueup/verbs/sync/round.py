@@ -28,15 +28,15 @@ from trueup.db.connection import Connection, Cursor, one_row, one_value
 from trueup.db.durable import commit_durably
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
-from trueup.errors import CheckFailed, TrueupError
+from trueup.db.table_lock import lock_shared
+from trueup.errors import TrueupError
 from trueup.rows.write.copy import check_arrived
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
 from trueup.rows.write.key_lists import KeyList, key_list
 from trueup.verbs.sync import changelog, state
-from trueup.verbs.sync.link import Link, shape_query
-from trueup.verbs.sync.model import Round, SyncTable
-from trueup.verbs.sync.table_lock import lock_shared
+from trueup.verbs.sync.link import Link, Shape, shape_query
+from trueup.verbs.sync.model import Outdated, Round, SyncTable
 
 # Maximum keys of a small round; more are spread over tasks.
 SMALL = 60_000
@@ -73,6 +73,8 @@ class Changes:
     mark: Mark = field(default_factory=Mark)
     # The size of the tables to be copied as a whole.
     reload_bytes: int = 0
+    # See `Round.is_outdated`.
+    is_outdated: bool = False
 
     @property
     def taken(self) -> int:
@@ -86,10 +88,6 @@ class Rewritten(TrueupError):
 
 class TooLarge(TrueupError):
     """The rows of a round must pass through the driver, and are too many for that: nothing was written."""
-
-
-class PartitionsChanged(CheckFailed):
-    """The partitions of a synced table are not those of the opened link: open it again."""
 
 
 def _no_check(changes: Changes) -> None:
@@ -137,15 +135,16 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], 
     """Read the change log in a new snapshot, with locks on the tables of these numbers."""
     tables = link.by_number()
     statements = load("trueup.verbs.sync", "round.sql")
+    numbers = [table.number for table in link.tables]
     listed = [table.number for table in link.tables if texts or len(table.spec.key) > 1]
     taken = sql.SQL(statements["taken" if limit is None else "taken_bounded"]).format(log=link.log)
     entries = sql.SQL(statements["entries"]).format(taken=taken)
 
     def ask() -> tuple[Cursor, Cursor, Cursor]:
         return (
-            link.source.execute(*shape_query(link.name, link.tables)),
-            link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log)),
-            link.source.execute(entries, {"listed": listed, "limit": limit}),
+            link.source.execute(*shape_query(link.name, link.oids)),
+            link.source.execute(sql.SQL(statements["waiting"]).format(log=link.log), {"sources": numbers}),
+            link.source.execute(entries, {"listed": listed, "limit": limit, "sources": numbers}),
         )
 
     # In a transaction of its own: all commits before this position are in the later snapshot.
@@ -164,28 +163,19 @@ def read_log(link: Link, limit: int | None, texts: bool, locked: Sequence[int], 
     if held or locked:
         with link.source.pipeline():
             shape, waiting, taken_entries = ask()
-    definition, partitions, nullable = one_row(shape)
-    if nullable:
-        raise CheckFailed(
-            [f"the key column {column} can be NULL: rows without a key cannot be copied" for column in nullable],
-            cure="make the columns NOT NULL, then run the same command again; this round wrote nothing",
-            node=link.source_node.name,
-        )
-    if definition != link.shape[0]:
-        raise CheckFailed(
-            ["a synced table or a trigger of the change log was changed since the sync was started"],
+    present = Shape(*one_row(shape))
+    if replace(present, others=link.shape.others) != link.shape:
+        # DROP, DETACH and ATTACH of a partition, and a rewrite, fire no trigger. When the link is opened, these rows
+        # get into the change log.
+        raise Outdated(
+            ["a synced table, a partition or a trigger of the change log was changed since the sync opened it"],
             cure="run trueup sync run again: it names what was changed; this round wrote nothing",
             node=link.source_node.name,
         )
-    if partitions != link.shape[1]:
-        # DROP, DETACH and ATTACH fire no trigger. When the link is opened, these rows get into the change log.
-        raise PartitionsChanged(
-            ["a partition of a synced table was created, dropped, attached or detached"],
-            cure="run the same command again; this round wrote nothing",
-            node=link.source_node.name,
-        )
     rows = taken_entries.fetchall()
-    changes = _changes(link, one_row(position), one_row(waiting), rows)
+    changes = replace(
+        _changes(link, one_row(position), one_row(waiting), rows), is_outdated=present.others != link.shape.others
+    )
     return replace(changes, texts={row[0]: row[4] for row in rows if row[4]}) if texts else changes
 
 
@@ -198,13 +188,7 @@ def _changes(
     keys: dict[int, KeyList] = {}
     problems: list[str] = []
     for number, _, count, literal, listed, _, errors, _, _ in rows:
-        table = tables.get(number)
-        if table is None:
-            raise CheckFailed(
-                [f"the change log has entries of a table (number {number}) that is not in the sync"],
-                cure="run trueup sync drop, then trueup sync start",
-                node=link.source_node.name,
-            )
+        table = tables[number]
         if count:
             keys[number] = key_list(table.spec, listed) if listed is not None else KeyList(count, (literal,))
         problems += [f"{table}: {error}" for error in errors]
@@ -339,13 +323,21 @@ def record(link: Link, changes: Changes, began: float) -> Cursor:
         "pending": changes.pending,
         "rate": changes.taken / seconds,
     }
+    _check_shape(link)
     return link.target.execute(state.statement("count_round"), facts)
+
+
+def _check_shape(link: Link) -> None:
+    """Let the transaction fail if a table of the target is not the one that the link was opened with."""
+    names, shape = link.target_shape
+    link.target.execute(state.statement("check_shape"), {"sync": link.name, "names": names, "shape": shape})
 
 
 def record_empty(link: Link, changes: Changes) -> bool:
     """Record the position after a round without entries; return whether to stop."""
     with checked_transaction(link):
         _set_position(link, changes)
+        _check_shape(link)
         stop = link.target.execute(state.statement("count_empty_round"), {"sync": link.name})
     return bool(one_value(stop))
 
@@ -394,4 +386,5 @@ def round_of(link: Link, changes: Changes, began: float) -> Round:
         lag=changes.lag,
         milliseconds=1000 * (time.monotonic() - began),
         position=changes.position,
+        is_outdated=changes.is_outdated,
     )

@@ -2,30 +2,42 @@
 SELECT pg_current_wal_lsn()::text, clock_timestamp()
 
 -- name: shape
--- Fingerprints of the source's tables and of the triggers on them, and of their partitions: another value means that one
--- was changed. And the key columns that can be NULL: such rows have no key, so they would not be copied.
+-- Fingerprints of the source: another value means that something was changed. The synced tables with columns, keys,
+-- indexes and defaults; the triggers of the change log; partitions; and what does not concern the rows of a round: other
+-- relations, labels. A column has another xmin after ALTER TABLE ... USING, which changes values and fires no trigger.
 SELECT concat_ws('/',
-    (SELECT md5(string_agg(concat_ws(':', c.oid, c.relnamespace, c.relname, a.attnum, a.attname, a.atttypid, a.atttypmod,
-                                     a.attisdropped, a.attgenerated, a.attidentity), ',' ORDER BY c.oid, a.attnum))
-       FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
-      WHERE c.oid = ANY(%(oids)s::oid[])),
+    (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped,
+                                           a.xmin), 0))
+       FROM pg_attribute a WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0),
+    (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.relnamespace, c.relname, c.relkind, c.relpersistence), 0))
+       FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[])),
+    (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k
+      WHERE k.conrelid = ANY(%(oids)s::oid[])),
+    (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM pg_index i
+      WHERE i.indrelid = ANY(%(oids)s::oid[])),
+    (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d
+      WHERE d.adrelid = ANY(%(oids)s::oid[]))),
     (SELECT md5(string_agg(concat_ws(':', g.tgrelid, g.tgname, g.tgenabled, g.tgfoid), ',' ORDER BY g.tgrelid, g.tgname))
-       FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s))),
+       FROM pg_trigger g WHERE g.tgrelid = ANY(%(oids)s::oid[]) AND starts_with(g.tgname, %(prefix)s)),
     (WITH RECURSIVE tree AS (
         SELECT c.oid AS root, c.oid FROM pg_class c WHERE c.oid = ANY(%(oids)s::oid[]) AND c.relkind = 'p'
         UNION ALL
         SELECT t.root, i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid WHERE NOT i.inhdetachpending)
      SELECT coalesce(md5(string_agg(concat_ws(':', root, oid), ',' ORDER BY root, oid)), '') FROM tree),
-    ARRAY(SELECT format('%%s of %%s', a.attname, a.attrelid::regclass)
-            FROM unnest(%(key_oids)s::oid[], %(key_names)s::text[]) k(oid, name)
-            JOIN pg_attribute a ON a.attrelid = k.oid AND a.attname = k.name AND NOT a.attnotnull ORDER BY 1)
+    concat_ws('/',
+    (SELECT sum(hashtextextended(concat_ws(':', c.oid, c.relnamespace, c.relname, c.relkind, c.relowner, c.relrowsecurity,
+                                           CASE WHEN c.relkind = 'c' THEN c.relnatts END), 0))
+       FROM pg_class c WHERE c.relkind IN ('r', 'p', 'f', 'm', 'S', 'c') AND c.relpersistence <> 't' AND NOT c.relispartition),
+    (SELECT sum(hashtextextended(concat_ws(':', e.oid, e.enumlabel), 0)) FROM pg_enum e))
 
 -- name: waiting
--- What is in the change log: entries, keys, the age of the oldest entry in seconds, and since when it is full.
-SELECT count(*), coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0)), 0)::bigint,
-       coalesce(extract(epoch FROM clock_timestamp() - min(at)), 0)::float8,
+-- What is in the change log: entries, keys, the age of the oldest entry in seconds, and since when it is full. Without the
+-- entries of tables that are set aside, where sources are given.
+SELECT count(*) FILTER (WHERE is_taken),
+       coalesce(sum(cardinality(ids) + coalesce(cardinality(keys), 0)) FILTER (WHERE is_taken), 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - min(at) FILTER (WHERE is_taken)), 0)::float8,
        min(at) FILTER (WHERE op = '!' AND payload->>'type' = 'full')
-  FROM {log}
+  FROM (SELECT *, %(sources)s::int[] IS NULL OR source = ANY(%(sources)s::int[]) AS is_taken FROM {log}) p
 
 -- name: room
 -- The size of the change log in bytes, and its maximum size.
@@ -70,7 +82,7 @@ SELECT e.source, e.numbers, coalesce(k.n, 0), k.literal, k.listed, e.reload, e.e
   FROM entries e LEFT JOIN keys k USING (source)
 
 -- name: taken
-SELECT seq, source, op, ids, keys, payload FROM {log}
+SELECT seq, source, op, ids, keys, payload FROM {log} WHERE source = ANY(%(sources)s::int[])
 
 -- name: taken_bounded
 -- Entries up to the maximum number of keys, but at least one entry, whatever its size.
@@ -78,7 +90,7 @@ SELECT seq, source, op, ids, keys, payload FROM (
     SELECT seq, source, op, ids, keys, payload,
            sum(1 + cardinality(ids) + coalesce(cardinality(keys), 0)) OVER (ORDER BY op = 'B', seq)
                - (1 + cardinality(ids) + coalesce(cardinality(keys), 0)) AS before
-      FROM (SELECT * FROM {log} ORDER BY op = 'B', seq LIMIT %(limit)s) p) w
+      FROM (SELECT * FROM {log} WHERE source = ANY(%(sources)s::int[]) ORDER BY op = 'B', seq LIMIT %(limit)s) p) w
  WHERE before < %(limit)s
 
 -- name: delete

@@ -7,28 +7,28 @@ call continues.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from trueup.capture.log.publications import published_problem
 from trueup.config.wording import counted
+from trueup.db.programs import find_programs
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
-from trueup.verbs.sync import changelog, check, create_schema, history, snapshot_copy, state
-from trueup.verbs.sync.link import open_ends, open_link
-from trueup.verbs.sync.model import LOG_SCHEMA, Plan
+from trueup.verbs.sync import changelog, check, create_schema, history, members, snapshot_copy, state
+from trueup.verbs.sync.following import Following
+from trueup.verbs.sync.link import open_ends, open_sync
+from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
 from trueup.verbs.sync.plan import make_plan, not_created
-from trueup.verbs.sync.programs import find_programs
 from trueup.verbs.sync.request import Scope, SyncRequest
-from trueup.verbs.sync.round import PartitionsChanged
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.totals import Totals, Until
 
 RETRY_SECONDS = 2.0
-REPORT_SECONDS = 5.0
 
 
 def plan(request: SyncRequest) -> Plan:
@@ -73,6 +73,8 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
                 if not stored.snapshots:
                     history.reader(request.name).forget(source)
                 changelog.wait_for_older_transactions(log, timeout=request.timeout)
+            with state.writing(target, request.name, epoch):
+                members.record(source, target, request.name, tables, no_others=True)
             rows = snapshot_copy.copy_all(request, source, target, checked, tables, stored, epoch, engine, progress)
             state.set_phase(target, request.name, epoch, "copied")
             progress.say(f"copied {counted(rows, 'row')}")
@@ -84,47 +86,33 @@ def start(request: SyncRequest, progress: Progress) -> Plan:
 def run(
     request: SyncRequest, until: Until, progress: Progress, heartbeat: Callable[[dict[str, Any]], object]
 ) -> Totals:
-    """Run rounds until `until` is reached; `heartbeat` gets the totals every few seconds."""
-    totals = Totals()
+    """Run rounds until `until` is reached; `heartbeat` gets the totals every few seconds.
+
+    Tables whose definition was changed are set aside, and the other ones go on.
+    """
+    totals, following = Totals(), Following(progress)
     began = time.monotonic()
     while True:
         try:
-            with (
-                open_link(request.source, request.target, request.name) as link,
-                Runner(link, request, progress) as runner,
-            ):
-                if problem := published_problem(link.source, f"{LOG_SCHEMA}.pods_{request.name}"):
-                    progress.say(problem)
-                for now in _rounds(runner, until, totals, began):
-                    totals = now
-                    heartbeat(totals.as_json())
-                    progress.say(totals.text())
-            return totals
-        except PartitionsChanged as error:
-            progress.say(f"{error.message}: checking the change log again")
+            with open_sync(request.source, request.target, request.name) as opened:
+                while True:
+                    try:
+                        link = following.link(opened)
+                        totals = replace(totals, aside=link.aside)
+                        if problem := published_problem(link.source, f"{LOG_SCHEMA}.pods_{request.name}"):
+                            progress.say(problem)
+                        with Runner(link, request, progress) as runner:
+                            for now in following.rounds(runner, until, totals, began):
+                                totals = now
+                                heartbeat(totals.as_json())
+                                progress.say(totals.text())
+                        if not following.has_to_open:
+                            return totals
+                    except Outdated as error:
+                        progress.say(f"{error.message}: checking all tables again")
         except Exception as error:
             if not until.follow or not isinstance(known := known_error(error), NodeError):
                 raise
             # A restart or a failover of a server: nothing is lost, and rounds continue after it.
             progress.say(f"{known}; trying again")
             time.sleep(RETRY_SECONDS)
-
-
-def _rounds(runner: Runner, until: Until, totals: Totals, began: float) -> Iterator[Totals]:
-    """Run rounds up to the last one; yield the totals every few seconds and at the end."""
-    reported, sequences_at = time.monotonic(), 0.0
-    while True:
-        last = runner.round()
-        totals = totals.plus(last, time.monotonic() - began)
-        is_over = until.is_reached(last) or last.stop_asked
-        if is_over or time.monotonic() - sequences_at >= until.sequences:
-            runner.check_chain()
-            runner.copy_sequences()
-            sequences_at = time.monotonic()
-        if is_over or time.monotonic() - reported >= REPORT_SECONDS:
-            reported = time.monotonic()
-            yield totals
-        if is_over:
-            return
-        if not last.keys and not last.reloaded:
-            time.sleep(until.interval)

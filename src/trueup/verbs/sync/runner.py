@@ -106,7 +106,7 @@ class Runner:
         link = self.link
         for trigger in silence(link.target, link.name, link.epoch, link.tables, link.plan.mode):
             self._progress.say(f"{trigger} was enabled on the target: disabled it again until the switchover")
-        found = chain.origins(link.source, link.target, link.id, link.tables, link.target_node.name)
+        found = chain.origins(link.source, link.target, link.id, link.names, link.target_node.name)
         chain.record(link.target, link.name, link.epoch, found)
 
     def copy_sequences(self) -> None:

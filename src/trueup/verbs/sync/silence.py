@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from trueup.db.connection import Connection
-from trueup.verbs.sync import state, triggers
+from trueup.rows.write import disabled_triggers as triggers
+from trueup.rows.write.disabled_triggers import Trigger
+from trueup.verbs.sync import state
 from trueup.verbs.sync.model import SyncTable
-from trueup.verbs.sync.triggers import Trigger
 
 # Seconds to retry for the lock of one table.
 _TIMEOUT = 60.0

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg.rows import dict_row
+from psycopg.types.json import Jsonb
 
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.capture.triggers.readers import Mark
@@ -20,8 +21,8 @@ from trueup.db.private import install_privately
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
-from trueup.verbs.sync import triggers
-from trueup.verbs.sync.model import STATE_SCHEMA, SyncTable
+from trueup.rows.write import disabled_triggers as triggers
+from trueup.verbs.sync.model import STATE_SCHEMA, Outdated, Problem, SyncTable
 from trueup.verbs.sync.request import Scope
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # The SQLSTATE of `trueup.sync_check_epoch`.
 TAKEN_OVER = "TU001"
+# The SQLSTATE of `trueup.sync_check_shape`.
+RESHAPED = "TU002"
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class State:
     tables: tuple[str, ...]
     named: tuple[str, ...]
     left_out: tuple[str, ...]
+    # What is not up to date, and why.
+    aside: tuple[Problem, ...]
     snapshots: int
     epoch: int
     started_at: datetime
@@ -97,12 +102,17 @@ def read(target: Connection, name: str) -> State | None:
     with target.cursor(row_factory=dict_row) as cursor:
         try:
             row = cursor.execute(statement("read"), [name]).fetchone()
+            if row is not None and one_value(target.execute("SELECT to_regclass('trueup.sync_tables') IS NULL")):
+                raise psycopg.errors.UndefinedColumn
         except psycopg.errors.UndefinedColumn:
             raise CheckFailed(
                 ["the syncs into this database were started by an earlier version of trueup"],
                 cure="run trueup sync drop with that version, then trueup sync start with this one",
             ) from None
-    return State(**{**row, **{column: tuple(row[column]) for column in _LISTS}}) if row else None
+    if row is None:
+        return None
+    aside = tuple(Problem(**problem) for problem in row["aside"])
+    return State(**{**row, **{column: tuple(row[column]) for column in _LISTS}, "aside": aside})
 
 
 def expect(target: Connection, name: str, source: str, node: str) -> State:
@@ -154,6 +164,20 @@ def set_phase(target: Connection, name: str, epoch: int, phase: str) -> None:
         )
 
 
+def set_tables(
+    target: Connection, name: str, tables: Sequence[str], named: Sequence[str], left_out: Sequence[str]
+) -> None:
+    """Record the tables of a sync; call it in a transaction of the sync."""
+    values = {"tables": list(tables), "named": list(named), "left_out": list(left_out)}
+    target.execute(statement("set_tables"), {"sync": name, **values})
+
+
+def set_aside(target: Connection, name: str, problems: Sequence[Problem]) -> None:
+    """Record what is set aside, for `trueup sync status`; call it in a transaction of the sync."""
+    values = {"sync": name, "aside": Jsonb([asdict(problem) for problem in problems])}
+    target.execute(statement("set_aside"), values)
+
+
 def set_mark(target: Connection, name: str, mark: Mark) -> None:
     """Record the last round that the target has, in the transaction of its rows."""
     target.execute(statement("set_mark"), {"sync": name, "round": mark.round, "token": mark.token})
@@ -170,9 +194,13 @@ def take_over(target: Connection, name: str) -> int:
 @contextmanager
 def writing(target: Connection, name: str, epoch: int) -> Iterator[None]:
     """Run the block in a transaction of the sync; no other process can take over the sync before its end."""
-    with durable_transaction(target):
-        check_epoch(target, name, epoch)
-        yield
+    try:
+        with durable_transaction(target):
+            check_epoch(target, name, epoch)
+            yield
+    except psycopg.Error as error:
+        raise_if_refused(error, name)
+        raise
 
 
 def check_epoch(target: Connection, name: str, epoch: int) -> None:
@@ -188,15 +216,22 @@ def check_epoch(target: Connection, name: str, epoch: int) -> None:
 
 
 def raise_if_refused(error: psycopg.Error, name: str) -> None:
-    """Raise CheckFailed if an error of the target means that the epoch is too old or cannot be checked."""
+    """Raise CheckFailed if an error of the target means that the epoch or the tables are others, or are not checked."""
+    if error.sqlstate == RESHAPED:
+        raise Outdated(
+            ["a synced table was altered or replaced on the target since the sync opened it"],
+            cure="run the same command again; nothing was written",
+        ) from None
     if error.sqlstate == TAKEN_OVER:
         raise CheckFailed(
             [f"another process has taken over the sync {name}: nothing was written"],
             cure="run a sync in only one process at a time",
         ) from None
-    if isinstance(error, psycopg.errors.UndefinedFunction) and "sync_check_epoch" in str(error):
+    for function in ("sync_check_epoch", "sync_check_shape", "sync_shape"):
+        if not isinstance(error, psycopg.errors.UndefinedFunction) or f"trueup.{function}(" not in str(error):
+            continue
         raise CheckFailed(
-            ["the function trueup.sync_check_epoch was dropped on the target: nothing was written"],
+            [f"the function trueup.{function} was dropped on the target: nothing was written"],
             cure="run the same command again: it creates the function",
         ) from None
 

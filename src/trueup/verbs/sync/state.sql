@@ -17,6 +17,8 @@ CREATE TABLE IF NOT EXISTS trueup.syncs (
     -- The options --tables and --exclude-tables; no names means the whole database.
     named text[] NOT NULL,
     left_out text[] NOT NULL,
+    -- What is set aside, why, and the cure: its rows are not up to date.
+    aside jsonb NOT NULL DEFAULT '[]',
     -- Table -> the databases that its rows come from: the source, and the sources of the source.
     origins jsonb NOT NULL DEFAULT '{}',
     -- Number of snapshots that the copy was read in: more than one if it was interrupted and continued.
@@ -67,6 +69,17 @@ CREATE TABLE IF NOT EXISTS trueup.sync_disabled (
 COMMENT ON TABLE trueup.sync_disabled IS
     'Triggers and rules that a sync has disabled because its writes would fire them, and the states that they had.';
 COMMENT ON TABLE trueup.copied IS 'Copied page ranges of the source, each written in one transaction with its rows.';
+CREATE TABLE IF NOT EXISTS trueup.sync_tables (
+    sync text NOT NULL REFERENCES trueup.syncs ON DELETE CASCADE,
+    name text NOT NULL,
+    -- Another table may have its name now, and it may have another name.
+    source_oid oid NOT NULL,
+    target_oid oid NOT NULL,
+    -- Name of the column -> its numbers on the source and on the target.
+    columns jsonb NOT NULL,
+    PRIMARY KEY (sync, name)
+);
+COMMENT ON TABLE trueup.sync_tables IS 'The tables of a sync on both databases, when they were last in step.';
 CREATE TABLE IF NOT EXISTS trueup.sync_mark (
     sync text PRIMARY KEY,
     source_lsn pg_lsn,
@@ -74,7 +87,8 @@ CREATE TABLE IF NOT EXISTS trueup.sync_mark (
     applied_at timestamptz
 );
 COMMENT ON TABLE trueup.sync_mark IS
-    'The position of a sync: all commits of the source before source_lsn are here. 0/0: a large round is not complete.';
+    'The position of a sync: all commits of the source before source_lsn are here, except those of tables that are set '
+    'aside. 0/0: a large round is not complete.';
 
 -- The first statement of every transaction of a sync. In a pipeline, an error skips all later statements: a process that
 -- has been replaced writes nothing. Triggers of trueup compare the setting with their own sync, and check the role too.
@@ -89,17 +103,54 @@ END
 $$;
 REVOKE ALL ON FUNCTION trueup.sync_check_epoch(text, bigint) FROM PUBLIC;
 
+-- A fingerprint of a sync and its tables, by their quoted names: another value means that a table was altered, is another
+-- one, or was added to the sync or removed from it.
+CREATE OR REPLACE FUNCTION trueup.sync_shape(sync text, names text[]) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    tables oid[] := ARRAY(SELECT to_regclass(n.name) FROM unnest(names) WITH ORDINALITY n(name, at) ORDER BY n.at);
+    tree oid[] := ARRAY(
+        WITH RECURSIVE t AS (
+            SELECT u.oid FROM unnest(tables) u(oid) WHERE u.oid IS NOT NULL
+            UNION ALL SELECT i.inhrelid FROM t JOIN pg_inherits i ON i.inhparent = t.oid)
+        SELECT t.oid FROM t ORDER BY 1);
+BEGIN
+    RETURN concat_ws('/', md5(tables::text), md5(tree::text),
+        (SELECT sum(hashtextextended(concat_ws(':', t.source_oid, t.target_oid), 0)) FROM trueup.sync_tables t
+          WHERE t.sync = sync_shape.sync),
+        (SELECT sum(hashtextextended(concat_ws(':', a.attrelid, a.attnum, a.xmin), 0)) FROM pg_attribute a
+          WHERE a.attrelid = ANY (tables) AND a.attnum > 0),
+        (SELECT sum(hashtextextended(concat_ws(':', k.oid, k.xmin), 0)) FROM pg_constraint k WHERE k.conrelid = ANY (tree)),
+        (SELECT sum(hashtextextended(concat_ws(':', i.indexrelid, i.xmin), 0)) FROM pg_index i WHERE i.indrelid = ANY (tree)),
+        (SELECT sum(hashtextextended(concat_ws(':', d.oid, d.xmin), 0)) FROM pg_attrdef d WHERE d.adrelid = ANY (tables)),
+        (SELECT sum(hashtextextended(concat_ws(':', e.oid, e.enumlabel), 0)) FROM pg_enum e));
+END
+$$;
+REVOKE ALL ON FUNCTION trueup.sync_shape(text, text[]) FROM PUBLIC;
+
+-- The last statement before the end of a transaction that writes rows: the tables are locked by then.
+CREATE OR REPLACE FUNCTION trueup.sync_check_shape(sync text, names text[], shape text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF trueup.sync_shape(sync, names) IS DISTINCT FROM shape THEN
+        RAISE EXCEPTION 'a synced table was altered or replaced' USING ERRCODE = 'TU002';
+    END IF;
+END
+$$;
+REVOKE ALL ON FUNCTION trueup.sync_check_shape(text, text[], text) FROM PUBLIC;
+
 -- name: uninstall
 DROP TABLE IF EXISTS trueup.sync_disabled;
-DROP TABLE trueup.copied, trueup.syncs, trueup.sync_mark;
-DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint)
+DROP TABLE trueup.copied, trueup.sync_tables, trueup.syncs, trueup.sync_mark;
+DROP FUNCTION IF EXISTS trueup.sync_check_epoch(text, bigint), trueup.sync_check_shape(text, text[], text),
+    trueup.sync_shape(text, text[])
 
 -- name: create
 INSERT INTO trueup.syncs (sync, id, source, phase, made_schema, no_owner, tables, named, left_out)
 VALUES (%(sync)s, %(id)s, %(source)s, %(phase)s, %(made)s, %(no_owner)s, %(tables)s, %(named)s, %(left_out)s)
 
 -- name: read
-SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.no_owner, s.tables, s.named, s.left_out, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
+SELECT s.sync, s.id, s.source, s.phase, s.made_schema, s.no_owner, s.tables, s.named, s.left_out, s.aside, s.snapshots, s.epoch, s.started_at, s.copied_at, s.rounds, s.keys,
        s.last_keys, s.last_ms, s.lag_seconds, s.pending_keys, s.keys_per_second, s.stop_asked_at, s.round, s.token,
        m.source_lsn::text AS source_lsn, m.source_at, m.applied_at
   FROM trueup.syncs s LEFT JOIN trueup.sync_mark m USING (sync) WHERE s.sync = %s
@@ -117,6 +168,35 @@ UPDATE trueup.sync_mark SET source_lsn = '0/0', applied_at = clock_timestamp() W
 UPDATE trueup.sync_mark
    SET source_lsn = greatest(source_lsn, %(position)s::pg_lsn), source_at = clock_timestamp(), applied_at = clock_timestamp()
  WHERE sync = %(sync)s
+
+-- name: members
+SELECT name, source_oid::bigint, target_oid::bigint, columns FROM trueup.sync_tables WHERE sync = %s
+
+-- name: set_member
+INSERT INTO trueup.sync_tables (sync, name, source_oid, target_oid, columns)
+VALUES (%(sync)s, %(name)s, %(source)s, %(target)s, %(columns)s)
+    ON CONFLICT (sync, name) DO UPDATE SET source_oid = excluded.source_oid, target_oid = excluded.target_oid,
+                                           columns = excluded.columns
+
+-- name: remove_members
+DELETE FROM trueup.sync_tables WHERE sync = %(sync)s AND name = ANY(%(names)s)
+
+-- name: set_tables
+UPDATE trueup.syncs SET tables = %(tables)s, named = %(named)s, left_out = %(left_out)s WHERE sync = %(sync)s
+
+-- name: set_aside
+UPDATE trueup.syncs SET aside = %(aside)s WHERE sync = %(sync)s AND aside <> %(aside)s
+
+-- name: columns
+SELECT a.attrelid::bigint, a.attname::text, a.attnum::int,
+       a.attgenerated = '' AND (a.atthasmissing OR a.atthasdef OR a.attidentity <> '')
+  FROM pg_attribute a WHERE a.attrelid = ANY(%(oids)s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: shape
+SELECT trueup.sync_shape(%(sync)s, %(names)s)
+
+-- name: check_shape
+SELECT trueup.sync_check_shape(%(sync)s, %(names)s, %(shape)s)
 
 -- name: set_mark
 UPDATE trueup.syncs SET round = %(round)s, token = %(token)s WHERE sync = %(sync)s
@@ -172,3 +252,5 @@ UPDATE trueup.switchover p SET token_hash = NULL
 
 -- name: is_complete
 SELECT to_regprocedure('trueup.sync_check_epoch(text, bigint)') IS NOT NULL AND to_regclass('trueup.sync_disabled') IS NOT NULL
+       AND to_regprocedure('trueup.sync_shape(text, text[])') IS NOT NULL
+       AND to_regprocedure('trueup.sync_check_shape(text, text[], text)') IS NOT NULL

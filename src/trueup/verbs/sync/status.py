@@ -99,7 +99,7 @@ def waiting(source: Connection, name: str) -> tuple[int, int, float] | None:
     if one_value(source.execute("SELECT to_regclass(%s)", [log.as_string(source)])) is None:
         return None
     query = sql.SQL(load("trueup.verbs.sync", "round.sql")["waiting"]).format(log=log)
-    entries, keys, seconds, _ = one_row(source.execute(query))
+    entries, keys, seconds, _ = one_row(source.execute(query, {"sources": None}))
     return entries, keys, seconds
 
 
@@ -129,7 +129,8 @@ def room(source: Connection, name: str) -> Room | None:
         return None
     statements = load("trueup.verbs.sync", "round.sql")
     size, max_bytes = one_row(source.execute(statements["room"], {"sync": name}))
-    since = one_row(source.execute(sql.SQL(statements["waiting"]).format(log=log_table(name))))[3]
+    query = sql.SQL(statements["waiting"]).format(log=log_table(name))
+    since = one_row(source.execute(query, {"sources": None}))[3]
     return Room(size, max_bytes, None if since is None else f"{since:%Y-%m-%d %H:%M:%S} UTC")
 
 

@@ -52,6 +52,10 @@ def status_text(status: SyncStatus) -> str:
     if status.known is not None:
         count = counted(len(status.known.tables), "table")
         lines.append(f"sync {status.sync}, {count}: {_PHASES[status.known.phase]}")
+        if status.known.aside:
+            lines.append(f"INCOMPLETE: {len(status.known.aside)} set aside; their rows are not up to date:")
+        for problem in status.known.aside:
+            lines += [f"  - {problem}", f"    what to do: {problem.cure}"]
     if status.waiting is not None:
         _, keys, seconds = status.waiting
         lines.append(f"  change log: {counted(keys, 'key')}" + (f", the oldest {seconds:,.1f} s old" if keys else ""))
@@ -80,7 +84,8 @@ def _rounds(known: State, problem: str) -> list[str]:
     elif known.source_lsn == "0/0":
         lines.append("  a large round is not complete: the target is between two states")
     elif known.source_at:
+        rest = ", except for what is set aside" if known.aside else ""
         lines.append(
-            f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn})"
+            f"  the target equals the source as of {known.source_at:%Y-%m-%d %H:%M:%S} UTC ({known.source_lsn}){rest}"
         )
     return lines

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trueup.config.wording import counted
-from trueup.verbs.sync.model import Round
+from trueup.verbs.sync.model import Problem, Round
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Totals:
     rows: int = 0
     seconds: float = 0.0
     last: Round = field(default_factory=Round)
+    # What is not up to date.
+    aside: tuple[Problem, ...] = ()
 
     def plus(self, last: Round, seconds: float) -> Totals:
         """Return the totals with one more round; `seconds` is the duration of the run so far."""
@@ -61,12 +63,14 @@ class Totals:
             "pending_keys": self.last.pending,
             "keys_per_second": round(self.keys / max(self.seconds, 1e-6), 1),
             "last_round_ms": round(self.last.milliseconds, 2),
+            "aside": [asdict(problem) for problem in self.aside],
         }
 
     def text(self) -> str:
         """Return the same as one line of text."""
         rate = self.keys / max(self.seconds, 1e-6)
+        aside = f"; {len(self.aside)} set aside" if self.aside else ""
         return (
             f"{counted(self.rounds, 'round')}, {counted(self.keys, 'key')} ({rate:,.0f}/s): lag {self.last.lag:.1f} s,"
-            f" {counted(self.last.pending, 'key')} pending, last round {self.last.milliseconds:.0f} ms"
+            f" {counted(self.last.pending, 'key')} pending, last round {self.last.milliseconds:.0f} ms{aside}"
         )

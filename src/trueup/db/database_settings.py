@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import psycopg
@@ -12,7 +12,6 @@ from psycopg.rows import dict_row
 
 from trueup.db.connection import Connection
 from trueup.db.statements import load
-from trueup.engine.progress import Progress
 
 # Settings whose value is a list of names, each of them quoted where necessary.
 _LISTS = {
@@ -23,7 +22,7 @@ _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*))\s*(?:,|$)')
 _PRIVILEGES = {"CREATE": sql.SQL("CREATE"), "CONNECT": sql.SQL("CONNECT"), "TEMPORARY": sql.SQL("TEMPORARY")}
 
 
-def copy_database(source: Connection, target: Connection, progress: Progress, *, no_owner: bool) -> None:
+def copy_database(source: Connection, target: Connection, say: Callable[[str], object], *, no_owner: bool) -> None:
     """Give the target's database the owner, the privileges and the settings of the source's.
 
     What the role may not do, or the server does not know, is named and left as it is.
@@ -32,15 +31,15 @@ def copy_database(source: Connection, target: Connection, progress: Progress, *,
     owner, there = _rows(source, "owner")[0]["owner"], _rows(target, "owner")[0]
     if there["is_superuser"] and not no_owner and owner != there["owner"]:
         alter = sql.SQL("ALTER DATABASE {} OWNER TO {}").format(name, sql.Identifier(owner))
-        _attempt(target, alter, f"the owner {owner} of the database", progress)
+        _attempt(target, alter, f"the owner {owner} of the database", say)
     for statement, shown in _grants(source, target, name):
-        _attempt(target, statement, shown, progress)
+        _attempt(target, statement, shown, say)
     for row in _rows(source, "settings"):
         if row["role"]:
             what = sql.SQL("ROLE {} IN DATABASE {}").format(sql.Identifier(row["role"]), name)
-            set_parameters(target, what, f"role {row['role']} in the database", row["settings"], progress)
+            set_parameters(target, what, f"role {row['role']} in the database", row["settings"], say)
         else:
-            set_parameters(target, sql.SQL("DATABASE {}").format(name), "database", row["settings"], progress)
+            set_parameters(target, sql.SQL("DATABASE {}").format(name), "database", row["settings"], say)
 
 
 def database_remarks(source: Connection, target: Connection, *, no_owner: bool) -> list[str]:
@@ -60,7 +59,7 @@ def database_remarks(source: Connection, target: Connection, *, no_owner: bool) 
 
 
 def set_parameters(
-    target: Connection, what: sql.Composable, shown: str, settings: Iterable[str], progress: Progress
+    target: Connection, what: sql.Composable, shown: str, settings: Iterable[str], say: Callable[[str], object]
 ) -> None:
     """Run ALTER `what` SET for settings of the form name=value. Values are not shown: some contain secrets."""
     for setting in settings:
@@ -69,7 +68,7 @@ def set_parameters(
         values = sql.SQL(", ").join(map(sql.Literal, parts)) if parts else sql.SQL("''")
         parameter = sql.SQL(".").join(map(sql.Identifier, name.split(".")))
         statement = sql.SQL("ALTER {} SET {} TO {}").format(what, parameter, values)
-        _attempt(target, statement, f"the setting {name} of the {shown}", progress)
+        _attempt(target, statement, f"the setting {name} of the {shown}", say)
 
 
 def _list(value: str) -> list[str]:
@@ -103,14 +102,14 @@ def _facts(connection: Connection) -> dict[tuple[str, str], bool]:
     return {(row["grantee"], row["privilege"]): row["is_grantable"] for row in rows}
 
 
-def _attempt(target: Connection, statement: sql.Composed, shown: str, progress: Progress) -> None:
+def _attempt(target: Connection, statement: sql.Composed, shown: str, say: Callable[[str], object]) -> None:
     try:
         with target.transaction():
             target.execute(statement)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedObject, psycopg.DataError) as error:
-        progress.say(f"{shown} was not copied: {error.diag.message_primary}")
+        say(f"{shown} was not copied: {error.diag.message_primary}")
 
 
 def _rows(connection: Connection, statement: str) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.verbs.sync", "database.sql")[statement]).fetchall()
+        return cursor.execute(load("trueup.db", "database_settings.sql")[statement]).fetchall()

@@ -24,7 +24,10 @@ from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name, display_part
 from trueup.db.statements import load
 from trueup.errors import QueryError
-from trueup.verbs.sync.model import ORDERED
+
+# How rows are written: with triggers and foreign keys of the target silenced, or in the order of foreign keys.
+REPLICA = "replica"
+ORDERED = "ordered"
 
 if TYPE_CHECKING:
     from typing_extensions import LiteralString
@@ -66,7 +69,7 @@ class Trigger:
 
 
 def _statement(name: str) -> LiteralString:
-    return load("trueup.verbs.sync", "triggers.sql")[name]
+    return load("trueup.rows.write", "disabled_triggers.sql")[name]
 
 
 def all_triggers(connection: Connection, tables: Iterable[TableName]) -> list[Trigger]:

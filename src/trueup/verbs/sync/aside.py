@@ -1,0 +1,128 @@
+"""What a running sync sets aside: tables whose rows it cannot write at present. All other tables go on.
+
+Changes of a table that is set aside stay in the change log, and its rows on the target are not up to date. When its
+definitions are in step again, rounds write the changes. Where foreign keys fire on the target (`ordered`), tables that
+refer to it, or that it refers to, are set aside too: their rows could not be written or deleted without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from trueup.db.connection import Connection
+from trueup.db.foreign_keys import read_foreign_keys
+from trueup.db.names import display_name
+from trueup.verbs.sync.members import Member
+from trueup.verbs.sync.model import Plan, Problem, SyncTable
+
+SEQUENCE = "sequence "
+_SAME = "make both tables the same"
+_AGAIN = "copy the table again: trueup sync add {}"
+
+
+def split(plan: Plan, members: Mapping[int, Member], names: Mapping[int, str]) -> tuple[Plan, list[Problem]]:
+    """Return the plan with only what can be synced, and the problems of the rest; `names` are those of the source.
+
+    Problems that concern no single object stay in the plan.
+    """
+    aside: list[Problem] = []
+    live: list[SyncTable] = []
+    by_name = {member.name: member for member in members.values()}
+    of_source = set(names.values())
+    oids = {name: oid for oid, name in names.items()}
+    for table in plan.tables:
+        member = members.get(table.oid)
+        if member is None:
+            aside.append(_not_a_member(str(table), by_name))
+        elif member.target_oid != table.target_oid:
+            aside.append(_moved(member, str(table)))
+        else:
+            live.append(table)
+    stopping: list[Problem] = []
+    for problem in plan.problems:
+        member = members.get(oids.get(problem.where, 0))
+        if problem.where.startswith(SEQUENCE) or problem.where == "large objects":
+            aside.append(problem)
+        elif problem.where not in by_name and problem.where not in of_source:
+            stopping.append(problem)
+        elif member is not None and member.name != problem.where:
+            aside.append(_moved(member, problem.where))
+        elif member is None and problem.where in by_name:
+            aside.append(_not_a_member(problem.where, by_name))
+        else:
+            aside.append(problem)
+    known = {problem.where for problem in aside} | {members[table.oid].name for table in live}
+    aside += [_gone(member, names) for member in members.values() if member.name not in known]
+    # A table with a problem of its own is not live, even if the plan has it.
+    wrong = {problem.where for problem in aside}
+    live = [table for table in live if str(table) not in wrong and members[table.oid].name not in wrong]
+    return only(replace(plan, problems=tuple(stopping)), live, aside), _distinct(aside)
+
+
+def only(plan: Plan, live: Iterable[SyncTable], aside: Iterable[Problem]) -> Plan:
+    """Return the plan with these tables, and without the sequences that are set aside."""
+    tables = tuple(live)
+    inside = {table.name for table in tables}
+    wrong = {problem.where for problem in aside}
+    return replace(
+        plan,
+        tables=tables,
+        sequences=tuple(sequence for sequence in plan.sequences if f"{SEQUENCE}{sequence}" not in wrong),
+        foreign_keys=tuple(key for key in plan.foreign_keys if key.child in inside and key.parent in inside),
+    )
+
+
+def with_relatives(target: Connection, tables: Sequence[SyncTable], members: Iterable[Member]) -> list[Problem]:
+    """Return the problems of tables that are connected by foreign keys of the target with a table that is set aside."""
+    live = {table.name for table in tables}
+    of_sync = {member.table for member in members} | live
+    keys = [key for key in read_foreign_keys(target, of_sync) if key.child in of_sync and key.parent in of_sync]
+    problems: list[Problem] = []
+    lost = of_sync - live
+    while True:
+        following = {
+            (name, other)
+            for key in keys
+            for name, other in ((key.child, key.parent), (key.parent, key.child))
+            if name in live and other in lost
+        }
+        if not following:
+            return problems
+        for name, other in sorted(following):
+            if name in live:
+                what = f"a foreign key connects it with {display_name(*other)}, which is set aside"
+                problems.append(Problem(display_name(*name), what, f"fix {display_name(*other)}"))
+                live.discard(name)
+                lost.add(name)
+
+
+def _not_a_member(name: str, by_name: Mapping[str, Member]) -> Problem:
+    if name in by_name:
+        what = "it was replaced by another table with its name on the source"
+        return Problem(name, what, _AGAIN.format(name))
+    what = "it was created after the sync was started, and is not in the sync"
+    return Problem(name, what, f"add it: trueup sync add {name}; or exclude it: trueup sync remove {name}")
+
+
+def _moved(member: Member, name: str) -> Problem:
+    if member.name != name:
+        return Problem(member.name, f"it was renamed to {name} on the source", _SAME)
+    what = "another table has its name on the target"
+    return Problem(name, what, f"rename it back, or {_AGAIN.format(name)}")
+
+
+def _gone(member: Member, names: Mapping[int, str]) -> Problem:
+    name = names.get(member.source_oid)
+    if name == member.name:
+        return Problem(
+            name, "it cannot be synced any more: it belongs to an extension, or is excluded", _AGAIN.format(name)
+        )
+    if name is not None:
+        return _moved(member, name)
+    cure = f"remove it from the sync: trueup sync remove {member.name}"
+    return Problem(member.name, "it was dropped on the source", cure)
+
+
+def _distinct(problems: Iterable[Problem]) -> list[Problem]:
+    return list(dict.fromkeys(problems))

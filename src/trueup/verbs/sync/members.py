@@ -1,0 +1,132 @@
+"""The tables of a sync on both databases, by their oids: names can be given to other tables, and columns too.
+
+The target keeps them as they were when the two tables were last in step. A table that was renamed on both databases
+is still the same one; a table that took the name of another one is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from trueup.db.connection import Connection, one_value
+from trueup.db.foreign_keys import TableName
+from trueup.db.names import display_name, parse_table_name
+from trueup.verbs.sync import state
+from trueup.verbs.sync.model import SyncTable
+
+# Column -> its numbers on the source and on the target.
+Columns = Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One table of a sync, when it was last in step."""
+
+    name: str
+    source_oid: int
+    target_oid: int
+    columns: Columns
+
+    @property
+    def table(self) -> TableName:
+        """Schema and name."""
+        schema, table = parse_table_name(self.name)
+        return schema.text, table.text
+
+
+def read(target: Connection, sync: str) -> dict[int, Member]:
+    """Return the tables of a sync by their oids on the source."""
+    rows = target.execute(state.statement("members"), [sync]).fetchall()
+    members = (
+        Member(name, source, on_target, {column: (first, second) for column, (first, second) in columns.items()})
+        for name, source, on_target, columns in rows
+    )
+    return {member.source_oid: member for member in members}
+
+
+def record(
+    source: Connection, target: Connection, sync: str, tables: Iterable[SyncTable], *, no_others: bool = False
+) -> list[SyncTable]:
+    """Record that these tables are in step; return those whose rows on the target may lack values.
+
+    A column that was dropped and created again on the target has the same name and no values. With `no_others` the sync
+    has no other tables. Call it in a transaction of the sync.
+    """
+    known, tables = read(target, sync), list(tables)
+    on_source = _columns(source, [table.oid for table in tables])
+    on_target = _columns(target, [table.target_oid for table in tables])
+    incomplete: list[SyncTable] = []
+    changed: list[Member] = []
+    for table in tables:
+        numbers = on_target[table.target_oid]
+        columns = {
+            name: (number, numbers[name][0]) for name, (number, _) in on_source[table.oid].items() if name in numbers
+        }
+        present, former = Member(str(table), table.oid, table.target_oid, columns), known.get(table.oid)
+        if present == former:
+            continue
+        changed.append(present)
+        was = dict(former.columns.values()) if former is not None else dict(columns.values())
+        if any(
+            was[number] != other if number in was else numbers[name][1] for name, (number, other) in columns.items()
+        ):
+            incomplete.append(table)
+    oids = {table.oid for table in tables}
+    removed = {known[member.source_oid].name for member in changed if member.source_oid in known}
+    removed |= {member.name for oid, member in known.items() if no_others and oid not in oids}
+    target.execute(state.statement("remove_members"), {"sync": sync, "names": list(removed)})
+    for member in changed:
+        values = {"name": member.name, "source": member.source_oid, "target": member.target_oid}
+        target.execute(state.statement("set_member"), {"sync": sync, **values, "columns": Jsonb(member.columns)})
+    return incomplete
+
+
+def follow_names(
+    target: Connection, stored: state.State, known: Mapping[int, Member], tables: Iterable[SyncTable]
+) -> tuple[str, ...]:
+    """Record the names of tables that were renamed on both databases; return the names of all tables of the sync."""
+    renamed = {known[table.oid].name: str(table) for table in tables if table.oid in known}
+    names = tuple(renamed.get(name, name) for name in stored.tables)
+    if names != stored.tables:
+        new = [name for name in names if name not in stored.tables]
+        named = (
+            tuple(dict.fromkeys([*(renamed.get(name, name) for name in stored.named), *new])) if stored.named else ()
+        )
+        state.set_tables(target, stored.sync, names, named, stored.left_out)
+    return names
+
+
+def _columns(connection: Connection, oids: list[int]) -> dict[int, dict[str, tuple[int, bool]]]:
+    """Return by oid and column: its number, and whether rows may have got a value when it was added."""
+    columns: dict[int, dict[str, tuple[int, bool]]] = {oid: {} for oid in oids}
+    for oid, name, number, has_value in connection.execute(state.statement("columns"), {"oids": oids}).fetchall():
+        columns[oid][name] = (number, has_value)
+    return columns
+
+
+def quoted_names(target: Connection, members: Iterable[Member]) -> list[str]:
+    """Return the names of the members for `trueup.sync_shape`, in a fixed order."""
+    return sorted(sql.Identifier(*member.table).as_string(target) for member in members)
+
+
+def shape(target: Connection, sync: str, names: list[str]) -> str:
+    """Return the fingerprint of a sync and its tables, which have these quoted names on the target."""
+    return str(one_value(target.execute(state.statement("shape"), {"sync": sync, "names": names})))
+
+
+def names_by_oid(source: Connection) -> dict[int, str]:
+    """Return the names of all tables of the source."""
+    query = (
+        "SELECT c.oid::bigint, n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'p', 'f', 'm')"
+    )
+    return {oid: display_name(schema, name) for oid, schema, name in source.execute(query).fetchall()}
+
+
+def turned(tables: Iterable[SyncTable]) -> list[SyncTable]:
+    """Return the tables for a sync in the other direction."""
+    return [replace(table, oid=table.target_oid, target_oid=table.oid) for table in tables]

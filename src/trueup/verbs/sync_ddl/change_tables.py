@@ -1,0 +1,208 @@
+"""Add tables to a started sync and remove some, also while it runs: nothing else is copied again.
+
+A new table gets its triggers, then an entry in the change log that lets a round copy all of its rows, then it is
+recorded as a table of the sync. After a kill at any point, the same call continues. A running sync notices the change
+in its next round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from trueup.db.connection import Connection, one_value
+from trueup.db.durable import durable_transaction
+from trueup.db.foreign_keys import read_foreign_keys
+from trueup.db.names import display_name, table_spellings
+from trueup.errors import CheckFailed, TrueupError
+from trueup.verbs.sync import changelog, check, members, state
+from trueup.verbs.sync.link import log_table, open_ends
+from trueup.verbs.sync.members import Member
+from trueup.verbs.sync.model import Plan, Problem, SyncTable
+from trueup.verbs.sync.plan import make_plan, matching_tables
+from trueup.verbs.sync.plan_target import TargetState
+from trueup.verbs.sync.request import Scope, SyncRequest
+from trueup.verbs.sync.state import State
+
+_POLL_SECONDS = 0.1
+
+
+def add(request: SyncRequest, names: Sequence[str]) -> tuple[str, ...]:
+    """Add tables to a started sync, or copy tables of it again; return their names. The next round copies the rows."""
+    with open_ends(request.source, request.target, request.name) as (source, target):
+        stored = _running(request, source, target)
+        chosen = matching_tables(source, names)
+        tables = _addable(request, source, target, stored, chosen)
+        with changelog.open_log(request.source) as log:
+            changelog.check_owner(log, stored.sync, stored.id)
+            tables = changelog.attach(log, stored.sync, tables, timeout=request.timeout)
+            changelog.wait_for_older_transactions(log, timeout=request.timeout)
+            # Before the table is recorded: it must not be in the sync without this.
+            for table in tables:
+                changelog.reload(log, stored.sync, table, "it was added")
+            _record(source, target, stored, tables)
+            changelog.forget_detached(log, stored.sync)
+        return tuple(map(str, tables))
+
+
+def remove(request: SyncRequest, names: Sequence[str], *, timeout: float) -> tuple[str, ...]:
+    """Remove tables from a started sync; return their names. Their rows on the target stay."""
+    with open_ends(request.source, request.target, request.name) as (source, target):
+        stored = _running(request, source, target)
+        _refuse_switchover(request, source, target, stored)
+        known = members.read(target, stored.sync)
+        of_sync = {member.name: member for member in known.values()}
+        chosen = _named(source, names, of_sync)
+        _refuse_references(target, of_sync, chosen)
+        if not set(stored.tables) - set(chosen):
+            raise CheckFailed(["no table would be left in the sync"], cure="remove the sync: trueup sync drop")
+        with changelog.open_log(request.source) as log:
+            changelog.check_owner(log, stored.sync, stored.id)
+            oids = [of_sync[name].source_oid for name in chosen if name in of_sync]
+            changelog.detach(log, stored.sync, oids, timeout=timeout)
+            _forget(source, target, stored, chosen)
+            changelog.forget_detached(log, stored.sync)
+        return chosen
+
+
+def wait_until_copied(request: SyncRequest, *, timeout: float) -> bool:
+    """Wait until the running sync has copied what was added; return False if no sync is running."""
+    until = time.monotonic() + timeout
+    with open_ends(request.source, request.target, request.name, read_only=(True, True)) as (source, target):
+        query = sql.SQL("SELECT count(*) FROM {} WHERE op = '{{' AND source = ANY(%s)").format(log_table(request.name))
+        while True:
+            oids = list(members.read(target, request.name))
+            numbers = changelog.numbers(source, request.name, oids)
+            if not one_value(source.execute(query, [numbers])):
+                return True
+            if changelog.holder(source, request.name) is None:
+                return False
+            if time.monotonic() > until:
+                raise TrueupError(
+                    f"the running sync has not copied the tables within {timeout:g} s",
+                    cure="see trueup sync status: a table may be set aside, or large",
+                    node=request.source.name,
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+def _running(request: SyncRequest, source: Connection, target: Connection) -> State:
+    stored = state.expect(target, request.name, state.identity(source), request.target.name)
+    if stored.phase != "running":
+        raise CheckFailed(
+            [f"the copy of the sync {request.name} is not finished (phase: {stored.phase})"],
+            cure="continue it: trueup sync start",
+            node=request.target.name,
+        )
+    return stored
+
+
+def _addable(
+    request: SyncRequest, source: Connection, target: Connection, stored: State, chosen: Sequence[str]
+) -> list[SyncTable]:
+    """Return the tables as the plan has them; raise if one cannot be synced."""
+    known, present = members.read(target, stored.sync), members.names_by_oid(source)
+    others = [present[oid] for oid in known if oid in present]
+    scope = Scope(stored.sync, tuple(dict.fromkeys([*others, *chosen])))
+    plan = make_plan(source, target, scope, request.node_names, TargetState(True, is_brief=True))
+    tables = [table for table in plan.tables if str(table) in chosen]
+    problems = [problem for problem in plan.problems if problem.where in chosen]
+    for table in tables:
+        member = known.get(table.oid)
+        query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table.name))
+        # The rows of a table of the sync are copied again.
+        is_ours = member is not None and member.target_oid == table.target_oid
+        if not is_ours and one_value(target.execute(query)):
+            what = "it is not empty on the target"
+            problems.append(Problem(str(table), what, "delete its rows there: the copy needs an empty table"))
+    missing = set(chosen) - {str(table) for table in tables} - {problem.where for problem in problems}
+    problems += [Problem(name, "it cannot be synced: see trueup sync plan", "name a table") for name in sorted(missing)]
+    check.refuse(_with(plan, problems))
+    return tables
+
+
+def _with(plan: Plan, problems: Sequence[Problem]) -> Plan:
+    return Plan(
+        plan.name, plan.source, plan.target, plan.tables, (), (), (), plan.mode, False, tuple(problems)
+    )  # fmt: skip
+
+
+def _lock(target: Connection, stored: State) -> State:
+    """Wait for the round that is writing, and return the state; call it in a transaction."""
+    target.execute("SELECT FROM trueup.syncs WHERE sync = %s AND id = %s FOR UPDATE", [stored.sync, stored.id])
+    again = state.read(target, stored.sync)
+    if again is None or again.id != stored.id:
+        raise CheckFailed([f"the sync {stored.sync} was dropped meanwhile"], cure="start it: trueup sync start")
+    return again
+
+
+def _record(source: Connection, target: Connection, stored: State, tables: Sequence[SyncTable]) -> None:
+    names = [str(table) for table in tables]
+    with durable_transaction(target):
+        stored = _lock(target, stored)
+        named = tuple(dict.fromkeys([*stored.named, *names])) if stored.named else ()
+        left_out = tuple(text for text in stored.left_out if not _is_one_of(text, names))
+        state.set_tables(target, stored.sync, tuple(dict.fromkeys([*stored.tables, *names])), named, left_out)
+        former = [member.name for member in members.read(target, stored.sync).values() if member.name in names]
+        target.execute(state.statement("remove_members"), {"sync": stored.sync, "names": former})
+        members.record(source, target, stored.sync, tables)
+        state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
+
+
+def _forget(source: Connection, target: Connection, stored: State, names: Sequence[str]) -> None:
+    present = set(members.names_by_oid(source).values())
+    with durable_transaction(target):
+        stored = _lock(target, stored)
+        named = tuple(text for text in stored.named if not _is_one_of(text, names))
+        # Also without --tables, and where a pattern matches it: it is excluded by name.
+        excluded = [name for name in names if name in present and (not stored.named or named != stored.named)]
+        left_out = tuple(dict.fromkeys([*stored.left_out, *excluded]))
+        tables = [name for name in stored.tables if name not in names]
+        state.set_tables(target, stored.sync, tables, named, left_out)
+        target.execute(state.statement("remove_members"), {"sync": stored.sync, "names": list(names)})
+        state.set_aside(target, stored.sync, [problem for problem in stored.aside if problem.where not in names])
+
+
+def _is_one_of(text: str, names: Sequence[str]) -> bool:
+    """Return whether a name of --tables or --exclude-tables, not a pattern, is one of these tables."""
+    if "*" in text or "?" in text:
+        return False
+    return any(display_name(*spelling) in names for spelling in table_spellings(text))
+
+
+def _named(source: Connection, names: Sequence[str], of_sync: dict[str, Member]) -> tuple[str, ...]:
+    """Return the tables of these names: of the sync, also if they do not exist any more, or of the source."""
+    chosen: list[str] = []
+    for text in names:
+        own = [] if "*" in text or "?" in text else [display_name(*spelling) for spelling in table_spellings(text)]
+        found = [name for name in own if name in of_sync][:1]
+        chosen += found or matching_tables(source, [text])
+    return tuple(dict.fromkeys(chosen))
+
+
+def _refuse_references(target: Connection, of_sync: dict[str, Member], chosen: Sequence[str]) -> None:
+    """Raise if foreign keys of the target connect a removed table with one that stays."""
+    removed = {of_sync[name].table for name in chosen if name in of_sync}
+    staying = {member.table for name, member in of_sync.items() if name not in chosen}
+    problems = []
+    for key in read_foreign_keys(target, removed):
+        ends = {key.child, key.parent}
+        if ends & removed and ends & staying:
+            other = display_name(*next(iter(ends & staying)))
+            problems.append(
+                f"{display_name(*next(iter(ends & removed)))}: the foreign key {key} connects it with {other}"
+            )
+    if problems:
+        raise CheckFailed(problems, cure="remove both tables, or drop the foreign key on the target")
+
+
+def _refuse_switchover(request: SyncRequest, source: Connection, target: Connection, stored: State) -> None:
+    for node, connection in ((request.source, source), (request.target, target)):
+        if state.pointer_state(connection, stored.id) is not None:
+            raise CheckFailed(
+                [f"a switchover of the sync {request.name} is prepared: its guards are on all tables"],
+                cure="end the switchover first: trueup switchover reset",
+                node=node.name,
+            )

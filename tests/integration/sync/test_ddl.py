@@ -1,0 +1,187 @@
+"""Changes of tables while a sync runs: one table is set aside, all others go on, and no row is lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.sync import Pair, make_pair
+from trueup.engine.progress import Silent
+from trueup.errors import CheckFailed
+from trueup.testing.postgres import Server
+from trueup.verbs.sync import changelog, ending
+from trueup.verbs.sync import run as sync
+from trueup.verbs.sync.totals import Until
+from trueup.verbs.sync_ddl import change_tables
+
+DEBIAN = Path("/usr/lib/postgresql/15/bin")
+# A table per kind of change, and one that must go on.
+KINDS = {
+    "constant": "ADD COLUMN c int NOT NULL DEFAULT 7",
+    "volatile": "ADD COLUMN c uuid DEFAULT gen_random_uuid()",
+    "bare": "ADD COLUMN c int",
+    "typed": "ALTER n TYPE bigint USING n * 10",
+    "renamed_column": "RENAME n TO m",
+    "dropped_column": "DROP n",
+    "renamed": "RENAME TO renamed_since",
+}
+NAMES = [*KINDS, "used", "other", "swapped", "t9"]
+TABLES = "".join(f"CREATE TABLE {name} (id int PRIMARY KEY, n int, u int UNIQUE);" for name in NAMES)
+ROWS = "".join(f"INSERT INTO {name} SELECT g, g, g FROM generate_series(1, 40) g;" for name in (*KINDS, "used"))
+ROWS += "INSERT INTO swapped VALUES (1, 1, 1); INSERT INTO parts SELECT g, g % 20 FROM generate_series(1, 40) g"
+PARTS = """CREATE TABLE parts (id int, day int, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20);"""
+
+
+@pytest.fixture
+def versions(pair: Pair, fresh_server: Callable[..., Server]) -> Pair:
+    """A sync from PostgreSQL 15, if it is installed, to 18."""
+    if not DEBIAN.exists():
+        return pair
+    old = fresh_server(name="old", bin_dir=DEBIAN).create_database(f"old_{os.getpid()}")
+    return make_pair(old, pair.target)
+
+
+class Follower:
+    """A sync that runs in a thread."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.errors: list[BaseException] = []
+
+    def follow(self) -> None:
+        try:
+            until = Until(follow=True, interval=0.02, sequences=1.0)
+            sync.run(self.pair.request, until, Silent(), self.pair.messages.append)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + 60
+        while not condition():
+            assert not self.errors, self.errors
+            assert time.monotonic() < give_up, what
+            time.sleep(0.02)
+
+    def aside(self) -> dict[str, str]:
+        known = self.pair.status().known
+        assert known is not None
+        return {problem.where: problem.what for problem in known.aside}
+
+    def wait_for_aside(self, *names: str) -> None:
+        self.wait(lambda: set(self.aside()) == {*names}, f"{names} are not set aside")
+
+    def wait_for_others(self, number: int) -> None:
+        """Wait until a later change of another table has arrived."""
+        self.pair.source.execute(f"INSERT INTO other VALUES ({number}, {number})")
+        query = f"SELECT count(*) FROM other WHERE id = {number}"
+        self.wait(lambda: self.pair.target.execute(query) == [(1,)], f"other rows after change {number}")
+
+    def wait_for_equal(self, table: str) -> None:
+        def is_equal() -> bool:
+            if self.aside():
+                return False
+            source, target = self.pair.rows(f"SELECT to_jsonb(t) FROM {table} t ORDER BY 1")
+            return source == target
+
+        self.wait(is_equal, f"{table} is not equal: {self.aside()}")
+
+
+@contextmanager
+def following(pair: Pair) -> Iterator[Follower]:
+    follower = Follower(pair)
+    thread = threading.Thread(target=follower.follow, daemon=True)
+    thread.start()
+    try:
+        yield follower
+    finally:
+        ending.stop(pair.request, timeout=30)
+        thread.join(30)
+    assert not follower.errors, follower.errors
+
+
+def interrupt(*arguments: object, **options: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_each_kind_of_change_concerns_one_table(versions: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = versions
+    pair.both(TABLES + PARTS)
+    pair.source.execute(ROWS)
+    pair.start()
+    with following(pair) as follower:
+        for number, (table, change) in enumerate(KINDS.items(), 1):
+            name = change.split()[-1] if table == "renamed" else table
+            pair.source.execute(f"ALTER TABLE {table} {change}; DELETE FROM {name} WHERE id < 5")
+            pair.source.execute(f"INSERT INTO {name} (id, u) VALUES (100, 100)")
+            follower.wait_for_others(number)
+            follower.wait_for_aside(f"public.{table}")
+            pair.target.execute(f"ALTER TABLE {table} {change.split(' USING')[0]}")
+            follower.wait_for_equal(name)
+        # Values that change without a trigger and with the same type.
+        pair.source.execute("ALTER TABLE used ALTER n TYPE int USING n * 2 + 1")
+        follower.wait_for_equal("used")
+        # Another table takes the name on the target.
+        pair.target.execute("ALTER TABLE swapped RENAME TO former; CREATE TABLE swapped (LIKE former INCLUDING ALL)")
+        pair.source.execute("INSERT INTO swapped VALUES (2, 2, 2)")
+        follower.wait(lambda: "another table has its name" in follower.aside().get("public.swapped", ""), "not noticed")
+        follower.wait_for_others(50)
+        assert pair.target.execute("SELECT count(*) FROM swapped") == [(0,)]
+        pair.target.execute("DROP TABLE swapped; ALTER TABLE former RENAME TO swapped")
+        follower.wait_for_equal("swapped")
+        # A partition that the target does not have, and one that is gone.
+        new = "CREATE TABLE parts_3 PARTITION OF parts FOR VALUES FROM (20) TO (30)"
+        pair.source.execute(f"{new}; INSERT INTO parts VALUES (1, 25)")
+        follower.wait_for_aside("public.parts")
+        follower.wait_for_others(51)
+        pair.target.execute(new)
+        follower.wait_for_equal("parts")
+        pair.source.execute("ALTER TABLE parts DETACH PARTITION parts_1; DROP TABLE parts_1")
+        follower.wait_for_equal("parts")
+        # A constraint that only the target has.
+        pair.source.execute("ALTER TABLE other DROP CONSTRAINT other_u_key")
+        pair.source.execute("INSERT INTO other VALUES (60, 1, 1), (61, 1, 1)")
+        follower.wait(lambda: "refused its rows" in follower.aside().get("public.other", ""), "not set aside")
+        pair.source.execute("UPDATE t9 SET n = 1; INSERT INTO t9 VALUES (1)")
+        follower.wait(lambda: pair.target.execute("SELECT id FROM t9") == [(1,)], "t9 did not go on")
+        pair.target.execute("ALTER TABLE other DROP CONSTRAINT other_u_key")
+        follower.wait_for_equal("other")
+        # New and dropped tables.
+        pair.source.execute("CREATE TABLE created (id int PRIMARY KEY); DROP TABLE t9")
+        follower.wait_for_aside("public.created", "public.t9")
+        follower.wait_for_others(70)
+        # The new table is added while the sync runs; the first attempt is killed behind the triggers.
+        pair.target.execute("CREATE TABLE created (id int PRIMARY KEY)")
+        pair.source.execute("INSERT INTO created SELECT generate_series(1, 9)")
+        with monkeypatch.context() as patch:
+            patch.setattr(changelog, "wait_for_older_transactions", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                change_tables.add(pair.request, ["created"])
+        pair.source.execute("DELETE FROM created WHERE id = 1; INSERT INTO created VALUES (10)")
+        assert set(follower.aside()) == {"public.created", "public.t9"}
+        assert change_tables.add(pair.request, ["created"]) == ("public.created",)
+        assert change_tables.wait_until_copied(pair.request, timeout=60)
+        assert change_tables.remove(pair.request, ["t9"], timeout=30) == ("public.t9",)
+        pair.source.execute("INSERT INTO created VALUES (11)")
+        follower.wait_for_equal("created")
+        # Triggers that were disabled for a while: the table is copied again.
+        pair.source.execute(
+            "ALTER TABLE used DISABLE TRIGGER ALL; DELETE FROM used; ALTER TABLE used ENABLE TRIGGER ALL"
+        )
+        follower.wait_for_aside("public.used")
+        change_tables.add(pair.request, ["used"])
+        follower.wait_for_equal("used")
+        change_tables.remove(pair.request, ["used"], timeout=30)
+        pair.target.execute("INSERT INTO used VALUES (2)")
+        with pytest.raises(CheckFailed, match="it is not empty on the target"):
+            change_tables.add(pair.request, ["used"])
+    assert not pair.run().aside
+    assert pair.target.execute("SELECT left_out FROM trueup.syncs") == [(["public.used"],)]
+    assert pair.source.execute("SELECT count(*) FROM trueup_log.pods_main") == [(0,)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from trueup.config.model import Node
-from trueup.db.programs import find_programs, run_program
 from trueup.errors import CheckFailed, TrueupError
+from trueup.verbs.sync.target_schema.programs import find_programs, run_program
 
 
 @pytest.mark.parametrize("keyword", ["sslpassword", "scram_client_key", "scram_server_key"])
@@ -49,7 +49,7 @@ def test_the_programs_fit_both_servers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     programs(tmp_path, *found)
-    monkeypatch.setattr("trueup.db.programs.folders", lambda: iter(sorted(tmp_path.iterdir())))
+    monkeypatch.setattr("trueup.verbs.sync.target_schema.programs.folders", lambda: iter(sorted(tmp_path.iterdir())))
     if best is None:
         with pytest.raises(CheckFailed, match=f"needs pg_dump and pg_restore of PostgreSQL {source}"):
             find_programs(source * 10000, target * 10000)

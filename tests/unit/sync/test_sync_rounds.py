@@ -52,5 +52,6 @@ def test_totals_are_sums_and_the_last_round() -> None:
         "pending_keys": 4,
         "keys_per_second": 2.0,
         "last_round_ms": 0.0,
+        "aside": [],
     }
     assert totals.text() == "2 rounds, 4 keys (2/s): lag 0.0 s, 4 keys pending, last round 0 ms"

@@ -6,7 +6,6 @@ import uuid
 from dataclasses import replace
 
 from trueup.db.connection import Connection
-from trueup.db.programs import find_programs
 from trueup.errors import CheckFailed
 from trueup.verbs.sync import aside, chain, changelog, members, state
 from trueup.verbs.sync.model import Plan, Problem
@@ -14,6 +13,7 @@ from trueup.verbs.sync.plan import make_plan
 from trueup.verbs.sync.plan_target import TargetState
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.state import State
+from trueup.verbs.sync.target_schema.programs import find_programs
 
 
 def create(request: SyncRequest, source: Connection, target: Connection) -> State:

@@ -13,10 +13,11 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.node import connect
 from trueup.errors import CheckFailed, ConfigError, NodeError, TrueupError
-from trueup.verbs.sync import changelog, create_schema, history, state
-from trueup.verbs.sync.created import drop_created
+from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.link import open_ends, open_session
 from trueup.verbs.sync.request import SyncRequest
+from trueup.verbs.sync.target_schema import create_schema
+from trueup.verbs.sync.target_schema.created import drop_created
 
 
 def stop(request: SyncRequest, *, timeout: float) -> bool:

@@ -15,7 +15,6 @@ from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, read_foreign_keys
 from trueup.db.names import display_name
-from trueup.db.not_copied import remarks_on
 from trueup.db.patterns import parse_patterns
 from trueup.db.schema import compare_schemas, read_schema, without_newest_versions
 from trueup.db.statements import load
@@ -27,11 +26,12 @@ from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
 from trueup.rows.write.target import target_of
 from trueup.rows.write.triggers import silence_triggers
-from trueup.verbs.sync.left_out import find_left_out
 from trueup.verbs.sync.model import LOG_SCHEMA, ORDERED, REPLICA, STATE_SCHEMA, Plan, Problem, Sequence, SyncTable
-from trueup.verbs.sync.plan_schema import check_schema_creation, is_superuser
 from trueup.verbs.sync.plan_target import TargetState, check_target
 from trueup.verbs.sync.request import Scope
+from trueup.verbs.sync.target_schema.left_out import find_left_out
+from trueup.verbs.sync.target_schema.not_copied import remarks_on
+from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, is_superuser
 
 OLDEST = 140000
 _SHOWN = 20

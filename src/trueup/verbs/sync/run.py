@@ -14,18 +14,19 @@ from typing import Any
 
 from trueup.capture.log.publications import published_problem
 from trueup.config.wording import counted
-from trueup.db.programs import find_programs
 from trueup.engine.choose import EngineStarter
 from trueup.engine.failures import known_error
 from trueup.engine.progress import Progress
 from trueup.errors import NodeError
-from trueup.verbs.sync import changelog, check, create_schema, history, members, snapshot_copy, state
+from trueup.verbs.sync import changelog, check, history, members, snapshot_copy, state
 from trueup.verbs.sync.following import Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
 from trueup.verbs.sync.plan import make_plan, not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
+from trueup.verbs.sync.target_schema import create_schema
+from trueup.verbs.sync.target_schema.programs import find_programs
 from trueup.verbs.sync.totals import Totals, Until
 
 RETRY_SECONDS = 2.0

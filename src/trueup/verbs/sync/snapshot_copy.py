@@ -11,7 +11,7 @@ from trueup.db.foreign_keys import in_order
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import changelog, create_schema, history, materialized, state
+from trueup.verbs.sync import changelog, history, materialized, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import application, open_link
 from trueup.verbs.sync.model import Plan, SyncTable
@@ -19,6 +19,7 @@ from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.silence import silence
+from trueup.verbs.sync.target_schema import create_schema
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,9 @@ def _roles_of(memberships: Sequence[Membership], name: str) -> set[str]:
 def statement_rows(connection: Connection, name: str, values: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Run a statement of roles.sql and return its rows."""
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.verbs.sync", "roles.sql")[name], {**_OURS, **(values or {})}).fetchall()
+        return cursor.execute(
+            load("trueup.verbs.sync.target_schema", "roles.sql")[name], {**_OURS, **(values or {})}
+        ).fetchall()
 
 
 def read_roles(source: Connection, target: Connection) -> Roles:

@@ -38,7 +38,7 @@ _KINDS = {
 
 def record_created(target: Connection, sync: str) -> None:
     """Record the objects that the open transaction created."""
-    target.execute(load("trueup.verbs.sync", "created.sql")["record"], {"sync": sync})
+    target.execute(load("trueup.verbs.sync.target_schema", "created.sql")["record"], {"sync": sync})
 
 
 def drop_created(target: Connection, stored: State) -> bool:
@@ -48,7 +48,7 @@ def drop_created(target: Connection, stored: State) -> bool:
     """
     if not stored.made_schema or stored.phase == "running":
         return False
-    statements = load("trueup.verbs.sync", "created.sql")
+    statements = load("trueup.verbs.sync.target_schema", "created.sql")
     rows = target.execute(statements["created"], {"sync": stored.sync}).fetchall()
     for kind, identity in rows:
         # It may have been dropped with another object.

@@ -27,7 +27,7 @@ _JOBS = {
 def statement_rows(connection: Connection, name: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     """Run a statement of not_copied.sql and return its rows."""
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.db", "not_copied.sql")[name], values).fetchall()
+        return cursor.execute(load("trueup.verbs.sync.target_schema", "not_copied.sql")[name], values).fetchall()
 
 
 def objects(connection: Connection) -> list[dict[str, Any]]:

@@ -17,24 +17,24 @@ import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection
-from trueup.db.database_settings import copy_database
 from trueup.db.foreign_keys import TableName
 from trueup.db.node import ALLOW_VIEWS, error_from_server
-from trueup.db.not_copied import objects
-from trueup.db.programs import find_programs, run_program
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
 from trueup.engine.scratch import ScratchFolder
 from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import state
-from trueup.verbs.sync.create_roles import create_roles
-from trueup.verbs.sync.created import record_created
 from trueup.verbs.sync.link import open_session
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, STATE_SCHEMA, Problem
-from trueup.verbs.sync.plan_schema import is_superuser
 from trueup.verbs.sync.request import SyncRequest
-from trueup.verbs.sync.roles import Roles, check_roles, read_roles, statement_rows
 from trueup.verbs.sync.state import State
+from trueup.verbs.sync.target_schema.create_roles import create_roles
+from trueup.verbs.sync.target_schema.created import record_created
+from trueup.verbs.sync.target_schema.database_settings import copy_database
+from trueup.verbs.sync.target_schema.not_copied import objects
+from trueup.verbs.sync.target_schema.plan_schema import is_superuser
+from trueup.verbs.sync.target_schema.programs import find_programs, run_program
+from trueup.verbs.sync.target_schema.roles import Roles, check_roles, read_roles, statement_rows
 
 PRE, POST = "pre-data", "post-data"
 # pg_dump locks all tables in ACCESS SHARE mode; it ends if it would wait for long, and is repeated.
@@ -141,7 +141,9 @@ def _create(dump: Dump, source: Connection, target: Connection, roles: Roles, op
     _run(target, dump.script(others, options))
     for schema, owner in lent:
         target.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner))
-    for (statement,) in target.execute(load("trueup.verbs.sync", "create_schema.sql")["default_privileges"]).fetchall():
+    for (statement,) in target.execute(
+        load("trueup.verbs.sync.target_schema", "create_schema.sql")["default_privileges"]
+    ).fetchall():
         target.execute(statement)
     _run(target, dump.script(privileges, options))
 

@@ -112,4 +112,4 @@ def _attempt(target: Connection, statement: sql.Composed, shown: str, say: Calla
 
 def _rows(connection: Connection, statement: str) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.db", "database_settings.sql")[statement]).fetchall()
+        return cursor.execute(load("trueup.verbs.sync.target_schema", "database_settings.sql")[statement]).fetchall()

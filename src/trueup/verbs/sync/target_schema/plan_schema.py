@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from trueup.db import catalog
 from trueup.db.connection import Connection, one_value
-from trueup.db.database_settings import database_remarks
 from trueup.db.foreign_code import FOREIGN_CODE_CURE, foreign_code
 from trueup.db.names import display_name
-from trueup.db.not_copied import statement_rows
-from trueup.verbs.sync.left_out import LeftOut
 from trueup.verbs.sync.model import FUNCTIONS_SCHEMA, LOG_SCHEMA, ORDERED, STATE_SCHEMA, Problem, SyncTable
 from trueup.verbs.sync.request import Scope
-from trueup.verbs.sync.roles import check_roles
+from trueup.verbs.sync.target_schema.database_settings import database_remarks
+from trueup.verbs.sync.target_schema.left_out import LeftOut
+from trueup.verbs.sync.target_schema.not_copied import statement_rows
+from trueup.verbs.sync.target_schema.roles import check_roles
 
 _OURS = {"ours": [STATE_SCHEMA, LOG_SCHEMA, FUNCTIONS_SCHEMA]}
 

@@ -29,7 +29,7 @@ def find_left_out(source: Connection, oids: Sequence[int]) -> LeftOut:
     if not oids:
         return LeftOut()
     with source.cursor(row_factory=dict_row) as cursor:
-        query = load("trueup.verbs.sync", "left_out.sql")["left_out"]
+        query = load("trueup.verbs.sync.target_schema", "left_out.sql")["left_out"]
         rows = cursor.execute(query, {"oids": list(oids)}).fetchall()
     relations: list[TableName] = []
     problems: list[Problem] = []

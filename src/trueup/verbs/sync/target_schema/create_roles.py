@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
-from trueup.db.database_settings import set_parameters
 from trueup.engine.progress import Progress
-from trueup.verbs.sync.roles import (
+from trueup.verbs.sync.target_schema.database_settings import set_parameters
+from trueup.verbs.sync.target_schema.roles import (
     OPTIONS_SINCE,
     RIGHTS,
     Membership,

@@ -37,7 +37,9 @@ _shown: set[tuple[str, int, str, str]] = set()
 def is_pooled(connection: Connection, began: float) -> bool:
     """Return whether the server session is not the connection's own; `began` is when the connect began (monotonic)."""
     pid, age = one_row(connection.execute(load("trueup.db", "pooler.sql")["session"]))
-    return bool(pid != connection.info.backend_pid or age > time.monotonic() - began + _CLOCK_SECONDS)
+    # A role that the address sets (options=-crole=…) may not see when its session began.
+    is_older = age is not None and age > time.monotonic() - began + _CLOCK_SECONDS
+    return bool(pid != connection.info.backend_pid or is_older)
 
 
 def check_own_session(connection: Connection, node: Node, began: float, open_another: Callable[[], Connection]) -> None:

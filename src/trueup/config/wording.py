@@ -30,3 +30,12 @@ def counted(number: int, what: str) -> str:
     if number == 1:
         return f"1 {what}"
     return f"{number:,} {what[:-1]}ies" if what.endswith("y") and what[-2:] != "ey" else f"{number:,} {what}s"
+
+
+def size_text(size: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 10_000:
+            return f"{size:,.0f} {unit}"
+        size /= 1024
+    return f"{size:,.0f} TB"

@@ -6,7 +6,7 @@ times and the budget of the pause), `deadline` (servers that do not answer), `po
 phases), `ready` (what they do), `rounds` and `proof` (are both databases equal), `validated` (a validation as the
 proof), `gate` (the conditions), `compared` and `accepted` (are the schemas equal, and what was accepted by name),
 `decision` (the commit that decides, and the opening), `outcome` (the report), `ending` (abort, reset), `finish`,
-`status`, `connect` (for applications).
+`room` (the size of a change log), `status`, `connect` (for applications).
 
 docs/design/switchover.md explains why no write is lost.
 """

@@ -18,8 +18,9 @@ from trueup.verbs.switchover.fence import APPLICATION_NAME
 from trueup.verbs.switchover.phases import PAUSE
 from trueup.verbs.switchover.pointer import IN_PROGRESS, Pointer
 from trueup.verbs.switchover.request import SwitchoverRequest
+from trueup.verbs.switchover.room import Room, room
 from trueup.verbs.sync.model import LOG_SCHEMA
-from trueup.verbs.sync.status import Room, room, waiting
+from trueup.verbs.sync.status import waiting
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from dataclasses import replace
 
 from trueup.db.connection import Connection
-from trueup.errors import CheckFailed
+from trueup.db.names import display_name, parse_table_name
+from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync import aside, chain, changelog, members, state
 from trueup.verbs.sync.model import Plan, Problem
 from trueup.verbs.sync.plan import make_plan
@@ -18,7 +20,7 @@ from trueup.verbs.sync.target_schema.programs import find_programs
 
 def create(request: SyncRequest, source: Connection, target: Connection) -> State:
     """Check the plan of a new sync, and record the sync on the target."""
-    plan = make_plan(source, target, request.scope, request.node_names)
+    plan = plan_new(request, source, target)
     refuse(plan)
     if not plan.tables:
         raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
@@ -32,6 +34,44 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     phase = "making" if request.scope.create_schema else "copying"
     state.create(target, request.scope, sync_id, state.identity(source), plan.tables, phase=phase)
     return state.expect(target, request.name, state.identity(source), request.target.name)
+
+
+def plan_new(request: SyncRequest, source: Connection, target: Connection) -> Plan:
+    """Plan a new sync; a name that a chain uses already, and a target that is closed to writes, are problems of it."""
+    plan = make_plan(source, target, request.scope, request.node_names)
+    problems = [*_same_name_in_a_chain(request, source), *_closed(request, target, plan)]
+    return replace(plan, problems=(*plan.problems, *problems))
+
+
+def _same_name_in_a_chain(request: SyncRequest, source: Connection) -> list[Problem]:
+    """Return why this name cannot be used for one more step of a chain.
+
+    A switchover of either step needs a pointer, a log and a state of that name in the database that the steps share.
+    """
+    with changelog.open_log(request.target) as log:
+        is_source = changelog.owner(log, request.name) is not None
+    places = [(request.source, "target")] if state.read(source, request.name) is not None else []
+    places += [(request.target, "source")] if is_source else []
+    what = f"of another sync {request.name}: a switchover could not tell the two apart there"
+    cure = "choose another name for this sync: --name"
+    return [Problem(f"node {node.name}", f"it is the {role} {what}", cure) for node, role in places]
+
+
+def _closed(request: SyncRequest, target: Connection, plan: Plan) -> list[Problem]:
+    """Return why guards of a switchover would refuse the rows."""
+    names = [str(table) for table in plan.tables]
+    for problem in plan.problems:
+        # A table with a problem is not in the plan.
+        with suppress(TrueupError):
+            names.append(display_name(*(part.text for part in parse_table_name(problem.where))))
+    return [
+        Problem(
+            f"node {request.target.name}",
+            f"it does not accept writes: {in_use} is in use since the switchover of the sync {name}",
+            f"open it first: trueup switchover finish --name {name}{' --reopen-old' if is_finished else ''}",
+        )
+        for name, in_use, is_finished in state.closed_by(target, names)
+    ]
 
 
 def check_scope(scope: Scope, stored: State) -> None:

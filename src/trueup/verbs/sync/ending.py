@@ -148,9 +148,7 @@ def _drop_log(request: SyncRequest, *, timeout: float) -> Dropped:
 def _refuse_switchover(request: SyncRequest, node: Node, connection: Connection, sync_id: str, option: str) -> None:
     """Raise if a switchover of the sync is prepared in this database."""
     if state.pointer_state(connection, sync_id) is not None:
-        either = (
-            f"trueup switchover finish{option}" if option else "trueup switchover reset, or trueup switchover finish"
-        )
+        either = f"finish{option}" if option else "reset, or trueup switchover finish"
         raise CheckFailed(
             [f"a switchover of the sync {request.name} is prepared, and needs the sync"],
             cure=f"end the switchover first: trueup switchover {either}",

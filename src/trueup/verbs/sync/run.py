@@ -22,7 +22,7 @@ from trueup.verbs.sync import changelog, check, history, members, snapshot_copy,
 from trueup.verbs.sync.following import Following
 from trueup.verbs.sync.link import open_ends, open_sync
 from trueup.verbs.sync.model import LOG_SCHEMA, Outdated, Plan
-from trueup.verbs.sync.plan import make_plan, not_created
+from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema import create_schema
@@ -41,7 +41,7 @@ def plan(request: SyncRequest) -> Plan:
             return check.plan_again(source, target, stored, request.node_names)
         if request.scope.create_schema:
             find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
-        return make_plan(source, target, request.scope, request.node_names)
+        return check.plan_new(request, source, target)
 
 
 def start(request: SyncRequest, progress: Progress) -> Plan:

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 from trueup.capture.log.publications import ensure_identities, refuse_all_tables
 from trueup.capture.triggers.readers import Mark
 from trueup.db.connection import Connection, one_value
+from trueup.db.database_identity import identity as identity
 from trueup.db.drop_schema import drop_schema_if_empty
 from trueup.db.durable import durable_transaction
 from trueup.db.private import install_privately
@@ -268,9 +269,7 @@ def check_role(target: Connection, sync_id: str, node: str) -> None:
 
 def pointer_state(connection: Connection, sync_id: str) -> str | None:
     """Return the state in the switchover pointer of a sync in this database, or None if it has no pointer."""
-    if not check_schema(connection, STATE_SCHEMA):
-        return None
-    if not one_value(connection.execute("SELECT to_regclass('trueup.switchover') IS NOT NULL")):
+    if not _has_pointers(connection):
         return None
     row = connection.execute("SELECT state FROM trueup.switchover WHERE sync_id = %s", [sync_id]).fetchone()
     return str(row[0]) if row else None
@@ -282,19 +281,14 @@ def refuse_opening(connection: Connection, name: str) -> None:
         connection.execute(statement("refuse_opening"), {"sync": name})
 
 
-def identity(connection: Connection) -> str:
-    """Return what identifies this database, also after a restart, a move or a change of its address.
+def closed_by(connection: Connection, tables: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """Return the switchovers that closed one of the tables here: sync, node in use, and whether it is finished."""
+    if not _has_pointers(connection):
+        return []
+    rows = connection.execute(statement("closed_by"), {"tables": list(tables)}).fetchall()
+    return [(name, in_use, is_finished) for name, in_use, is_finished in rows]
 
-    Some services hide the system identifier; there it is the oid and the name of the database.
-    """
-    try:
-        with connection.transaction():
-            cursor = connection.execute(
-                "SELECT system_identifier::text || '/' || (SELECT oid FROM pg_database"
-                " WHERE datname = current_database()) FROM pg_control_system()"
-            )
-    except psycopg.errors.InsufficientPrivilege:
-        cursor = connection.execute(
-            "SELECT oid || '/' || current_database() FROM pg_database WHERE datname = current_database()"
-        )
-    return str(one_value(cursor))
+
+def _has_pointers(connection: Connection) -> bool:
+    exists = "SELECT to_regclass('trueup.switchover') IS NOT NULL"
+    return check_schema(connection, STATE_SCHEMA) and bool(one_value(connection.execute(exists)))

@@ -232,6 +232,10 @@ SELECT DISTINCT p.proowner::regrole::text
    AND (p.pronamespace = to_regnamespace('trueup_log') AND strpos(p.prosrc, %(id)s) > 0
         OR %(guarded)s AND p.oid = to_regprocedure('trueup.switchover_guard()'))
 
+-- name: closed_by
+SELECT p.sync, p.next_name, p.finished_at IS NOT NULL FROM trueup.switchover p
+ WHERE p.state = 'use_next' AND p.guarded && ARRAY(SELECT to_regclass(t)::oid FROM unnest(%(tables)s::text[]) t) ORDER BY 1
+
 -- name: may_read
 SELECT coalesce(has_table_privilege(to_regclass('trueup.syncs'), 'SELECT'), false)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trueup.config.wording import counted
+from trueup.config.wording import counted, size_text
 from trueup.verbs.sync.model import Plan
 from trueup.verbs.sync.state import State
-from trueup.verbs.sync.status import SyncStatus, size_text
+from trueup.verbs.sync.status import SyncStatus
 
 
 def plan_text(plan: Plan) -> str:

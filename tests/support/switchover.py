@@ -30,15 +30,17 @@ SCHEMA = """
 CREATE TABLE people (id serial PRIMARY KEY, name text UNIQUE, boss int REFERENCES people);
 CREATE TABLE visits (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, person int REFERENCES people, price numeric);
 CREATE TABLE places (a text, b int, note text, PRIMARY KEY (a, b));
+CREATE TABLE notes (at timestamptz, person int REFERENCES people, note text);
 CREATE SEQUENCE lonely INCREMENT 3;
 """
 ROWS = """
 INSERT INTO people (name) SELECT 'p' || g FROM generate_series(1, 200) g;
 INSERT INTO visits (person, price) SELECT 1 + g % 200, g / 8.0 FROM generate_series(1, 1000) g;
 INSERT INTO places SELECT 'x' || g, g, 'n' FROM generate_series(1, 100) g;
+INSERT INTO notes SELECT '2026-01-01', 1 + g / 3, 'n' FROM generate_series(1, 300) g;
 SELECT nextval('lonely');
 """
-TABLES = ("people", "visits", "places")
+TABLES = ("people", "visits", "places", "notes")
 
 
 @dataclass

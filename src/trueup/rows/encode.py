@@ -7,7 +7,7 @@ No expression calls a cast that the owner of a type made: see `trueup.db.casts`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -126,6 +126,38 @@ def row_hash(spec: TableSpec) -> sql.Composed:
         "pg_catalog.hashtextextended((pg_catalog.hash_record_extended(ROW({}), {})::pg_catalog.text)"
         ' COLLATE pg_catalog."C", {})'
     ).format(inputs, seed, seed)
+
+
+def row_id_columns(columns: Iterable[ColumnSpec]) -> tuple[ColumnSpec, ...]:
+    """Return the columns from which `row_id` is computed, in an order that does not depend on the table's.
+
+    Left out are types whose text or hash can change without a write of the row (enums, names of objects, types of
+    extensions), or depends on settings of the session.
+    """
+    return tuple(sorted((column for column in columns if _row_id_input(column, "")), key=lambda column: column.name))
+
+
+def row_id(columns: Sequence[ColumnSpec], row: str) -> sql.Composable:
+    """Return the expression of a number by which rows of a keyless table are found: equal rows have equal numbers.
+
+    Different rows may have the same number. It is the same on all servers and with all settings of a session, and it
+    calls no function of users, whatever type a column gets later.
+    """
+    inputs = [value for column in columns if (value := _row_id_input(column, row))]
+    if not inputs:
+        return sql.SQL("0::pg_catalog.int8")
+    return sql.SQL("pg_catalog.hash_record_extended(ROW({}), 0)").format(sql.SQL(", ").join(inputs))
+
+
+def _row_id_input(column: ColumnSpec, row: str) -> sql.Composable | None:
+    kind = type_of(column)
+    if kind.hash in ("value", "bytes") or kind.own_hash:
+        return base_value(column, row)
+    if kind.hash == "collated":
+        return sql.SQL('{} COLLATE pg_catalog."C"').format(base_value(column, row))
+    if kind.hash == "bpchar" or kind.json == "document":
+        return sql.SQL('({}) COLLATE pg_catalog."C"').format(text_of(column, row))
+    return None
 
 
 def text_of(column: ColumnSpec, row: str = "") -> sql.Composed:

@@ -8,7 +8,7 @@ from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
 from trueup.errors import CheckFailed
-from trueup.rows.encode import row_hash, text_of
+from trueup.rows.encode import row_hash, row_id, row_id_columns, text_of
 from trueup.rows.spec import ColumnSpec, DigestKind, TableSpec
 from trueup.rows.types import TYPES
 
@@ -51,6 +51,11 @@ def choose_digest(connections: Sequence[Connection], spec: TableSpec, setting: s
             ["digest = native: the nodes compute different hashes of the same row"], cure="set digest = auto"
         )
     return "portable"
+
+
+def same_row_ids(connections: Sequence[Connection]) -> bool:
+    """Return whether all nodes compute the same `encode.row_id` of a row."""
+    return not _answers_differ(connections, row_id(row_id_columns(_COLUMNS), "probe"))
 
 
 def _answers_differ(connections: Sequence[Connection], expression: sql.Composable) -> bool:

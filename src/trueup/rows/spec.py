@@ -48,6 +48,8 @@ class TableSpec:
     digest: DigestKind = "native"
     numeric: NumericRule = "value"
     seed: int = 0
+    # Of a keyless table that is captured: the columns from which `encode.row_id` is computed.
+    hashed: tuple[ColumnSpec, ...] = ()
     long_value: int = 1_048_576
 
     @property

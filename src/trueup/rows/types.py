@@ -66,6 +66,8 @@ class TypeRow:
     page_scan: bool = False
     # Of variable length, but never long.
     short: bool = False
+    # Whether the hash of the type itself, which may ignore a part of the value, is the same on all servers.
+    own_hash: bool = False
     # What `::text` makes of the text that the output function prints; None: there is no cast function to text.
     cast_from_output: Callable[[str], str] | None = None
 
@@ -115,10 +117,10 @@ _ROWS = (
     _integer("int4", "integer", 4, "int", "value"),
     _integer("int8", "bigint", 8, "bigint", "bytes", "int8send"),
     TypeRow("oid", "oid", "7", "value", spark="bigint", arrow="int64", transfer="int8", scalar=True, binary_copy=False),
-    TypeRow("float4", "real", "1.1", spark="float", arrow="float32", **_PLAIN),
-    TypeRow("float8", "double precision", "1.1", spark="double", arrow="float64", **_PLAIN),
+    TypeRow("float4", "real", "1.1", spark="float", arrow="float32", **_PLAIN, own_hash=True),
+    TypeRow("float8", "double precision", "1.1", spark="double", arrow="float64", **_PLAIN, own_hash=True),
     # numeric(p,s) is a decimal in Spark and Arrow if it fits, see `decimal_size`.
-    TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", short=True),
+    TypeRow("numeric", "numeric", "3000.10", "numeric", json="number", short=True, own_hash=True),
     TypeRow("bool", "boolean", "true", "value", "", "boolean", "bool", **_PLAIN, cast_from_output=_bool_text),
     TypeRow("text", "text", "text", "collated", **_PLAIN, page_scan=True),
     TypeRow("varchar", "character varying", "text", "collated", **_PLAIN, page_scan=True),
@@ -132,9 +134,9 @@ _ROWS = (
     _moment("timestamptz", "timestamp with time zone", f"{_DAY} {_TIME}+00", "bytes", "timestamp", _UTC),
     TypeRow("time", "time without time zone", _TIME, "bytes", "time_send"),
     TypeRow("timetz", "time with time zone", "12:00+02"),
-    TypeRow("interval", "interval", "1 year 2 mons 3 days 04:05:06.7"),
+    TypeRow("interval", "interval", "1 year 2 mons 3 days 04:05:06.7", own_hash=True),
     TypeRow("json", "json", '{"b": 1.0}', json="document"),
-    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document"),
+    TypeRow("jsonb", "jsonb", '{"a": [null, "x"], "b": 1.0}', json="document", own_hash=True),
     TypeRow("xml", "xml", "", binary_copy=False, cast_from_output=unchanged),
     TypeRow("inet", "inet", "10.0.0.1/8", short=True, cast_from_output=_inet_text),
     TypeRow("cidr", "cidr", "10.0.0.0/8", short=True, cast_from_output=unchanged),

@@ -138,7 +138,9 @@ def test_a_rollback_loses_no_write(moving: Moving) -> None:
         " UPDATE visits SET price = price + 1 WHERE id <= 400; DELETE FROM visits WHERE id > 900;"
         " UPDATE people SET name = '' WHERE id = 1; UPDATE people SET name = 'p1' WHERE id = 2;"
         " UPDATE people SET name = 'p2' WHERE id = 1;"
-        " UPDATE places SET b = b + 1000 WHERE b <= 10; SELECT nextval('lonely')"
+        " UPDATE places SET b = b + 1000 WHERE b <= 10; SELECT nextval('lonely');"
+        " UPDATE notes SET note = 'm', person = NULL WHERE person < 5; INSERT INTO notes SELECT * FROM notes LIMIT 99;"
+        " DELETE FROM notes WHERE ctid = (SELECT max(ctid) FROM notes)"
     )
     assert "new is in use since" in moving.execute().already
     # A sync that is run all the same must not reset sequences.
@@ -156,6 +158,7 @@ def test_a_rollback_loses_no_write(moving: Moving) -> None:
     assert moving.accepts_writes("DELETE FROM visits") == ["old"]
     # Again: no stale entries were left in a log.
     moving.old.execute("UPDATE people SET name = 'last' WHERE name = 'p7'; TRUNCATE places")
+    moving.old.execute("TRUNCATE notes; INSERT INTO notes VALUES (now()), (now()), (now())")
     moving.execute(proof="keys")
     assert moving.differences() == []
     text = status_text(status(moving.request()))

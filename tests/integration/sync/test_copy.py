@@ -26,13 +26,15 @@ TABLES = """
 CREATE SEQUENCE free_numbers START 7;
 CREATE TABLE big (id bigint PRIMARY KEY, code int UNIQUE, filler text);
 CREATE TABLE loose (id int NOT NULL, more int NOT NULL, n int, UNIQUE (id, more));
+CREATE TABLE bag (n int, note text);
 CREATE TABLE held (id serial PRIMARY KEY, big bigint REFERENCES big, n int DEFAULT 0);
 """
-NAMES = ["big", "loose", "held"]
+NAMES = ["big", "loose", "held", "bag"]
 ROWS = """
 INSERT INTO big SELECT g, g, repeat('x', 200) FROM generate_series(1, 20000) g;
 INSERT INTO loose SELECT g, -g, 0 FROM generate_series(1, 20000) g;
 INSERT INTO held (big) SELECT g FROM generate_series(1, 500) g;
+INSERT INTO bag SELECT nullif(g / 3, 100), 'n' || g / 3 FROM generate_series(1, 20000) g;
 """
 
 
@@ -62,7 +64,7 @@ def parts_of(*arguments):
     return sorted(real_parts(*arguments), key=lambda part: part.first)
 
 def once(part):
-    if len(done) >= 4 and len({copied.table for copied in done}) == 3:
+    if len(done) >= 4 and len({copied.table for copied in done}) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     done.append(real_once(part))
     return done[-1]
@@ -79,7 +81,7 @@ def kill_in_the_middle(pair: Pair, *options: str) -> None:
     files = "SELECT count(*), count(DISTINCT relation), count(*) FILTER (WHERE end_page IS NULL) FROM trueup.copied"
     parts, tables, whole = pair.target.execute(files)[0]
     assert parts >= 4
-    assert tables == 3
+    assert tables == 4
     assert whole == 1
 
 
@@ -90,6 +92,9 @@ def change_source(pair: Pair) -> None:
     pair.source.execute("DELETE FROM big WHERE id BETWEEN 600 AND 700; INSERT INTO big VALUES (0, 0, 'first')")
     pair.source.execute("DELETE FROM loose WHERE id < 6000; UPDATE loose SET more = -more WHERE id < 7000")
     pair.source.execute("VACUUM FULL loose")
+    # A row moves to pages that are not copied, and to content that other rows have.
+    pair.source.execute("UPDATE bag SET n = n + 1 WHERE n % 5 = 0; INSERT INTO bag SELECT * FROM bag WHERE n % 11 = 0")
+    pair.source.execute("UPDATE bag SET note = note WHERE n < 50; DELETE FROM bag WHERE n BETWEEN 60 AND 90")
     pair.source.execute("SELECT nextval('free_numbers')")
 
 
@@ -173,6 +178,9 @@ WRITES = (
     "UPDATE big SET id = {new} WHERE id = {key} + 1000",
     "UPDATE big SET code = CASE id WHEN {key} THEN -{key} ELSE -{other} END WHERE id IN ({key}, {other})",
     "UPDATE big SET code = (SELECT max(code) + 1 FROM big) WHERE id = {key}",
+    "INSERT INTO bag VALUES ({key}, 'x')",
+    "UPDATE bag SET n = nullif({other}, 7) WHERE n = {key}",
+    "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE n = {key})",
     "INSERT INTO held (big) VALUES ({key}); DELETE FROM held WHERE id = (SELECT min(id) FROM held WHERE id > {key})",
 )
 
@@ -213,6 +221,7 @@ def test_copy_and_large_rounds_on_spark(pair: Pair, spark: Spark, monkeypatch: p
     pair.source.execute(ROWS)
     pair.start()
     pair.source.execute("UPDATE big SET filler = 'y', code = -code; TRUNCATE loose; INSERT INTO loose VALUES (1, 1, 1)")
+    pair.source.execute("UPDATE bag SET n = n + 1; DELETE FROM bag WHERE n % 2 = 0")
     monkeypatch.setattr(round, "SMALL", 100)
     assert pair.run(once=True).last.large
     check(pair)

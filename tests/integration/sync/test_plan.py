@@ -12,8 +12,7 @@ from trueup.errors import CheckFailed, TrueupError
 from trueup.verbs.sync.request import Scope
 
 AWKWARD = """
-CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE TABLE keyless (n int);
-CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
+CREATE TABLE fine (id int PRIMARY KEY, n int); CREATE UNLOGGED TABLE unlogged (id int PRIMARY KEY);
 CREATE TABLE parent (id int PRIMARY KEY); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent);
 CREATE TABLE typed (id int PRIMARY KEY, n int, gone text);
 CREATE TABLE other_key (id int PRIMARY KEY, n int UNIQUE NOT NULL);
@@ -43,7 +42,6 @@ def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.Captu
     plan = json.loads(capsys.readouterr().out)
     problems = {problem["where"]: problem["what"] for problem in plan["problems"]}
     for where, what in {
-        "public.keyless": "no key",
         "public.unlogged": "unlogged",
         "public.parent": "inherit",
         "public.child": "inherits",
@@ -56,13 +54,13 @@ def test_problems_are_listed_and_the_plan_fails(pair: Pair, capsys: pytest.Captu
         "large objects": "1 large objects",
     }.items():
         assert what in problems[where], where
-    assert len(problems) == 11
+    assert len(problems) == 10
     assert [table["table"] for table in plan["tables"]] == ["public.fine", "public.fires", "public.refers"]
     assert any("the trigger t of public.fires is disabled on the target" in remark for remark in plan["remarks"])
     assert any("public.seen is a materialized view" in remark for remark in plan["remarks"])
     assert any("index public.fine_n_idx missing on n1" in remark for remark in plan["remarks"])
     assert run(["sync", "start", *ends, "-q"]) == 2
-    assert "public.keyless: it has no key" in capsys.readouterr().err
+    assert "public.unlogged: public.unlogged is unlogged" in capsys.readouterr().err
     # Nothing was written to either database.
     assert pair.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'trueup%'") == ([], [])
     # Other tables of the same database can be synced.
@@ -93,14 +91,16 @@ CREATE TABLE logs (id int GENERATED ALWAYS AS IDENTITY, at date, job int REFEREN
     PRIMARY KEY (id, at)) PARTITION BY RANGE (at);
 CREATE TABLE logs_1 PARTITION OF logs FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
 CREATE TABLE logs_2 PARTITION OF logs DEFAULT;
+CREATE TABLE bag (n int, person int REFERENCES people, code int UNIQUE);
 """
-OWNED_NAMES = ["people", "teams", "jobs", "x", "y", "logs"]
+OWNED_NAMES = ["people", "teams", "jobs", "x", "y", "logs", "bag"]
 OWNED_ROWS = """
 INSERT INTO people SELECT g, 'p' || g, nullif(g - 1, 0) FROM generate_series(1, 40) g;
 INSERT INTO teams (id, lead, label) SELECT g, g, 't' || g FROM generate_series(1, 9) g;
 INSERT INTO jobs SELECT g, g % 9 + 1, g FROM generate_series(1, 60) g; UPDATE teams SET main = id;
 BEGIN; SET CONSTRAINTS ALL DEFERRED; INSERT INTO x VALUES (1, 1), (2, 2); INSERT INTO y VALUES (1, 1), (2, 2); COMMIT;
 INSERT INTO logs (at, job) SELECT date '2024-12-25' + g, g FROM generate_series(1, 20) g;
+INSERT INTO bag SELECT g / 3, nullif(g / 2, 0), CASE WHEN g > 15 THEN g END FROM generate_series(1, 20) g;
 """
 OWNED_CHANGES = (
     "INSERT INTO people SELECT g, 'n' || g, g - 1 FROM generate_series(41, 50) g;"
@@ -114,6 +114,9 @@ OWNED_CHANGES = (
     "BEGIN; SET CONSTRAINTS ALL DEFERRED; DELETE FROM x WHERE id = 1 AND false; INSERT INTO x VALUES (3, 3);"
     " INSERT INTO y VALUES (3, 3); UPDATE x SET y = 1 WHERE id = 2; COMMIT",
     "UPDATE logs SET at = at + 30; DELETE FROM logs WHERE id < 4",
+    "UPDATE bag SET n = 3 WHERE n = 2; INSERT INTO bag VALUES (3, 4), (NULL, NULL); UPDATE bag SET code = -code;"
+    " UPDATE bag SET code = 36 + code WHERE code IS NOT NULL; DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)",
+    "UPDATE bag SET person = NULL; INSERT INTO people VALUES (500, 'p500'); INSERT INTO bag VALUES (1, 500)",
     "UPDATE people SET boss = NULL WHERE boss = 40; UPDATE people SET id = 1000 WHERE id = 40",
     "TRUNCATE people CASCADE; INSERT INTO people VALUES (7, 'p8', NULL), (8, 'p7', 7); INSERT INTO teams VALUES (1, 8);"
     " INSERT INTO jobs VALUES (5, 1, 1); UPDATE teams SET main = 5",
@@ -146,6 +149,12 @@ def _run_as_owner(owned: Pair, owner: str) -> None:
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey NOT DEFERRABLE")
     assert "cannot be deferred or NULL" in owned.plan().problems[0].what
     owned.target.execute("ALTER TABLE x ALTER CONSTRAINT x_y_fkey DEFERRABLE")
+    # Rows without a key cannot be updated in place, so no row may refer to them.
+    role = f"owner_{owned.source.name}"
+    owned.both(f"CREATE TABLE refers (id int PRIMARY KEY REFERENCES bag (code)); ALTER TABLE refers OWNER TO {role}")
+    (problem,) = owned.plan().problems
+    assert (problem.where, "it has no key, refers_id_fkey" in problem.what) == ("public.bag", True)
+    owned.both("DROP TABLE refers")
     owned.target.execute(
         "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
         "CREATE TRIGGER t BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION f()"

@@ -28,6 +28,7 @@ CREATE TABLE key_alone (id text[] PRIMARY KEY); CREATE TABLE key_domain (id shor
 CREATE TABLE key_bytes (id bytea PRIMARY KEY, n int); CREATE TABLE key_char (id char(4) PRIMARY KEY, n int);
 CREATE TABLE key_time (at timestamptz, d interval, n int, PRIMARY KEY (at, d));
 CREATE TABLE "Odd Table" ("the ""key" int NOT NULL UNIQUE, n int);
+CREATE TABLE no_key (LIKE kinds INCLUDING GENERATED); ALTER TABLE no_key ALTER id DROP NOT NULL;
 """
 NAMES = [
     "kinds",
@@ -39,6 +40,7 @@ NAMES = [
     "key_bytes",
     "key_char",
     "key_time",
+    "no_key",
 ]
 ROWS = r"""
 INSERT INTO kinds (id, j, b, f, r, n, t, d, i, a, aa, x, m, c, s, e, p, ps, g, v, u, w, net, k, "odd ""name") VALUES
@@ -56,9 +58,16 @@ INSERT INTO key_alone VALUES ('{a,"b,c"}'), ('{}'), ('{NULL}'); INSERT INTO key_
 INSERT INTO key_bytes VALUES ('\x5c78', 1), ('', 2); INSERT INTO key_char VALUES ('a', 1), ('', 2);
 INSERT INTO key_time VALUES ('infinity', '1 day', 1), ('2024-01-01 00:00:00.123456+02', '-1 mon', 2);
 INSERT INTO "Odd Table" VALUES (1, 1), (-2, 2);
+INSERT INTO no_key (id, j, b, f, r, n, t, d, i, a, aa, x, m, c, s, e, p, ps, g, v, u, w, net, k, "odd ""name")
+ SELECT id, j, b, f, r, n, t, d, i, a, aa, x, m, c, s, e, p, ps, g, v, u, w, net, k, "odd ""name"
+   FROM kinds, generate_series(1, 3);
 """
 TOUCH = """
-UPDATE kinds SET "odd ""name" = '{0}'; UPDATE key_enum SET n = {1}; UPDATE key_numeric SET n = {1}, id = id + 0.000;
+UPDATE kinds SET "odd ""name" = '{0}';
+UPDATE no_key SET "odd ""name" = '{0}', f = -f, n = n + {1}.00, j = '{{"n": {1}}}', i = i * 2;
+UPDATE no_key SET e = 'ok', p = '({1},)', id = NULL WHERE ctid = (SELECT max(ctid) FROM no_key);
+DELETE FROM no_key WHERE ctid = (SELECT min(ctid) FROM no_key);
+UPDATE key_enum SET n = {1}; UPDATE key_numeric SET n = {1}, id = id + 0.000;
 UPDATE key_array SET n = {1}; UPDATE key_alone SET id = id || ARRAY['{0}']; UPDATE key_domain SET n = {1};
 UPDATE key_bytes SET n = {1}, id = id || '\\x{1}'; UPDATE key_char SET n = {1};
 UPDATE key_time SET n = {1}, at = at + d;

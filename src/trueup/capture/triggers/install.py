@@ -28,7 +28,8 @@ SETTINGS: LiteralString = (
 # Version -> statements that change the tables of the previous version; new tables and functions are created anyway.
 # 2: workers and dead letters. 3: messages and comments of the functions. 4: the sync of a change log, readers, holders,
 # allowed functions. 5: key columns also by name, one number per key of a table, numbers of pods that start again, names
-# and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods, rewritten tables.
+# and columns of attached tables. 6: copies that may be incomplete. 7: a maximum size of pods, rewritten tables,
+# tables without a key.
 MIGRATIONS: dict[int, LiteralString] = {
     4: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS sync text, ADD COLUMN IF NOT EXISTS peer text,"
     " ADD COLUMN IF NOT EXISTS allow_functions text[] NOT NULL DEFAULT '{}';"
@@ -47,7 +48,8 @@ MIGRATIONS: dict[int, LiteralString] = {
     " ADD COLUMN IF NOT EXISTS incomplete text, ADD COLUMN IF NOT EXISTS incomplete_at timestamptz;"
     " ALTER TABLE @schema@.backfills ADD COLUMN IF NOT EXISTS storage jsonb,"
     " ADD COLUMN IF NOT EXISTS incomplete_at timestamptz",
-    7: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS max_bytes bigint",
+    7: "ALTER TABLE @schema@.tubes ADD COLUMN IF NOT EXISTS max_bytes bigint;"
+    " ALTER TABLE @schema@.sources ADD COLUMN IF NOT EXISTS row_id text",
 }
 
 

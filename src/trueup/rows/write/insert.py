@@ -15,15 +15,21 @@ from trueup.rows.write.key_lists import KeyList, in_key_list
 from trueup.rows.write.target import Target, column_list, identifier
 
 
-def select_rows(connection: Connection, spec: TableSpec, row_type: Sequence[str], keys: KeyList | None) -> Cursor:
+def select_rows(
+    connection: Connection, spec: TableSpec, row_type: Sequence[str], keys: KeyList | None, *, most: int | None = None
+) -> Cursor:
     """Select the number of rows of these keys, and the rows as an array literal (NULL if there are none).
 
     `row_type` names the columns of the target's row type in its order, generated ones included. Without keys: all rows.
+    At most `most` rows and one are selected.
     """
-    query = sql.SQL("SELECT count(*), array_agg(ROW({})::text)::text FROM {} t WHERE {}").format(
+    query = sql.SQL(
+        "SELECT count(*), array_agg(r)::text FROM (SELECT ROW({})::text AS r FROM {} t WHERE {}{}) rows"
+    ).format(
         column_list(row_type, "t", parameters=True),
         identifier(spec.schema, spec.table),
         sql.SQL("true") if keys is None else in_key_list(spec),
+        sql.SQL("") if most is None else sql.SQL(" LIMIT {}").format(most + 1),
     )
     return connection.execute(query, () if keys is None else keys.literals)
 

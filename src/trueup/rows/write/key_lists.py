@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from psycopg import sql
 
 from trueup.db.casts import is_array
+from trueup.rows.encode import row_id
 from trueup.rows.keys import ordered
-from trueup.rows.spec import KeySpec, TableSpec
+from trueup.rows.spec import ColumnSpec, KeySpec, TableSpec
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ class KeyList:
 def key_list(spec: TableSpec, texts: Sequence[str]) -> KeyList:
     """Return the list of keys that a change log wrote: the text of the column, or a JSON array of texts.
 
-    A key with a NULL is left out: the row had no key at that time.
+    A key with a NULL is left out: the row had no key at that time. Keys of a keyless table are numbers, see
+    `encode.row_id`.
     """
-    if len(spec.key) == 1:
+    if len(spec.key) <= 1:
         return KeyList(len(texts), (array_literal(texts),))
     keys = [key for key in map(json.loads, texts) if None not in key]
     columns = zip(*keys, strict=True) if keys else [()] * len(spec.key)
@@ -37,7 +39,13 @@ def key_list(spec: TableSpec, texts: Sequence[str]) -> KeyList:
 
 
 def key_batches(spec: TableSpec, texts: Sequence[str], size: int) -> Iterator[KeyList]:
-    """Yield the keys in lists of at most `size`, in the order of the numbers if all keys are integers."""
+    """Yield the keys in lists of at most `size`, in the order of the numbers if all keys are integers.
+
+    Those of a keyless table are one list: each list is a scan of the table.
+    """
+    if spec.is_keyless:
+        yield key_list(spec, texts)
+        return
     ordered = sorted(texts, key=int if all(map(_is_integer, texts)) else None)
     for start in range(0, len(ordered), size):
         yield key_list(spec, ordered[start : start + size])
@@ -58,6 +66,10 @@ def _quoted(value: str) -> str:
 
 def in_key_list(spec: TableSpec, keys: KeyList | None = None) -> sql.Composed:
     """Return the condition that the key of a row `t` is in a list; without `keys`, the literals are parameters."""
+    if spec.is_keyless:
+        hashed = spec.hashed if keys is not None else tuple(_for_parameters(column) for column in spec.hashed)
+        value = sql.Literal(keys.literals[0]) if keys is not None else sql.Placeholder()
+        return sql.SQL("{} = ANY({}::int8[])").format(row_id(hashed, "t"), value)
     key = spec.key
     values: list[sql.Composable] = [sql.Placeholder()] * len(key)
     if keys is not None:
@@ -86,10 +98,11 @@ def in_key_list(spec: TableSpec, keys: KeyList | None = None) -> sql.Composed:
 
 
 def _with_parameters(part: KeySpec) -> KeySpec:
-    column = part.column
-    return replace(
-        part, column=replace(column, name=column.name.replace("%", "%%"), type=column.type.replace("%", "%%"))
-    )
+    return replace(part, column=_for_parameters(part.column))
+
+
+def _for_parameters(column: ColumnSpec) -> ColumnSpec:
+    return replace(column, name=column.name.replace("%", "%%"), type=column.type.replace("%", "%%"))
 
 
 def _is_array(part: KeySpec) -> bool:

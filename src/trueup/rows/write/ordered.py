@@ -1,9 +1,10 @@
 """Write rows of several tables where triggers and foreign keys fire: in the order of the foreign keys.
 
 All of it is one transaction of the target. Rows that no other row refers to are deleted and inserted, so they can swap
-unique values. Rows that others refer to are updated in place, because deleting them would fail or fire an ON DELETE
-action; their unique values that change are NULL in between, where the column allows it. Foreign keys inside a cycle
-are checked late: deferrable ones at the commit, the others are NULL until both rows exist.
+unique values; so are the rows of keyless tables, to which no row may refer. Rows that others refer to are updated in
+place, because deleting them would fail or fire an ON DELETE action; their unique values that change are NULL in
+between, where the column allows it. Foreign keys inside a cycle are checked late: deferrable ones at the commit, the
+others are NULL until both rows exist.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from psycopg import sql
 
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import ForeignKey, TableName, in_order, refers
+from trueup.rows.encode import row_id
 from trueup.rows.write.copy import pipe, rows_in, rows_out
 from trueup.rows.write.copy_text import key_id
 from trueup.rows.write.guarded import KEYS_PER_STATEMENT
 from trueup.rows.write.key_lists import in_key_list, key_batches
 from trueup.rows.write.stage import stage, stage_keys
 from trueup.rows.write.target import Target, column_list, same_key
-from trueup.rows.write.upsert import upsert
+from trueup.rows.write.upsert import insert_staged_rows, upsert
 
 _numbers = count(1)
 
@@ -72,12 +74,17 @@ def write_ordered(
         if key.child == entry.target.table and _waits_as_null(key)
     ]
     for entry in staged:
+        if entry.target.spec.is_keyless:
+            # All rows to write were deleted: no row refers to a keyless one.
+            insert_staged_rows(target, entry.target, entry.rows)
+            continue
         _clear_unique_values(target, entry)
         upsert(target, entry.target, entry.rows)
     for entry, key, references in deferred:
         _set_references(target, entry, key, references)
     for entry in reversed(staged):
-        _delete_gone(target, entry)
+        if not entry.target.spec.is_keyless:
+            _delete_gone(target, entry)
     return rows
 
 
@@ -100,7 +107,7 @@ def _stage(source: Connection, target: Connection, table: Target, texts: Sequenc
         pipe(source, rows_out(table.columns, table.name, in_key_list(table.spec, batch)), target, into)
         for batch in key_batches(table.spec, texts, KEYS_PER_STATEMENT)
     )
-    is_single = len(table.spec.key) == 1
+    is_single = len(table.spec.key) <= 1
     keys = stage_keys(target, table, (key_id((text,) if is_single else tuple(json.loads(text))) for text in texts))
     target.execute(sql.SQL("ANALYZE {}").format(keys))
     return Staged(table, staged, keys), arrived
@@ -110,7 +117,10 @@ def _is_written(staged: Staged, row: str = "t") -> sql.Composable:
     """Return the condition that a row of the table has one of the keys to write."""
     if staged.keys is None:
         return sql.SQL("true")
-    same = same_key(staged.target.spec.key_names, row, "k")
+    spec = staged.target.spec
+    if spec.is_keyless:
+        return sql.SQL("{} IN (SELECT k.id FROM {} k)").format(row_id(spec.hashed, row), staged.keys)
+    same = same_key(spec.key_names, row, "k")
     return sql.SQL("EXISTS (SELECT FROM {} k WHERE {})").format(staged.keys, same)
 
 

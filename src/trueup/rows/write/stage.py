@@ -31,8 +31,12 @@ def stage(
 
 
 def stage_keys(connection: Connection, target: Target, ids: Iterable[bytes]) -> sql.Identifier:
-    """Create a temporary table of keys, given as their ids (see `copy_text.key_id`), and return its name."""
-    keys = Target(target.spec, target.spec.key_names)
-    staged = stage(connection, keys.name, keys.columns)
+    """Create a temporary table of keys, given as their ids (see `copy_text.key_id`), and return its name.
+
+    Of a keyless table it has the numbers (see `encode.row_id`) in its column `id`.
+    """
+    keys = Target(target.spec, target.spec.key_names or ("id",))
+    numbers = sql.SQL("(SELECT 0::int8 AS id) numbers")
+    staged = stage(connection, numbers if target.spec.is_keyless else keys.name, keys.columns)
     send_lines(connection, rows_in(keys, staged), [b"".join(key + b"\n" for key in ids)])
     return staged

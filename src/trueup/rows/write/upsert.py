@@ -65,6 +65,15 @@ def _check_fixed(connection: Connection, target: Target, staged: sql.Composable)
             )
 
 
+def insert_staged_rows(connection: Connection, target: Target, staged: sql.Composable) -> None:
+    """Insert all staged rows."""
+    connection.execute(
+        sql.SQL("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {}").format(
+            target.name, staged, columns=column_list(target.columns)
+        )
+    )
+
+
 def insert_missing(connection: Connection, target: Target, staged: sql.Composable) -> None:
     """Insert the staged rows that violate no unique constraint of the target; leave the others out."""
     connection.execute(

@@ -22,6 +22,7 @@ from trueup.engine.progress import Progress
 from trueup.errors import CheckFailed
 from trueup.rows.comparable import check_servers
 from trueup.rows.write import disabled_triggers as triggers
+from trueup.task import materialized
 from trueup.verbs.switchover import gate, guard, pointer
 from trueup.verbs.switchover.accepted import parse_accepted
 from trueup.verbs.switchover.compared import Compared, Side, schema_differences
@@ -31,8 +32,8 @@ from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.ready import Ready
 from trueup.verbs.switchover.request import DIGEST, KEYS, VALIDATED, WAY_BACK_LIMIT, Route, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
-from trueup.verbs.switchover.validated import Validated, find
-from trueup.verbs.sync import changelog, ending, history, materialized, members, state
+from trueup.verbs.switchover.validated import Validated, digested_tables, find
+from trueup.verbs.sync import changelog, ending, history, members, state
 from trueup.verbs.sync import run as sync
 from trueup.verbs.sync.link import Link, open_link
 from trueup.verbs.sync.model import Plan
@@ -139,14 +140,15 @@ def _refresh(link: Link, progress: Progress, *, is_back: bool) -> list[str]:
 
     A move back should not wait for views: they are as old as the switchover.
     """
-    materialized.analyze_stale(link.target, link.target_node, link.tables, link.name, progress)
+    names = [table.name for table in link.tables]
+    materialized.analyze_stale(link.target, link.target_node, names, link.application, progress)
     stored = state.read(link.target, link.name)
     if stored is None or stored.named:
         return []
     if is_back:
         views = ", ".join(materialized.populated(link.source))
         return [f"not refreshed on {link.target_node.name}: {views}"] if views else []
-    return materialized.refresh(link.source, link.target_node, link.name, progress)
+    return materialized.refresh(link.source, link.target_node, link.application, progress)
 
 
 def _create_pointers(request: SwitchoverRequest, sync_id: str, first: Connection, second: Connection) -> None:
@@ -296,5 +298,5 @@ def _readers(request: SwitchoverRequest, link: Link, prover: Prover, keeper: Con
     """Return the sessions that read the source inside of the pause, with their tables."""
     # The first one keeps its locks until the decision: a TRUNCATE … RESTART IDENTITY locks sequences.
     readers = [Reader(keeper, link.tables), Reader(link.source, link.tables)]
-    compared = {DIGEST: list(link.tables), VALIDATED: [table for table in link.tables if table.is_partitioned]}
+    compared = {DIGEST: list(link.tables), VALIDATED: digested_tables(link.tables)}
     return readers + [Reader(session, compared.get(request.proof, [])) for session in prover.source.connections]

@@ -19,7 +19,7 @@ from trueup.verbs.switchover.phases import FENCE, GATE, Budget
 from trueup.verbs.switchover.proof import Prover
 from trueup.verbs.switchover.request import DIGEST, SwitchoverRequest
 from trueup.verbs.switchover.rounds import Rounds
-from trueup.verbs.switchover.validated import TableLocked, Validated
+from trueup.verbs.switchover.validated import TableLocked, Validated, digested_tables
 from trueup.verbs.sync import sequences
 from trueup.verbs.sync.link import Link
 from trueup.verbs.sync.model import Round
@@ -170,11 +170,9 @@ class Ready:
             unequal = [*locked.problems, *self.rounds.unequal]
             checked = f"{counted(len(tables), 'table')}, validated by {self.validated.name} before the pause, and"
             checked += f" {counted(final.keys, 'key')} inside of it, because a session waits for a lock on a table"
-        # A TRUNCATE of one partition is not in the log of the partitioned table, so no validation sees it.
-        partitioned = [table for table in tables if table.is_partitioned]
-        if partitioned and not unequal:
-            unequal = list(self.prover.unequal(partitioned, milliseconds=budget.milliseconds(GATE)).values())
-            checked += f"; {len(partitioned)} partitioned ones also by digests inside of the pause"
+        if (digested := digested_tables(tables)) and not unequal:
+            unequal = list(self.prover.unequal(digested, milliseconds=budget.milliseconds(GATE)).values())
+            checked += f"; {counted(len(digested), 'partitioned or keyless table')} by digests inside of the pause"
         return unequal, [], checked
 
     def _broken(self, budget: Budget) -> list[str]:

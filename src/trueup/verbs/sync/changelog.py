@@ -23,6 +23,8 @@ from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
 from trueup.verbs.sync.model import LOG_SCHEMA, Problem, SyncTable
 
+_OTHER_KEY = "its key or its columns were changed"
+
 
 def open_log(node: Node) -> Session:
     """Open a session with the schema of the change log on a node."""
@@ -96,8 +98,9 @@ def attach(log: Session, name: str, tables: Iterable[SyncTable], *, timeout: flo
     for table in tables:
         quoted = sql.Identifier(*table.name).as_string(log.connection)
         number = log.call(
-            "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=timeout)
-        )
+            "tube_table_ensure_attached", name, quoted, 0, None, None, "statement", timedelta(seconds=timeout),
+            table.row_id,
+        )  # fmt: skip
         attached.append(replace(table, number=number))
     return attached
 
@@ -167,9 +170,14 @@ def attached(log: Session, name: str, tables: Sequence[SyncTable]) -> tuple[list
     errors = tubes.cover_each(log, name, patience=tubes.PATIENCE)
     log.call("tube_reload_follow", name)
     query = sql.SQL(
-        'SELECT "table"::oid::bigint, source, {}(source) FROM {} WHERE tube = %s AND detached_at IS NULL'
+        'SELECT "table"::oid::bigint, source, {}(source), row_id FROM {} WHERE tube = %s AND detached_at IS NULL'
     ).format(log.name("tube_table_problem"), log.name("sources"))
-    sources = {oid: (number, errors.get(number) or problem) for oid, number, problem in log.rows(query, [name])}
+    # Numbers that were recorded with another expression would find no rows.
+    expected = {table.oid: table.row_id for table in tables}
+    sources = {
+        oid: (number, errors.get(number) or problem or ("" if row_id == expected.get(oid) else _OTHER_KEY))
+        for oid, number, problem, row_id in log.rows(query, [name])
+    }
     recorded: list[SyncTable] = []
     problems: list[Problem] = []
     for table in tables:

@@ -3,13 +3,16 @@
 All tasks first delete all keys; only then rows are inserted, all of them read in one snapshot of the source. So a
 unique index never holds two rows that were not both in that snapshot, whatever the timing of the tasks. Meanwhile the
 target is between two states, and its position is 0/0. After a kill all entries are still in the log, and the next
-round repeats the work. Truncated tables are emptied and copied as a whole.
+round repeats the work. Truncated tables are emptied and copied as a whole. A keyless table is one task, because a list
+of its keys is a scan of the table, and because no unique index would refuse rows that two attempts insert.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from psycopg import sql
 
 from trueup.db.connection import node_of, one_value
 from trueup.db.node import connect, error_from_server, is_lost
@@ -42,7 +45,7 @@ KEYS_PER_TASK = 5_000
 
 @dataclass(frozen=True)
 class KeyTask:
-    """One task: keys of a table to delete, or to delete and insert. Without keys: delete all rows of the table."""
+    """One task: keys of a table to delete, or to delete and insert. Without keys: all rows of the table."""
 
     job: Job
     table: SyncTable
@@ -73,10 +76,12 @@ def large_round(
     deletes += [KeyTask(job, table, None, insert=False) for table in reloaded]
     progress.stage("delete keys", len(deletes))
     _run(engine, deletes, progress, "delete keys")
-    progress.stage("insert rows", len(lists))
-    rows = _run(engine, [KeyTask(job, table, keys, insert=True) for table, keys in lists], progress, "insert rows")
-    if reloaded:
-        copied, stale = copy(engine, parts_of(link.source, job, reloaded, engine.slots), progress)
+    inserts = [KeyTask(job, table, keys, insert=True) for table, keys in lists]
+    inserts += [KeyTask(job, table, None, insert=True) for table in reloaded if table.spec.is_keyless]
+    progress.stage("insert rows", len(inserts))
+    rows = _run(engine, inserts, progress, "insert rows")
+    if in_parts := [table for table in reloaded if not table.spec.is_keyless]:
+        copied, stale = copy(engine, parts_of(link.source, job, in_parts, engine.slots), progress)
         if stale:
             # The session with the source holds locks that prevent it, as long as it is connected.
             raise Rewritten(f"rewritten while a round read it: {', '.join(sorted(stale))}", cure="run it again")
@@ -119,12 +124,16 @@ def _run_once(task: KeyTask) -> int:
         state.check_epoch(target, job.sync, job.epoch)
         require_silent_triggers(target)
         table = task.table.target
+        if table.spec.is_keyless:
+            # Another attempt of this task may not have ended: its rows have to be visible before they are deleted.
+            target.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table.name))
         if task.keys is None:
             delete_all(target, table.spec)
         else:
             delete_keys(target, table.spec, task.keys)
-        if task.insert and task.keys is not None:
-            out = rows_out(table.columns, table.name, in_key_list(table.spec, task.keys))
+        if task.insert:
+            among = None if task.keys is None else in_key_list(table.spec, task.keys)
+            out = rows_out(table.columns, table.name, among)
             with borrow(job.source, job.snapshot, application=job.application, retries=0, keep=False) as reader:
                 rows = pipe(reader.session(), out, target, rows_in(table))
                 refuse_rewritten(rewritten(reader.session(), [task.table]))

@@ -8,6 +8,7 @@ from typing import Any
 from trueup.db.foreign_keys import ForeignKey
 from trueup.db.names import display_name
 from trueup.errors import CheckFailed
+from trueup.rows.encode import row_id
 from trueup.rows.spec import TableSpec
 from trueup.rows.types import type_of
 from trueup.rows.write import disabled_triggers
@@ -56,6 +57,11 @@ class SyncTable:
         """Whether rows can be copied in binary format, which takes half the time of text."""
         columns = [column for column in self.spec.columns if column.name in self.target.columns]
         return all(type_of(column).binary_copy and not column.is_domain for column in columns)
+
+    @property
+    def row_id(self) -> str | None:
+        """The expression by which the change log knows a row `r` of a keyless table; None: by its key."""
+        return row_id(self.spec.hashed, "r").as_string(None) if self.spec.is_keyless else None
 
     def __str__(self) -> str:
         return display_name(*self.name)

@@ -20,7 +20,8 @@ from trueup.db.schema import compare_schemas, read_schema, without_newest_versio
 from trueup.db.statements import load
 from trueup.db.trust import check_schema
 from trueup.errors import CheckFailed
-from trueup.rows.encode import column_spec, key_order
+from trueup.rows.encode import column_spec, key_order, row_id_columns
+from trueup.rows.probe import same_row_ids
 from trueup.rows.spec import KeySpec, TableSpec
 from trueup.rows.write.disabled_triggers import Trigger, firing, recorded
 from trueup.rows.write.ordered import can_wait
@@ -35,6 +36,10 @@ from trueup.verbs.sync.target_schema.plan_schema import check_schema_creation, i
 
 OLDEST = 140000
 _SHOWN = 20
+_KEY_CURE = "create a primary key, or a unique index over NOT NULL columns"
+_GONE = ("it was dropped a moment ago", "run the command again")
+# Bytes of a keyless table from which on the plan names what each round costs.
+LARGE_KEYLESS = 64 * 1024 * 1024
 _OURS = {"state": STATE_SCHEMA, "log": LOG_SCHEMA}
 
 
@@ -63,10 +68,12 @@ def make_plan(
     else:
         checked = (check_target(target, table, listed, mode, problems, progress) for table, listed in candidates)
         tables = [table for table in checked if table]
+    _check_keyless(source, target, tables, problems, remarks)
     keys = _foreign_keys(source if makes_schema or progress.is_bare else target, tables, problems)
     order = in_order([table.name for table in tables], keys)
     if mode == ORDERED:
         _check_cycles(order.groups, keys, problems)
+        _check_keyless_parents(tables, keys, problems)
         remarks.append(
             "the role may not set session_replication_role on the target: rows are written in the order of foreign"
             " keys, which is slower"
@@ -218,16 +225,18 @@ def _source_table(
         return None
     why = _why_not(row, table)
     if table is None or why:
-        what, cure = why or ("it was dropped a moment ago", "run the command again")
+        what, cure = why or _GONE
         problems.append(Problem(shown, what, f"{cure}, or exclude it: --exclude-tables {shown}"))
         return None
-    key = table.keys[0].columns
+    key = table.keys[0].columns if table.keys else ()
     named = {column.name: column for column in table.columns}
     spec = TableSpec(
         row["schema"],
         row["name"],
         tuple(KeySpec(column_spec(named[name]), key_order([named[name]])) for name in key),
         tuple(column_spec(column) for column in table.columns),
+        # Triggers do not see the values of virtual generated columns.
+        hashed=row_id_columns(column_spec(column) for column in table.columns if not key and not column.generated),
     )
     names = tuple(column.name for column in table.columns)
     synced = SyncTable(target_of(spec, table), names, row["oid"], row["kind"] == "p", row["rows"], row["bytes"])
@@ -255,14 +264,42 @@ def _why_not(row: dict[str, Any], table: catalog.Table | None) -> tuple[str, str
         return f"only its owner {row['owner']} can create triggers on it that always fire", "use the owner's role"
     if row["is_subscribed"]:
         return "a subscription writes to it, and fires no statement triggers", "sync from the publisher"
-    if table is None or not table.keys:
-        return "it has no key", "create a primary key, or a unique index over NOT NULL columns"
+    if table is None:
+        return _GONE
     unreadable = [column.name for column in table.columns if not column.readable]
     if unreadable or not table.usage:
         columns = ", ".join(unreadable)
         what = f"the role may not SELECT {columns}" if columns else "the role has no USAGE on its schema"
         return what, "grant the privilege"
     return None
+
+
+def _check_keyless(
+    source: Connection, target: Connection, tables: Many[SyncTable], problems: list[Problem], remarks: list[str]
+) -> None:
+    """Add a problem if the servers find rows without a key by different numbers; name the tables that cost time."""
+    keyless = [table for table in tables if table.spec.is_keyless]
+    if not keyless:
+        return
+    encodings = {catalog.read_server(connection).encoding for connection in (source, target)}
+    if len(encodings) > 1 or not same_row_ids([source, target]):
+        what = "it has no key, and the two servers compute different hashes of its rows (encoding, version or hardware)"
+        problems += [Problem(str(table), what, _KEY_CURE) for table in keyless]
+    for table in keyless:
+        if table.bytes >= LARGE_KEYLESS:
+            remarks.append(
+                f"{table} has no key: each round that changes it, also the last one of a switchover, scans all its"
+                f" {table.bytes / 1024**2:,.0f} MB on both servers; {_KEY_CURE}"
+            )
+
+
+def _check_keyless_parents(tables: Many[SyncTable], keys: Many[ForeignKey], problems: list[Problem]) -> None:
+    """Add a problem per keyless table that others refer to: its rows cannot be updated in place."""
+    keyless = {table.name for table in tables if table.spec.is_keyless}
+    for key in keys:
+        if key.parent in keyless:
+            what = f"it has no key, {key} refers to it, and the role may not set session_replication_role on the target"
+            problems.append(Problem(display_name(*key.parent), what, _KEY_CURE))
 
 
 def _mode(target: Connection) -> str:

@@ -89,6 +89,11 @@ def _columns(on_source: catalog.Table, on_target: catalog.Table) -> list[Reason]
 
 
 def _key(table: SyncTable, on_target: catalog.Table) -> list[Reason]:
+    if table.spec.is_keyless and on_target.keys:
+        key = ", ".join(on_target.keys[0].columns)
+        return [(f"it has no key on the source, and the key ({key}) on the target", "make both tables the same")]
+    if table.spec.is_keyless:
+        return []
     if any(set(key.columns) == set(table.spec.key_names) for key in on_target.keys):
         return []
     key = ", ".join(table.spec.key_names)

@@ -29,7 +29,7 @@ from trueup.db.durable import commit_durably
 from trueup.db.node import error_from_server
 from trueup.db.statements import load
 from trueup.db.table_lock import lock_shared
-from trueup.errors import TrueupError
+from trueup.errors import QueryError, TrueupError
 from trueup.rows.write.copy import check_arrived
 from trueup.rows.write.delete import delete_all, delete_keys
 from trueup.rows.write.insert import insert_rows, select_rows
@@ -44,6 +44,8 @@ SMALL = 60_000
 SMALL_BYTES = 48 * 1024 * 1024
 # Maximum bytes on the disk, where values may be compressed, of tables that are copied as a whole.
 SMALL_RELOAD_BYTES = 8 * 1024 * 1024
+# The rows are too long for one value: program limit exceeded.
+TOO_LONG = "54000"
 # Assumed bytes per row of a table that was never analyzed.
 UNKNOWN_ROW = 400
 
@@ -225,7 +227,11 @@ def is_small(link: Link, changes: Changes, limit: int) -> bool:
 
 def _bytes(table: SyncTable, rows: int) -> float:
     """Return the estimated size of `rows` rows of a table, at most the size of the table."""
-    return min(table.bytes, rows * (table.bytes / table.rows if table.rows else UNKNOWN_ROW))
+    return min(table.bytes, rows * _row_bytes(table))
+
+
+def _row_bytes(table: SyncTable) -> float:
+    return max(1.0, table.bytes / table.rows) if table.rows else UNKNOWN_ROW
 
 
 def rewritten(connection: Connection, tables: Iterable[SyncTable]) -> Cursor:
@@ -251,9 +257,15 @@ def read_rows(link: Link, changes: Changes, *, last: bool = False) -> dict[int, 
     With `last` the snapshot ends here: a target that does not answer must not keep the locks on the tables.
     """
     tables = link.by_number()
+    # One number of a keyless table may be that of all its rows.
+    most = {
+        number: max(1, min(SMALL, int(SMALL_BYTES / _row_bytes(tables[number]))))
+        for number, keys in _written(changes).items()
+        if keys is not None and tables[number].spec.is_keyless
+    }
     with link.source.pipeline():
         cursors = {
-            number: select_rows(link.source, tables[number].spec, tables[number].row, keys)
+            number: select_rows(link.source, tables[number].spec, tables[number].row, keys, most=most.get(number))
             for number, keys in _written(changes).items()
         }
         stale = rewritten(link.source, [tables[number] for number in _written(changes)])
@@ -261,6 +273,9 @@ def read_rows(link: Link, changes: Changes, *, last: bool = False) -> dict[int, 
             link.source.execute("COMMIT")
     refuse_rewritten(stale)
     rows = {number: one_row(cursor) for number, cursor in cursors.items()}
+    for number, (count, _) in rows.items():
+        if number in most and count > most[number]:
+            raise QueryError(f"more than {most[number]:,} rows of {tables[number]} have these keys", sqlstate=TOO_LONG)
     return {number: (count, literal) for number, (count, literal) in rows.items()}
 
 

@@ -32,7 +32,7 @@ _REPEATS = 10
 # A part of the log may violate a constraint that all of it does not: unique, exclusion, foreign key, restrict.
 _DOES_NOT_FIT = ("23505", "23P01", "23503", "23001")
 # The rows are too long for one value: program limit exceeded, out of memory.
-_TOO_LONG = ("54000", "53200")
+_TOO_LONG = (small.TOO_LONG, "53200")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from trueup.db.foreign_keys import in_order
 from trueup.engine.progress import Progress
 from trueup.engine.work import Engine
 from trueup.rows.write.ordered import write_ordered
-from trueup.verbs.sync import changelog, history, materialized, state
+from trueup.task import materialized
+from trueup.verbs.sync import changelog, history, state
 from trueup.verbs.sync.copy import Done, Job, copy, hold_snapshot, parts_of, read_done, rewritten, start_anew
 from trueup.verbs.sync.link import application, open_link
 from trueup.verbs.sync.model import Plan, SyncTable
@@ -140,8 +141,8 @@ def build(request: SyncRequest, slots: int, progress: Progress) -> None:
                 create_schema.build_rest(request, link.source, link.target, stored, left_out, progress, slots=slots)
             silence(link.target, link.name, link.epoch, link.tables, link.plan.mode)
         # New tables have no statistics, and rounds would get bad query plans.
-        materialized.analyze(link.target_node, link.tables, link.name, slots=slots)
+        materialized.analyze(link.target_node, [table.name for table in link.tables], link.application, slots=slots)
         if not stored.named:
-            for remark in materialized.refresh(link.source, link.target_node, link.name, progress):
+            for remark in materialized.refresh(link.source, link.target_node, link.application, progress):
                 progress.say(remark)
         state.set_phase(link.target, request.name, link.epoch, "running")

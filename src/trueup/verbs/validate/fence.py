@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trueup.capture.log.slot import emit_message, lsn_number, lsn_text
@@ -77,17 +77,19 @@ def wait_for(
     *,
     timeout: float,
     every: float = _POLL_SECONDS,
+    apart: Collection[str] = (),
     on_wait: Callable[[Status], object] = lambda status: None,
 ) -> Fence:
-    """Wait until every change before a position is validated; call `on_wait` with the status while it is not."""
+    """Wait until every change before a position, but of the tables `apart`, is validated; call `on_wait` meanwhile."""
     start = time.monotonic()
     last_seen = 0.0
     while True:
         status = read_status(meta, name)
         seconds = time.monotonic() - start
+        unchecked = tuple(replace(status, tables=tuple(t for t in status.tables if t.source not in apart)).blind_spots)
         reached = status.validated is not None and lsn_number(status.validated) >= position
         if reached:
-            return Fence(name, lsn_text(position), True, seconds, status.open_errors, tuple(status.blind_spots))
+            return Fence(name, lsn_text(position), True, seconds, status.open_errors, unchecked)
         on_wait(status)
         reason = ""
         # A process that has lost its session with the meta database may come back.
@@ -99,7 +101,7 @@ def wait_for(
         elif seconds >= timeout:
             reason = _obstacle(meta, name, status, position)
         if reason:
-            return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *status.blind_spots))
+            return Fence(name, lsn_text(position), False, seconds, status.open_errors, (reason, *unchecked))
         time.sleep(every)
 
 

@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS @schema@.sources (
     key_numbers smallint[] NOT NULL,
     key_names text[] NOT NULL,
     key_place text NOT NULL,
+    -- Of a table without a key: the expression of a number by which rows r are found. Equal rows have equal numbers.
+    row_id text,
     -- Partitions with triggers of their own. A difference from the catalog is a new or removed partition.
     covered regclass[] NOT NULL DEFAULT '{}',
     attached_at timestamptz NOT NULL DEFAULT clock_timestamp(),

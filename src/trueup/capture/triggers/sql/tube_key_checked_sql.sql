@@ -6,6 +6,9 @@ DECLARE
     parts text;
     checks text := '';
 BEGIN
+    IF s.row_id IS NOT NULL THEN
+        RETURN 'q.key::bigint';
+    END IF;
     -- Each part is cast to the type of its column and back, so that the text is the one that the triggers write.
     SELECT string_agg(format('(%s)::%s AS %I', CASE
                           WHEN key.is_integer THEN 'q.key'

@@ -7,6 +7,13 @@ DECLARE
     texts text[];
     types regtype[];
 BEGIN
+    IF s.row_id IS NOT NULL THEN
+        is_integer := true;
+        expression := s.row_id;
+        names := '{}';
+        is_plain := true;
+        RETURN;
+    END IF;
     SELECT array_agg(a.attname::text ORDER BY u.at), array_agg(c.text ORDER BY u.at), array_agg(c.base ORDER BY u.at)
       INTO names, texts, types
       FROM unnest(numbers) WITH ORDINALITY u(n, at)

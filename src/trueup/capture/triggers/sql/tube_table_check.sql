@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION @schema@.tube_table_check("table" regclass, capture text) RETURNS void
+CREATE OR REPLACE FUNCTION @schema@.tube_table_check("table" regclass, capture text, needs_key boolean DEFAULT true) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c record;
@@ -22,7 +22,7 @@ BEGIN
     ELSIF NOT pg_has_role(c.relowner, 'USAGE') THEN
         why := format('only its owner %s can create triggers that always fire', c.relowner::regrole);
         hint := 'attach as the owner, or as a member of that role';
-    ELSIF cardinality(@schema@.tube_find_key("table")) = 0 THEN
+    ELSIF needs_key AND cardinality(@schema@.tube_find_key("table")) = 0 THEN
         why := 'it has no key';
         hint := 'create a primary key, or a unique index over NOT NULL columns';
     ELSIF EXISTS (SELECT FROM pg_inherits i JOIN pg_class k ON k.oid = i.inhrelid
@@ -45,5 +45,5 @@ BEGIN
     END IF;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_table_check(regclass, text) IS
+COMMENT ON FUNCTION @schema@.tube_table_check(regclass, text, boolean) IS
     'Raises an error if writes to the table cannot be captured completely.';

@@ -1,12 +1,12 @@
 CREATE OR REPLACE FUNCTION @schema@.tube_table_ensure_attached(
     tube text, "table" regclass, shard bigint DEFAULT NULL, routing text DEFAULT NULL, predicate text DEFAULT NULL,
-    capture text DEFAULT NULL, patience interval DEFAULT '30 s'
+    capture text DEFAULT NULL, patience interval DEFAULT '30 s', row_id text DEFAULT NULL
 ) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s @schema@.sources;
     is_new boolean;
-    numbers smallint[] := @schema@.tube_find_key("table");
+    numbers smallint[] := CASE WHEN row_id IS NULL THEN @schema@.tube_find_key("table") ELSE '{}' END;
     has_other_key boolean;
     former @schema@.sources;
     replaces boolean := false;
@@ -40,14 +40,15 @@ BEGIN
     -- An attached table keeps what is not given; an empty text removes the predicate.
     capture := coalesce(capture, CASE WHEN NOT is_new THEN s.capture END, 'statement');
     predicate := nullif(btrim(coalesce(predicate, CASE WHEN NOT is_new THEN s.predicate END)), '');
-    PERFORM @schema@.tube_table_check("table", capture);
+    PERFORM @schema@.tube_table_check("table", capture, row_id IS NULL);
     IF shard IS NULL AND routing IS NULL AND is_new THEN
         shard := @schema@.tube_infer_shard("table");
     ELSIF shard IS NULL AND routing IS NULL THEN
         shard := s.shard;
         routing := s.routing;
     END IF;
-    has_other_key := s.source IS NOT NULL AND @schema@.tube_key_numbers(s) <> numbers;
+    has_other_key := s.source IS NOT NULL
+        AND (@schema@.tube_key_numbers(s) <> numbers OR s.row_id IS DISTINCT FROM tube_table_ensure_attached.row_id);
     IF NOT is_new AND (s.shard IS DISTINCT FROM shard OR s.routing IS DISTINCT FROM routing OR s.capture <> capture) THEN
         RAISE EXCEPTION '% is already attached to the tube % with another shard, routing or capture', "table", tube
             USING ERRCODE = 'duplicate_object', HINT = 'run trueup tube detach, then trueup tube attach and trueup tube backfill';
@@ -74,9 +75,10 @@ BEGIN
         PERFORM @schema@.tube_key_follow(s.source);
     END IF;
     IF s.source IS NULL OR has_other_key THEN
-        INSERT INTO @schema@.sources (tube, "table", shard, routing, predicate, capture, key_numbers, key_names, key_place)
+        INSERT INTO @schema@.sources (tube, "table", shard, routing, predicate, capture, key_numbers, key_names, key_place,
+                                      row_id)
         VALUES (tube, "table", shard, routing, predicate, capture, numbers, @schema@.tube_key_names("table", numbers),
-                @schema@.tube_key_place("table"))
+                @schema@.tube_key_place("table"), row_id)
         RETURNING * INTO s;
         is_new := true;
     ELSIF is_new THEN
@@ -108,5 +110,6 @@ BEGIN
     RETURN s.source;
 END
 $$;
-COMMENT ON FUNCTION @schema@.tube_table_ensure_attached(text, regclass, bigint, text, text, text, interval) IS
-    'Attaches a table to a tube: every touched key is recorded from the commit on. Returns the source number.';
+COMMENT ON FUNCTION @schema@.tube_table_ensure_attached(text, regclass, bigint, text, text, text, interval, text) IS
+    'Attaches a table to a tube: every touched key is recorded from the commit on. Returns the source number. '
+    'A table without a key needs a row_id: the expression of a number by which its rows r are found.';

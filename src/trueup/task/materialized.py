@@ -15,17 +15,15 @@ from trueup.config.model import Node
 from trueup.db.connection import Connection
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
-from trueup.db.node import ALLOW_VIEWS, error_from_server
+from trueup.db.node import ALLOW_VIEWS, connect, error_from_server
 from trueup.db.statements import load
 from trueup.engine.progress import Progress
-from trueup.verbs.sync.link import open_session
-from trueup.verbs.sync.model import SyncTable
 
 # Since this version there is a privilege to refresh views and to analyze tables of others.
 _MAINTAIN_SINCE = 170000
 
 
-def refresh(source: Connection, node: Node, sync: str, progress: Progress) -> list[str]:
+def refresh(source: Connection, node: Node, application: str, progress: Progress) -> list[str]:
     """Refresh the materialized views that the source has too, in the order of their dependencies; return what was not.
 
     A view that has rows already is refreshed without a lock against readers, if it has a unique index. Its query runs
@@ -35,7 +33,7 @@ def refresh(source: Connection, node: Node, sync: str, progress: Progress) -> li
     if not wanted:
         return []
     left: list[str] = []
-    with open_session(node, sync) as target:
+    with _session(node, application) as target:
         # Outside of a transaction: older servers do not know the setting.
         with suppress(psycopg.errors.UndefinedObject):
             target.execute(ALLOW_VIEWS)
@@ -70,30 +68,38 @@ def _refresh(target: Connection, name: TableName, *, is_concurrent: bool) -> Non
     target.execute(sql.SQL("ANALYZE {}").format(view))
 
 
-def analyze(node: Node, tables: Sequence[SyncTable], sync: str, *, slots: int) -> None:
+def analyze(node: Node, tables: Sequence[TableName], application: str, *, slots: int) -> None:
     """Collect the statistics of tables; those that the role may not analyze are left to autovacuum."""
 
-    def analyze_one(table: SyncTable) -> None:
+    def analyze_one(table: TableName) -> None:
         try:
-            with open_session(node, sync) as target:
-                target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table.name)))
+            with _session(node, application) as target:
+                target.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(*table)))
         except psycopg.Error as error:
             if error.sqlstate != "42501":
-                raise error_from_server(error, node, table=str(table)) from None
+                raise error_from_server(error, node, table=display_name(*table)) from None
 
     with ThreadPoolExecutor(max(1, min(slots, len(tables)))) as threads:
         list(threads.map(analyze_one, tables))
 
 
-def analyze_stale(target: Connection, node: Node, tables: Sequence[SyncTable], sync: str, progress: Progress) -> None:
+def analyze_stale(
+    target: Connection, node: Node, tables: Sequence[TableName], application: str, progress: Progress
+) -> None:
     """Collect the statistics of the tables that have none, or that changed much since."""
-    names = {"schemas": [table.name[0] for table in tables], "names": [table.name[1] for table in tables]}
+    names = {"schemas": [table[0] for table in tables], "names": [table[1] for table in tables]}
     stale = {(row["schema"], row["name"]) for row in _rows(target, "stale", names)}
     if stale:
         progress.say(f"collecting statistics of {', '.join(sorted(display_name(*name) for name in stale))}")
-        analyze(node, [table for table in tables if table.name in stale], sync, slots=2)
+        analyze(node, [table for table in tables if table in stale], application, slots=2)
+
+
+def _session(node: Node, application: str) -> Connection:
+    connection = connect(node, application=application, read_only=False)
+    connection.execute("SET statement_timeout = 0")
+    return connection
 
 
 def _rows(connection: Connection, statement: str, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(load("trueup.verbs.sync", "materialized.sql")[statement], values).fetchall()
+        return cursor.execute(load("trueup.task", "materialized.sql")[statement], values).fetchall()

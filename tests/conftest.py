@@ -59,8 +59,10 @@ if "TMPDIR" not in os.environ and _memory_has_room("/dev/shm"):
 use_test_cache()
 
 
-# Groups of tests that share a fixture which is slow to start: group name and fixture.
+# Groups of tests that share a fixture which is slow to start: group name and fixture. The longest first.
 _GROUPS = {"spark": "spark", "cluster": "spark_cluster"}
+# The tests of the version log are half of those with Spark: in a group of their own, with a second Spark.
+_VERSION_LOG = "difflog"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -197,7 +199,7 @@ def spark() -> Iterator[Spark]:
 # Before xdist, which reads the marks.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Assign tests to groups, so that Spark and the cluster start once: one worker runs all tests of a group.
+    """Assign tests to groups, so that Spark starts twice and the cluster once: one worker runs all tests of a group.
 
     The slow groups come first, and the rest fills the time of the worker that finishes first. The order of xdist
     (by number of tests) would run them last: hence --no-loadscope-reorder in the Makefile.
@@ -205,13 +207,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fixtures_of_file: dict[Path, set[str]] = defaultdict(set)
     for item in items:
         fixtures_of_file[item.path] |= set(getattr(item, "fixturenames", ()))
+    groups = [_VERSION_LOG, *_GROUPS]
     order = {}
     for item in items:
         is_spark = "/spark/" in str(item.path)
         fixtures = fixtures_of_file[item.path] if is_spark else set(getattr(item, "fixturenames", ()))
         group = next((name for name, fixture in _GROUPS.items() if fixture in fixtures), str(item.path))
+        if group == "spark" and "/difflog/" in str(item.path):
+            group = _VERSION_LOG
         item.add_marker(pytest.mark.xdist_group(group))
-        order[item] = (list(_GROUPS).index(group) if group in _GROUPS else len(_GROUPS), not is_spark)
+        order[item] = (groups.index(group) if group in groups else len(groups), not is_spark)
     items.sort(key=lambda item: order[item])
 
 

@@ -6,13 +6,16 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from support.fixtures import Spark
 from support.run_guard import VARIABLE
-from support.spark import SparkCluster
 from trueup.testing.postgres import Server
 
 
-def test_waits(server: Server, spark: Spark, spark_cluster: SparkCluster) -> None:
+def test_waits(request: pytest.FixtureRequest, server: Server, spark: Spark) -> None:
+    if os.environ.get("INTERRUPTED_RUN_CLUSTER"):
+        request.getfixturevalue("spark_cluster")
     folder = Path(os.environ["INTERRUPTED_RUN_FOLDER"])
     (folder / "run_id").write_text(os.environ[VARIABLE])
     (folder / "data_dir").write_text(str(server.data_dir))

@@ -23,10 +23,18 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
-def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "cluster", "count"),
+    # The driver; also the master and two workers, which a normal end stops as well.
+    [(signal.SIGINT, "", 1), (signal.SIGKILL, "yes", 4)],
+    ids=["SIGINT", "SIGKILL"],
+)
+def test_an_interrupted_run_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals, cluster: str, count: int
+) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment |= {"INTERRUPTED_RUN_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
+    environment |= {"INTERRUPTED_RUN_FOLDER": str(tmp_path), "INTERRUPTED_RUN_CLUSTER": cluster}
+    environment |= {"TMPDIR": str(tmp_path)}
     options = ["-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'run'}"]
     with (tmp_path / "output").open("wb") as output:
         run = subprocess.Popen(
@@ -41,8 +49,7 @@ def test_an_interrupted_run_leaves_no_process_behind(tmp_path: Path, number: sig
         assert (tmp_path / "ready").exists(), (tmp_path / "output").read_text()
         run_id = (tmp_path / "run_id").read_text()
         names = [process.name() for process in processes_of_run(run_id)]
-        # The driver, the master and two workers; the server.
-        assert names.count("java") == 4, names
+        assert names.count("java") == count, names
         assert any(name.startswith("postgres") for name in names), names
         run.send_signal(number)
         run.wait(60)

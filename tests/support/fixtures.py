@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trueup.report.model import DiffResult
@@ -18,6 +19,8 @@ Databases: TypeAlias = Callable[[int], list[Database]]
 OnAll: TypeAlias = Callable[[Sequence[Database], str], None]
 ReportOf: TypeAlias = Callable[[DiffResult], dict[str, Any]]
 FreshServer: TypeAlias = Callable[..., Server]
+# `put(set, source, rows, schema=…)`: write a chunk of a version log.
+Put: TypeAlias = Callable[..., Path]
 
 
 # `compare(databases, table, **options)`: a diff, or with `quick=True` a check, of nodes n1, n2, and so on.

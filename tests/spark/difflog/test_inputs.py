@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.fixtures import Spark
+from support.fixtures import Put, Spark
 from trueup.engine.bulk_session import spark_session
 from trueup.errors import CheckFailed, StoreError
 from trueup.verbs.difflog import outputs
@@ -25,7 +25,7 @@ VISIT = "id long, F long, seen timestamp, dur int"
 CONV = "id long, F long, money int, days array<date>, share double"
 LIMITS = [datetime.datetime(1900, 1, 1), datetime.datetime(2299, 12, 31, 23, 59, 59)]
 MOST = 2**31 - 1
-Put = Callable[..., Path]
+SCHEMAS = {"visit": VISIT, "conv": CONV}
 
 
 @pytest.fixture
@@ -43,19 +43,6 @@ def log(tmp_path: Path) -> DiffLogConfig:
         target=Target("default", "visits", path=str(tmp_path / "clickhouse")),
         work=str(tmp_path / "log"),
     )
-
-
-@pytest.fixture
-def put(spark: Spark, log: DiffLogConfig) -> Put:
-    """`put(set, source, rows)`: write a chunk set, and return its folder."""
-
-    def write(name: str, source: str, rows: list[tuple[Any, ...]]) -> Path:
-        place = Path(log.work) / "chunks" / name
-        frame = spark.createDataFrame(rows, {"visit": VISIT, "conv": CONV}[source])
-        frame.coalesce(1).write.parquet(str(place / source))
-        return place
-
-    return write
 
 
 @pytest.fixture

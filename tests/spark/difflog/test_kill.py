@@ -162,13 +162,6 @@ def test_a_run_killed_at_every_point_continues(spark: Spark, prepared: Path, exp
     assert run(spark, load_difflog("difflog.toml")).number == 0
 
 
-def test_a_run_killed_once_completes(spark: Spark, prepared: Path, expected: Outcome, tmp_path: Path) -> None:
-    shutil.copytree(prepared, tmp_path, dirs_exist_ok=True)
-    _run_until_killed(spark, "diff_log_1_visit")
-    _continue(spark)
-    assert _outcome(spark) == expected
-
-
 def test_a_kill_between_two_inserts(spark: Spark) -> None:
     _prepare(spark)
     _run_until_killed(spark, "inserting")

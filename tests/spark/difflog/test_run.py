@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.fixtures import Spark
+from support.fixtures import Put, Spark
 from trueup.errors import CheckFailed, ConfigError
 from trueup.verbs.difflog import state as state_module
 from trueup.verbs.difflog.chunks import read_source
@@ -28,7 +27,6 @@ VISIT = "id long, F long, gone boolean, ua string, dur int, goals array<int>, mo
 CONV = "id long, F long, goals array<int>, money double"
 COST = "id long, F long, cost double"
 SCHEMAS = {"visit": VISIT, "conv": CONV, "cost": COST}
-Put = Callable[..., None]
 
 
 @pytest.fixture
@@ -44,17 +42,6 @@ def log(tmp_path: Path) -> DiffLogConfig:
         target=Target("default", "visits", path=str(tmp_path / "clickhouse")),
         work=str(tmp_path / "log"),
     )
-
-
-@pytest.fixture
-def put(spark: Spark, log: DiffLogConfig) -> Put:
-    """`put(set, source, rows)`: write rows as a chunk."""
-
-    def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> None:
-        place = Path(log.work) / "chunks" / name / source
-        spark.createDataFrame(rows, schema or SCHEMAS[source]).coalesce(1).write.mode("append").parquet(str(place))
-
-    return write
 
 
 def _visit(key: int, fast: int, *, gone: bool = False) -> tuple[Any, ...]:

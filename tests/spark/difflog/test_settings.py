@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.fixtures import Spark
+from support.fixtures import Put, Spark
 from trueup.errors import CheckFailed, StoreError, TrueupError
 from trueup.verbs.difflog.clickhouse import open_target
 from trueup.verbs.difflog.manifest import Runs
@@ -19,7 +18,6 @@ from trueup.verbs.difflog.run import run
 
 VISIT = "id long, F long, gone boolean, ua string, dur int, money double"
 SCHEMAS = {"visit": VISIT, "conv": "id long, F long, money double", "cost": "id long, F long, cost double"}
-Put = Callable[..., None]
 
 
 @pytest.fixture
@@ -31,17 +29,6 @@ def log(tmp_path: Path) -> DiffLogConfig:
         target=Target("default", "visits", path=str(tmp_path / "clickhouse")),
         work=str(tmp_path / "log"),
     )
-
-
-@pytest.fixture
-def put(spark: Spark, log: DiffLogConfig) -> Put:
-    """`put(set, source, rows)`: write rows as a chunk."""
-
-    def write(name: str, source: str, rows: list[tuple[Any, ...]], schema: str | None = None) -> None:
-        place = Path(log.work) / "chunks" / name / source
-        spark.createDataFrame(rows, schema or SCHEMAS[source]).coalesce(1).write.mode("append").parquet(str(place))
-
-    return write
 
 
 def _visit(key: int, fast: int) -> tuple[Any, ...]:

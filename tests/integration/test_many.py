@@ -162,10 +162,14 @@ class StopAt(Silent):
     def advance(self, steps: int = 1, *, rows: int = 0, more: int = 0, stage: str = "") -> None:
         self._left -= steps
         if not self._left and steps:
-            os.kill(os.getpid(), signal.SIGINT)
             self._left -= 1
-            # The lock of the progress is held: the other tables wait until the signal is handled.
-            assert self._is_stopping.wait(60)
+            # The lock of the progress is held: the other tables wait until the signal is handled. Python does not see a
+            # signal that arrives just before its main thread begins to wait, until the next one.
+            for _ in range(6):
+                os.kill(os.getpid(), signal.SIGINT)
+                if self._is_stopping.wait(10):
+                    return
+            raise AssertionError("the signal was not handled")
 
 
 def test_ctrl_c_and_resume(nodes: list[Database], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from trueup.db.connection import Connection, one_value
+from trueup.db.scan import problem_with
 from trueup.db.schema import PRINTED, Item, Name, SchemaDifference
 from trueup.db.statements import load
 
@@ -49,8 +51,7 @@ def without_equal_meaning(
             return list(differences)
         for difference in candidates:
             name = (difference.kind, difference.schema, difference.name)
-            facts = ((there[name].facts[fact], here[name].facts[fact], fact) for fact in difference.facts)
-            if all(_same(connection, here[name], fact, one, other, is_safe) for one, other, fact in facts):
+            if all(_same(connection, there[name], here[name], fact, is_safe) for fact in difference.facts):
                 equal.add(name)
     return [each for each in differences if (each.kind, each.schema, each.name) not in equal]
 
@@ -85,18 +86,21 @@ def _silent(connection: Connection) -> Iterator[Callable[[str], bool] | None]:
             )
 
 
-def _same(
-    connection: Connection, item: Item, fact: str, one: object, other: object, is_safe: Callable[[str], bool]
-) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        # The constraints of a domain.
-        return one.keys() == other.keys() and all(
-            _same(connection, item, fact, one[name], other[name], is_safe) for name in one
-        )
-    if not isinstance(one, str) or not isinstance(other, str) or not (is_safe(one) and is_safe(other)):
-        return False
-    first = _reprint(connection, item, fact, one)
-    return first is not None and first == _reprint(connection, item, fact, other)
+def _same(connection: Connection, one: Item, other: Item, fact: str, is_safe: Callable[[str], bool]) -> bool:
+    texts, others = _texts(one.facts[fact]), _texts(other.facts[fact])
+    return texts.keys() == others.keys() and all(
+        is_safe(text)
+        and is_safe(others[name])
+        and (printed := _reprint(connection, one, fact, text)) is not None
+        and printed == _reprint(connection, other, fact, others[name])
+        for name, text in texts.items()
+    )
+
+
+def _texts(value: Any) -> dict[str, str]:
+    """Return the definitions of a fact by name: the constraints of a domain have names, others have one text."""
+    texts = value if isinstance(value, dict) else {"": value}
+    return {name: text for name, text in texts.items() if isinstance(text, str)} or {"none": "none"}
 
 
 def _reprint(connection: Connection, item: Item, fact: str, text: str) -> Reprinted | None:
@@ -126,6 +130,8 @@ def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sq
         return _replaced(item, text)
     if item.kind in ("function", "procedure"):
         return _function(item, text)
+    if item.kind == "index":
+        return _index(item, text)
     plain = ""
     if fact == "generated":
         plain, _, text = text.partition(": ")
@@ -137,9 +143,20 @@ def _statement(item: Item, fact: str, text: str) -> tuple[str, str, sql.SQL | sq
     if item.kind == "type":
         base = item.facts["base"]
         return _as_view(plain, f"SELECT ({text}) AS e FROM (SELECT NULL::{base} AS value) d")
-    if item.table is None or fact == "index":
+    if item.table is None or fact == "index" or problem_with(text):
         return None
     return _as_view(plain, f"SELECT ({text}) AS e FROM {sql.Identifier(*item.table).as_string(None)}")
+
+
+def _index(item: Item, text: str) -> tuple[str, str, sql.SQL | sql.Composed] | None:
+    """Return the expressions and the condition of an index as columns of a view, and its definition without them."""
+    expressions = item.facts["expressions"]
+    if not expressions or item.table is None or any(problem_with(each) for each in expressions):
+        return None
+    for expression in expressions:
+        text = text.replace(expression, "…", 1)
+    columns = ", ".join(f"({expression}) AS e{number}" for number, expression in enumerate(expressions))
+    return _as_view(text, f"SELECT {columns} FROM {sql.Identifier(*item.table).as_string(None)}")
 
 
 def _as_view(plain: str, query: str) -> tuple[str, str, sql.SQL | sql.Composed]:

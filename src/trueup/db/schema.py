@@ -54,7 +54,7 @@ _HOMES = ("table", "view", "materialized view")
 # Facts that servers of different versions may print differently although they are equal.
 PRINTED = ("definition", "default", "generated", "body", "using", "with check", "index", "constraints")
 # Facts that are not compared: they help to judge others.
-_NOT_COMPARED = ("newest version",)
+_NOT_COMPARED = ("newest version", "expressions")
 # A privilege of tables since version 17, which owners have there.
 _MAINTAIN, _MAINTAIN_SINCE = " MAINTAIN", 17
 

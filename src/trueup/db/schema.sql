@@ -124,6 +124,9 @@ SELECT 'index' AS kind, n.nspname::text AS schema, ARRAY[n.nspname::text, c.reln
        jsonb_build_object(
            'definition', pg_get_indexdef(i.indexrelid),
            'valid', i.indisvalid AND i.indisready,
+           'expressions', (SELECT jsonb_agg(e.text ORDER BY e.place) FROM (
+                SELECT k, pg_get_indexdef(i.indexrelid, k, false) FROM generate_series(1, i.indnkeyatts::int) k WHERE i.indkey[k - 1] = 0
+                UNION ALL SELECT i.indnkeyatts + 1, pg_get_expr(i.indpred, i.indrelid) WHERE i.indpred IS NOT NULL) e(place, text)),
            'part of', (SELECT format('%%I.%%I', pn.nspname, p.relname) FROM pg_inherits h
                          JOIN pg_class p ON p.oid = h.inhparent JOIN pg_namespace pn ON pn.oid = p.relnamespace
                         WHERE h.inhrelid = i.indexrelid)

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from support.fixtures import OnAll
 from trueup.config.load import load
@@ -244,3 +245,20 @@ def test_a_session_keeps_no_replication_origin(databases: Databases, statement: 
     assert len(database.execute("TABLE parent")) == (statement == "SELECT 1")
     assert not database.execute("SELECT FROM pg_replication_origin WHERE starts_with(roname, 'trueup')")
     connection.close()
+
+
+def test_many_rows_into_an_empty_table_are_read_once(databases: Databases) -> None:
+    """The plan for an empty table must not scan the rows that the statement has inserted, for each row."""
+    (node,) = databases(1)
+    node.execute("CREATE TABLE t (a int PRIMARY KEY, filler text); ANALYZE t")
+    with opened(node) as connection:
+        writable = target(connection, key=("a",))
+        with connection.transaction():
+            staged = stage(connection, writable.name, writable.columns)
+            rows = sql.SQL("INSERT INTO {} SELECT g, repeat('x', 500) FROM generate_series(1, 4000) g")
+            connection.execute(rows.format(staged))
+            assert upsert(connection, writable, staged) == (4000, 0)
+        connection.execute("SELECT pg_stat_force_next_flush()")
+    ((blocks,),) = node.execute("SELECT heap_blks_hit + heap_blks_read FROM pg_statio_user_tables WHERE relname = 't'")
+    # One or two per inserted row; a scan per row would be more than 400,000.
+    assert 4000 <= blocks < 40_000

@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
-from trueup.db.connection import Connection, one_value
+from trueup.db.connection import Connection, node_of, one_value
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name, display_part
 from trueup.db.statements import load
@@ -182,9 +182,11 @@ def begin(connection: Connection, action: Callable[[], object], timeout: float) 
             if not isinstance(error, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
                 raise
             if time.monotonic() > until:
+                node = node_of(error)
                 raise QueryError(
                     f"no lock to enable or disable triggers within {timeout:g} s: {error.diag.message_primary}",
                     cure="find the holder of the lock in pg_locks, and run the command again when it has ended",
                     sqlstate=error.sqlstate or "",
+                    node=node.name if node else None,
                 ) from None
             time.sleep(0.1)

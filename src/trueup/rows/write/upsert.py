@@ -22,11 +22,13 @@ def upsert(connection: Connection, target: Target, staged: sql.Composable) -> tu
     connection.execute(sql.SQL("ANALYZE {}").format(staged))
     _check_fixed(connection, target, staged)
     # One statement: foreign keys are checked at its end, so its rows may refer to each other. Updates come first,
-    # because an inserted row may have a unique value that an updated row had.
+    # because an inserted row may have a unique value that an updated row had. All missing rows are counted before the
+    # first one is inserted: a plan for an empty table would scan the inserted rows again for each row.
     query = sql.SQL(
-        "WITH updated AS ({update}), counted AS (SELECT count(*) AS updated FROM updated), inserted AS ("
-        "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM {staged} s CROSS JOIN counted"
-        " WHERE NOT EXISTS (SELECT FROM {table} t WHERE {same}) RETURNING 1)"
+        "WITH updated AS ({update}), counted AS (SELECT count(*) AS updated FROM updated), missing AS MATERIALIZED ("
+        "SELECT {values} FROM {staged} s WHERE NOT EXISTS (SELECT FROM {table} t WHERE {same})), inserted AS ("
+        "INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values} FROM missing s CROSS JOIN counted"
+        " CROSS JOIN (SELECT count(*) FROM missing) complete RETURNING 1)"
         " SELECT (SELECT count(*) FROM inserted), updated FROM counted"
     ).format(
         update=_update(target, staged),

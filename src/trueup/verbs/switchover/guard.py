@@ -9,7 +9,7 @@ from functools import partial
 import psycopg
 from psycopg import sql
 
-from trueup.db.connection import Connection
+from trueup.db.connection import Connection, node_of
 from trueup.db.foreign_keys import TableName
 from trueup.db.names import display_name
 from trueup.errors import QueryError
@@ -83,11 +83,13 @@ def _with_retries(connection: Connection, table: str, timeout: float, action: Ca
             return
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             if time.monotonic() > until:
+                node = node_of(error)
                 raise QueryError(
                     f"no lock for the guard within {timeout:g} s: other sessions use the table",
                     cure="find the holder of the lock in pg_locks and try again when it has ended, or wait longer:"
                     " --timeout",
                     sqlstate=error.sqlstate or "",
+                    node=node.name if node else None,
                     table=table,
                 ) from None
             time.sleep(_BETWEEN)

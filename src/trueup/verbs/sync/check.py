@@ -24,8 +24,6 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     refuse(plan)
     if not plan.tables:
         raise CheckFailed(["there is no table to sync"], cure="check the database and --tables", node=plan.source)
-    if request.scope.create_schema:
-        find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
     with changelog.open_log(request.source) as log:
         changelog.check_free(log, request.name)
     sync_id = uuid.uuid4().hex
@@ -36,9 +34,19 @@ def create(request: SyncRequest, source: Connection, target: Connection) -> Stat
     return state.expect(target, request.name, state.identity(source), request.target.name)
 
 
-def plan_new(request: SyncRequest, source: Connection, target: Connection) -> Plan:
-    """Plan a new sync; a name that a chain uses already, and a target that is closed to writes, are problems of it."""
-    plan = make_plan(source, target, request.scope, request.node_names)
+def plan_new(request: SyncRequest, source: Connection, target: Connection, stored: State | None = None) -> Plan:
+    """Plan a new sync, or `stored`, whose schema is not created yet.
+
+    A name that a chain uses already, and a target that is closed to writes, are problems of it.
+    """
+    scope = request.scope
+    if stored is not None:
+        check_scope(scope, stored)
+        scope = replace(scope, tables=stored.named, exclude_tables=stored.left_out, no_owner=stored.no_owner)
+        scope = replace(scope, create_schema=stored.made_schema)
+    if scope.create_schema:
+        find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
+    plan = make_plan(source, target, scope, request.node_names)
     problems = [*_same_name_in_a_chain(request, source), *_closed(request, target, plan)]
     return replace(plan, problems=(*plan.problems, *problems))
 

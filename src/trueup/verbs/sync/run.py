@@ -26,7 +26,6 @@ from trueup.verbs.sync.plan import not_created
 from trueup.verbs.sync.request import Scope, SyncRequest
 from trueup.verbs.sync.runner import Runner
 from trueup.verbs.sync.target_schema import create_schema
-from trueup.verbs.sync.target_schema.programs import find_programs
 from trueup.verbs.sync.totals import Totals, Until
 
 RETRY_SECONDS = 2.0
@@ -39,9 +38,7 @@ def plan(request: SyncRequest) -> Plan:
         if stored is not None and stored.phase != "making":
             check.check_scope(request.scope, stored)
             return check.plan_again(source, target, stored, request.node_names)
-        if request.scope.create_schema:
-            find_programs(source.info.server_version, target.info.server_version, request.pg_bin)
-        return check.plan_new(request, source, target)
+        return check.plan_new(request, source, target, stored)
 
 
 def start(request: SyncRequest, progress: Progress) -> Plan:

@@ -50,7 +50,7 @@ _EXTENSION_COMMENT = re.compile(r"^\d+; 0 0 COMMENT - EXTENSION ")
 # Statements that only psql knows, with the same random word.
 _RESTRICT = re.compile(r"^\\restrict (\w+)$", re.MULTILINE)
 _TIMEOUT = re.compile(r"^SET transaction_timeout = 0;$", re.MULTILINE)
-_HEADING = re.compile(r"^-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: ", re.MULTILINE)
+_HEADING = re.compile(r"^--\n-- Name: (.*); Type: (.*?); Schema: (.*?); Owner: .*\n--\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,12 @@ def make_tables(
                 _create(dump, source, target, roles, _options(source, target, no_owner=stored.no_owner))
                 record_created(target, request.name)
                 state.set_phase(target, request.name, epoch, "copying")
+        except CreationFailed as error:
+            raise TrueupError(
+                str(error),
+                cure="nothing was created: fix the cause on either node, and run trueup sync start again",
+                node=request.target.name,
+            ) from None
         except psycopg.Error as error:
             raise error_from_server(error, request.target) from None
 
@@ -136,16 +142,16 @@ def _create(dump: Dump, source: Connection, target: Connection, roles: Roles, op
     schemas = [line for line in entries if _SCHEMA.match(line)]
     privileges = [line for line in entries if _PRIVILEGES.match(line)]
     others = [line for line in entries if not _SCHEMA.match(line) and not _PRIVILEGES.match(line)]
-    _run(target, dump.script(schemas, options))
+    _run(dump, target, schemas, options)
     lent = [] if roles.is_superuser or "--no-owner" in options else _lend(source, target)
-    _run(target, dump.script(others, options))
+    _run(dump, target, others, options)
     for schema, owner in lent:
         target.execute(sql.SQL("REVOKE CREATE ON SCHEMA {} FROM {}").format(schema, owner))
     for (statement,) in target.execute(
         load("trueup.verbs.sync.target_schema", "create_schema.sql")["default_privileges"]
     ).fetchall():
         target.execute(statement)
-    _run(target, dump.script(privileges, options))
+    _run(dump, target, privileges, options)
 
 
 def _lend(source: Connection, target: Connection) -> list[tuple[sql.Identifier, sql.Identifier]]:
@@ -165,27 +171,32 @@ def _lend(source: Connection, target: Connection) -> list[tuple[sql.Identifier, 
     return lent
 
 
-def _run(target: Connection, script: str) -> None:
-    """Run a script; an error names the object that could not be created, not the statement: it may have a password."""
+def _run(dump: Dump, target: Connection, entries: list[str], options: list[str]) -> None:
+    """Create objects; an error names the object that failed, not the statement: it may contain a password."""
+    for piece in _pieces(dump.script(entries, options), len(entries)):
+        try:
+            target.execute(piece.encode())
+        except psycopg.Error as error:
+            raise CreationFailed(f"{_object_of(piece)}{error.diag.message_primary or error}") from None
+
+
+class CreationFailed(Exception):
+    """An object could not be created."""
+
+
+def _pieces(script: str, count: int) -> list[str]:
+    """Split a script into the statements per object; one piece, if the text of an object looks like a heading."""
+    starts = [match.start() for match in _HEADING.finditer(script)]
     if not script.strip():
-        return
-    try:
-        target.execute(script.encode())
-    except psycopg.Error as error:
-        raise TrueupError(
-            f"{_object_at(script, error)}{error.diag.message_primary or error}",
-            cure="fix the cause on the target or on the source, and run trueup sync start again: nothing was created",
-        ) from None
+        return []
+    if len(starts) != count:
+        return [script]
+    return [script[start:end] for start, end in zip([0, *starts], [*starts, len(script)], strict=True)]
 
 
-def _object_at(script: str, error: psycopg.Error) -> str:
-    """Return the object whose statement an error of the server refers to."""
-    position = error.diag.statement_position
-    headings = list(_HEADING.finditer(script[: int(position)])) if position else []
-    if not headings:
-        return ""
-    name, kind, schema = headings[-1].groups()
-    return f"{kind} {schema + '.' if schema != '-' else ''}{name}: "
+def _object_of(piece: str) -> str:
+    match = _HEADING.match(piece)
+    return f"{match[2].lower()} {match[3] + '.' if match[3] != '-' else ''}{match[1]}: " if match else ""
 
 
 def build_rest(

@@ -33,6 +33,7 @@ def check_schema_creation(
     remarks += left_out.remarks
     _check_names(source, target, tables, left_out, problems)
     _check_extensions(source, target, problems)
+    _check_collations(source, target, problems)
     roles = check_roles(source, target, scope, problems, remarks)
     _check_rights(source, target, tables, mode, problems)
     remarks += database_remarks(source, target, no_owner=scope.no_owner)
@@ -72,6 +73,15 @@ def _check_extensions(source: Connection, target: Connection, problems: list[Pro
         elif not there["is_created"] and not there["can_create"] and not superuser:
             what = "only a superuser can create it on the target"
             problems.append(Problem(f"extension {name}", what, "let a superuser run CREATE EXTENSION there"))
+
+
+def _check_collations(source: Connection, target: Connection, problems: list[Problem]) -> None:
+    """Add a problem per ICU collation of the source, if the target was built without ICU."""
+    if one_value(target.execute("SELECT EXISTS (SELECT FROM pg_collation WHERE collname ~ '-x-icu$')")):
+        return
+    query = "SELECT oid::regcollation::text FROM pg_collation WHERE collprovider = 'i' AND oid >= 16384 ORDER BY 1"
+    what, cure = "the target's server has no ICU", "use a server that was built with ICU, or drop the collation"
+    problems += [Problem(f"collation {name}", what, cure) for (name,) in source.execute(query).fetchall()]
 
 
 def _check_rights(

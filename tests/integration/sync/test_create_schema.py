@@ -194,7 +194,7 @@ def test_a_role_without_superuser_rights(targets: list[Database], old_server: Se
 def test_a_start_that_is_killed_while_the_schema_is_created_continues(pair: Pair) -> None:
     pair.source.execute(
         "CREATE FUNCTION slow(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
-        " IF current_setting('test.slow', true) = 'on' THEN PERFORM pg_sleep(60); END IF; RETURN $1; END $$;"
+        " IF current_setting('test.slow', true) = 'on' THEN PERFORM pg_sleep(100); END IF; RETURN $1; END $$;"
         "CREATE TABLE t (id int PRIMARY KEY, n int); CREATE INDEX slow_index ON t (slow(n));"
         'CREATE INDEX other ON t (n); INSERT INTO t VALUES (1, 1); CREATE SCHEMA "Odd";'
         'CREATE TYPE "Odd".mood AS ENUM (\'ok\'); CREATE DOMAIN "Odd".d AS int; CREATE TABLE "Odd".t (id int GENERATED'

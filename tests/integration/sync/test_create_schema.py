@@ -96,7 +96,8 @@ def watch_settings(target: Database) -> None:
     settings = " || ' ' || ".join(f"current_setting('{name}')" for name in TIMEOUTS)
     target.execute(
         "CREATE SCHEMA watching; CREATE TABLE watching.seen (settings text); CREATE FUNCTION watching.f()"
-        f" RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO watching.seen VALUES ({settings}); END $$"
+        " RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO watching.seen"
+        f" SELECT {settings} WHERE current_setting('application_name') ~ '^trueup (sync|restore)'; END $$"
     )
     for name in TIMEOUTS:
         target.execute(f"ALTER DATABASE {target.name} SET {name} = '1h'")

@@ -97,7 +97,8 @@ def watch_settings(target: Database) -> None:
     target.execute(
         "CREATE SCHEMA watching; CREATE TABLE watching.seen (settings text); CREATE FUNCTION watching.f()"
         " RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO watching.seen"
-        f" SELECT {settings} WHERE current_setting('application_name') ~ '^trueup (sync|restore)'; END $$"
+        f" SELECT {settings} FROM pg_event_trigger_ddl_commands() WHERE command_tag ~ '^(CREATE|ALTER)'"
+        " AND schema_name IN ('zoo', 'public'); END $$"
     )
     for name in TIMEOUTS:
         target.execute(f"ALTER DATABASE {target.name} SET {name} = '1h'")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from trueup.engine.waits import wait_for
 from trueup.engine.work import Room, Tasks, Work, perform, without_marks
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class LocalEngine:
                     running.add(self._threads.submit(_all, work, task))
                 if not running:
                     return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
+                done, running = wait_for(running, FIRST_COMPLETED)
                 for future in done:
                     yield from future.result()
         finally:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+
+from trueup.engine.waits import wait_for
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -27,7 +29,7 @@ def together(items: Sequence[A], ask: Callable[[A], B], *, cancel: Callable[[], 
     with ThreadPoolExecutor(len(items), thread_name_prefix="trueup-node") as threads:
         futures = [threads.submit(ask, item) for item in items]
         try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION if cancel else ALL_COMPLETED)
+            done, _ = wait_for(futures, FIRST_EXCEPTION if cancel else ALL_COMPLETED)
         except KeyboardInterrupt:
             # The pool waits for its threads, whose queries may take hours.
             _cancel_all(items, cancel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -15,6 +15,7 @@ from trueup.db.snapshot import Control
 from trueup.engine.failures import error_of
 from trueup.engine.progress import Progress
 from trueup.engine.slots import Share, cores_here
+from trueup.engine.waits import wait_for
 from trueup.errors import EngineError, Interrupted, NodeError
 from trueup.report.model import DiffResult, TableOutcome
 from trueup.rows.request import TableRequest
@@ -73,7 +74,7 @@ class Pool(Generic[W]):
         executor = ThreadPoolExecutor(threads, thread_name_prefix="trueup-table")
         futures = [executor.submit(copy_context().run, self._work, take) for take in takes]
         try:
-            wait(futures, return_when=FIRST_EXCEPTION)
+            wait_for(futures, FIRST_EXCEPTION)
             for future in futures:
                 future.result()
         except BaseException:

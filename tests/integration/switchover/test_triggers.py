@@ -118,6 +118,8 @@ def _started(old: Database, new: Database, uris: list[str]) -> Moving:
     moving.run_sync()
     assert moving.differences(TABLES) == []
     assert states(new) == disabled
+    recorded = "SELECT name, state::text FROM trueup.sync_disabled WHERE name IN ('b_always', 'c_total') ORDER BY 1"
+    assert new.execute(recorded) == [("b_always", "O"), ("c_total", "A")]
     return moving
 
 

@@ -82,8 +82,12 @@ def all_triggers(connection: Connection, tables: Iterable[TableName]) -> list[Tr
 
 def firing(connection: Connection, tables: Iterable[TableName], mode: str) -> list[Trigger]:
     """Return the triggers and rules that writes of a sync would fire."""
-    states = ("O", "A") if mode == ORDERED else ("A", "R")
-    return [trigger for trigger in all_triggers(connection, tables) if trigger.state in states]
+    return [trigger for trigger in all_triggers(connection, tables) if fires(trigger, mode)]
+
+
+def fires(trigger: Trigger, mode: str) -> bool:
+    """Return whether writes of a sync would fire a trigger or a rule."""
+    return trigger.state in (("O", "A") if mode == ORDERED else ("A", "R"))
 
 
 def recorded(connection: Connection, sync: str | None) -> list[Trigger]:
@@ -100,6 +104,8 @@ def recorded(connection: Connection, sync: str | None) -> list[Trigger]:
 def disable(connection: Connection, sync: str, triggers: Sequence[Trigger]) -> None:
     """Record the states of triggers and disable them, in the caller's transaction."""
     for trigger in triggers:
+        # It may have been enabled, or dropped and created again, since it was recorded.
+        forget_one(connection, sync, trigger)
         values = {**vars(trigger), "sync": sync}
         connection.execute(_statement("record"), values)
     for statement in statements(replace(trigger, state="D") for trigger in triggers):

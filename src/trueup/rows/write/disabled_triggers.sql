@@ -40,11 +40,8 @@ SELECT f.kind, f.oid::bigint AS oid, n.nspname::text AS schema, c.relname::text 
  ORDER BY c.relispartition, 3, 4, 1 DESC, 5
 
 -- name: record
--- A trigger that was enabled since it was disabled is recorded with its new state.
 INSERT INTO trueup.sync_disabled (sync, kind, oid, relation, schema, "table", name, state)
 VALUES (%(sync)s, %(kind)s, %(oid)s, to_regclass(format('%%I.%%I', %(schema)s::text, %(table)s::text)), %(schema)s, %(table)s, %(name)s, %(state)s)
-    ON CONFLICT (sync, kind, oid) DO UPDATE
-   SET relation = excluded.relation, schema = excluded.schema, "table" = excluded."table", name = excluded.name, state = excluded.state
 
 -- name: forget
 DELETE FROM trueup.sync_disabled WHERE sync = %(sync)s

@@ -22,10 +22,11 @@ def silence(target: Connection, name: str, epoch: int, tables: Sequence[SyncTabl
     What was disabled on a table that is not in the sync any more is enabled again.
     """
     names = [table.name for table in tables]
-    known = {trigger.place for trigger in triggers.all_triggers(target, names)}
+    present = triggers.all_triggers(target, names)
+    known = {trigger.place for trigger in present}
     for stray in (trigger for trigger in triggers.recorded(target, name) if trigger.place not in known):
         _change(target, name, epoch, partial(_enable_stray, target, name, stray))
-    found = triggers.firing(target, names, mode)
+    found = [trigger for trigger in present if triggers.fires(trigger, mode)]
     for place in dict.fromkeys((trigger.schema, trigger.table) for trigger in found):
         chosen = [trigger for trigger in found if (trigger.schema, trigger.table) == place]
         _change(target, name, epoch, partial(_disable, target, name, chosen))

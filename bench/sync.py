@@ -1,4 +1,4 @@
-"""The copy of a sync beside `pg_dump | psql` and pgcopydb, and what the triggers cost those who write.
+"""The copy of a sync beside `pg_dump | psql`, parallel dump and restore, and pgcopydb; and what triggers cost writers.
 
     .venv/bin/python bench/sync.py [--rows 10000000] [--rounds 3] [--pg-bin DIR] [--engine local]
 
@@ -76,6 +76,15 @@ def by_pg_dump(source: Database, target: Database, programs: Path, engine: str) 
         raise SystemExit("pg_dump failed")
 
 
+def by_parallel_dump(source: Database, target: Database, programs: Path, engine: str) -> None:
+    """`pg_dump -j` into a folder, then `pg_restore -j`, with as many jobs as there are cores."""
+    jobs = str(os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        dump = [programs / "pg_dump", "-Fd", "-j", jobs, "-Z0", "-f", f"{folder}/dump", source.uri]
+        subprocess.run(dump, check=True)
+        subprocess.run([programs / "pg_restore", "-j", jobs, "-d", target.uri, f"{folder}/dump"], check=True)
+
+
 def by_pgcopydb(source: Database, target: Database, programs: Path, engine: str) -> None:
     """`pgcopydb clone` with as many jobs as there are cores."""
     jobs = str(os.cpu_count() or 1)
@@ -98,6 +107,7 @@ def copies(server: Server, source: Database, arguments: argparse.Namespace, prog
     ways: dict[str, Callable[[Database, Database, Path, str], None]] = {
         "trueup sync": by_trueup,
         "pg_dump | psql": by_pg_dump,
+        "pg_dump -j, pg_restore -j": by_parallel_dump,
     }
     if shutil.which("pgcopydb"):
         ways["pgcopydb"] = by_pgcopydb

@@ -71,6 +71,8 @@ _DEFAULTS = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
+    # Milliseconds: for a server that is gone while a request is on its way. Keepalives are for idle connections.
+    "tcp_user_timeout": "60000",
 }
 
 _log = logging.getLogger(__name__)

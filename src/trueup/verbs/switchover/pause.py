@@ -45,9 +45,12 @@ def pause(request: SwitchoverRequest, ready: Ready, phases: Phases) -> tuple[tup
             except (BudgetSpent, gate.GateClosed):
                 raise
             except Exception:
-                if deadline.silent or budget.left <= 0:
+                if deadline.silent:
                     silent = " and ".join(sorted(set(deadline.silent)))
-                    raise spent(budget.seconds, phases.current, f"{silent} did not answer" if silent else "") from None
+                    cure = "check that the server answers, and run the same command again"
+                    raise spent(budget.seconds, phases.current, f"{silent} did not answer", cure=cure) from None
+                if budget.left <= 0:
+                    raise spent(budget.seconds, phases.current) from None
                 raise
         with phases.phase(POINTER):
             ready.fence.show_phase(POINTER, budget)

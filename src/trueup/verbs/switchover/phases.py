@@ -54,12 +54,15 @@ class Budget:
         return left
 
 
-def spent(seconds: float, phase: str, reason: str = "") -> BudgetSpent:
+_LESS_LOAD = "try again when there is less load, or allow a longer pause: --budget"
+
+
+def spent(seconds: float, phase: str, reason: str = "", *, cure: str = _LESS_LOAD) -> BudgetSpent:
     """Return the error for a pause that exceeds its budget."""
     return BudgetSpent(
         f"the budget of {seconds:g} s was spent in the phase '{phase}'{f': {reason}' if reason else ''};"
         " everything was released, and the old database is still in use",
-        cure="try again when there is less load, or allow a longer pause: --budget",
+        cure=cure,
     )
 
 
